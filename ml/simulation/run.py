@@ -163,8 +163,8 @@ class ClientResult:
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
     """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on; `pretrained` says
-    what was taken from the file of that name. `snapshot` is the first honest client's after the last round, where it
-    was asked for. Under an attack the clients in `liars` lie, and `halted_at` is the height that was never made."""
+    what was taken from the file of that name. `snapshots` are those after the last round, by client, that were asked
+    for. Under an attack the clients in `liars` lie, and `halted_at` is the height that was never made."""
 
     config: SimulationConfig
     method: Mapping[str, Any]  # every hyper-parameter, defaults written out
@@ -173,7 +173,7 @@ class SimulationResult:
     aggregate_digests: tuple[bytes, ...]
     seconds: float
     pretrained: str | None = None
-    snapshot: Snapshot | None = None
+    snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
     liars: tuple[int, ...] = ()
     halted_at: int | None = None
 
@@ -209,12 +209,12 @@ def simulate(
     ids: Sequence[bytes] | None = None,
     beacons: Callable[[int], bytes] | None = None,
     on_round: Callable[[RoundResult], None] | None = None,
-    snapshot: bool = False,
+    snapshots: Sequence[int] = (),
     saved: StateFile | None = None,
 ) -> SimulationResult:
     """Run all rounds. `ids[i]` is the author id of client i, and `beacons(height)` the block id that height builds on.
-    `snapshot` asks for one of client 0 at the end. Where a run of this configuration has `saved` its state, it goes on
-    from there, to the same numbers; `on_round` hears of the rounds before, too.
+    `snapshots` asks for those of these clients at the end, counted among the honest. Where a run of this configuration
+    has `saved` its state, it goes on from there, to the same numbers; `on_round` hears of the rounds before, too.
 
     Raises SpecError or DataError for a configuration that cannot be, and PayloadError when what a client made of its
     round does not fit the method's own schema (numbers that are not finite, above all).
@@ -253,7 +253,7 @@ def simulate(
             if saved is not None and height < config.rounds and saved.is_due():
                 so_far = {"rounds": [asdict(row) for row in rounds], "digests": digests}
                 saved.save({**so_far, "run": run.to_tree(), "seconds": spent_s + time.perf_counter() - start})
-        shown = take_snapshot(clients[run.honest[0]], config.seed) if snapshot else None
+        shown = {k: take_snapshot(clients[run.honest[k]], config.seed) for k in snapshots}
         results = [
             _describe(i, client, made) for i, (client, made) in enumerate(zip(clients, run.trained, strict=True))
         ]

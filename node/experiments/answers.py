@@ -14,8 +14,8 @@ from typing import Literal
 from ml.measures.classification import Ints, compute_areas, count_confusion
 from ml.measures.curves import Reliability, Roc, compute_reliability, compute_roc
 from node.experiments.axes import Key, name_fact
-from node.experiments.embeddings import list_shown
-from node.experiments.plan import Experiment, show_fact
+from node.experiments.embeddings import Snapshots, list_shown
+from node.experiments.plan import Experiment
 from node.experiments.results import Kept
 from node.experiments.sections import AnswersSection
 
@@ -54,16 +54,13 @@ class AnswersFigure:
     panels: tuple[Answers, ...]
 
 
-def make_answers_figures(
-    experiment: Experiment, section: AnswersSection, snapshots: Mapping[str, Kept]
-) -> list[AnswersFigure]:
+def make_answers_figures(experiment: Experiment, section: AnswersSection, snapshots: Snapshots) -> list[AnswersFigure]:
     """One figure for each value of `each`; panels and figures whose runs have no snapshot yet are left out."""
     figures: dict[Key, list[Answers]] = {}
-    for key, panel_key, point in list_shown(experiment, section):
-        kept = snapshots.get(point.run.id) if point.run is not None else None
+    for shown in list_shown(experiment, section):
+        kept = shown.find(snapshots)
         if kept is not None:
-            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, panel_key, strict=True))
-            figures.setdefault(key, []).append(compute_answers(label, show_fact(point.facts["seed"]), kept))
+            figures.setdefault(shown.figure, []).append(compute_answers(shown.label, shown.seed, kept))
     made = []
     for key, panels in figures.items():
         ending = "".join(f", {name_fact(axis, text)}" for axis, text in zip(section.each, key, strict=True))

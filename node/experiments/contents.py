@@ -151,6 +151,9 @@ def find_report_problems(experiment: Experiment) -> Found:
             continue
         if isinstance(figure, SnapshotSection):
             axes = {name: getattr(figure, name) for name in ("panels", "each")} | {"where": tuple(figure.where)}
+            fewest = min((point.facts["clients"] for point in experiment.points), default=1)
+            if (last := max(figure.clients)) >= fewest:
+                found.append(((*keys, "clients"), f"expected clients from 0 to {fewest - 1} (got {last})"))
             found += _check_axes(experiment, keys, axes, figure.where, (*figure.panels, *figure.each), set())
             continue
         if figure.draw == "box" and figure.x in OWN_X:

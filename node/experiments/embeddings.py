@@ -12,6 +12,8 @@ from node.experiments.projection import project_pca, project_tsne
 from node.experiments.results import Kept
 from node.experiments.sections import EmbeddingSection, SnapshotSection
 
+Snapshots = Mapping[tuple[str, int], Kept]  # by run and client
+
 NAMES = {"tsne": "t-SNE", "pca": "PCA"}
 
 
@@ -51,32 +53,56 @@ class EmbeddingFigure:
         return longest if alike else tuple(map(str, range(len(longest))))
 
 
-def list_shown(experiment: Experiment, section: SnapshotSection) -> Iterator[tuple[Key, Key, Point]]:
-    """The key of the figure, that of the panel, and the point that stands there: of the first seed asked for."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A panel: the key of its figure, what it is called, and whose model of which run it shows."""
+
+    figure: Key
+    label: str
+    point: Point
+    client: int
+
+    @property
+    def seed(self) -> str:
+        return show_fact(self.point.facts["seed"])
+
+    def find(self, snapshots: Snapshots) -> Kept | None:
+        return None if self.point.run is None else snapshots.get((self.point.run.id, self.client))
+
+
+def list_shown(experiment: Experiment, section: SnapshotSection) -> Iterator[Shown]:
+    """Every panel. The run is of the first seed asked for."""
     points = [point for point in select(experiment.points, section.where) if point.run is not None]
     for key in list_keys(points, section.each):
         own = [point for point in points if get_key(point, section.each) == key]
         for panel_key in list_keys(own, section.panels):
-            yield key, panel_key, next(point for point in own if get_key(point, section.panels) == panel_key)
+            point = next(point for point in own if get_key(point, section.panels) == panel_key)
+            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, panel_key, strict=True))
+            for client in section.clients:
+                whose = f"client {client}" if len(section.clients) > 1 else ""
+                yield Shown(key, ", ".join(filter(None, (label, whose))), point, client)
 
 
-def list_snapshot_runs(experiment: Experiment) -> frozenset[str]:
-    """The runs that some figure shows the embeddings or the answers of."""
+def list_snapshot_runs(experiment: Experiment) -> Mapping[str, tuple[int, ...]]:
+    """The runs that some figure shows the embeddings or the answers of, and of which clients."""
     sections = [one for one in experiment.file.report.figures or () if isinstance(one, SnapshotSection)]
-    shown = (point.run for section in sections for _, _, point in list_shown(experiment, section))
-    return frozenset(run.id for run in shown if run is not None)
+    clients: dict[str, set[int]] = {}
+    for section in sections:
+        for shown in list_shown(experiment, section):
+            if shown.point.run is not None:
+                clients.setdefault(shown.point.run.id, set()).add(shown.client)
+    return {run: tuple(sorted(own)) for run, own in clients.items()}
 
 
 def make_embedding_figures(
-    experiment: Experiment, section: EmbeddingSection, snapshots: Mapping[str, Kept]
+    experiment: Experiment, section: EmbeddingSection, snapshots: Snapshots
 ) -> list[EmbeddingFigure]:
     """One figure for each value of `each`; panels and figures whose runs have no snapshot yet are left out."""
     figures: dict[Key, list[Map]] = {}
-    for key, panel_key, point in list_shown(experiment, section):
-        kept = snapshots.get(point.run.id) if point.run is not None else None
+    for shown in list_shown(experiment, section):
+        kept = shown.find(snapshots)
         if kept is not None:
-            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, panel_key, strict=True))
-            figures.setdefault(key, []).append(_make_map(label, point, kept, section.embedding))
+            figures.setdefault(shown.figure, []).append(_make_map(shown.label, shown.seed, kept, section.embedding))
     how = NAMES[section.embedding]
     made = []
     for key, panels in figures.items():
@@ -86,12 +112,12 @@ def make_embedding_figures(
     return made
 
 
-def _make_map(label: str, point: Point, kept: Kept, embedding: str) -> Map:
+def _make_map(label: str, seed: str, kept: Kept, embedding: str) -> Map:
     snapshot, project = kept.snapshot, project_tsne if embedding == "tsne" else project_pca
     samples, prototypes = project(snapshot.embeddings, snapshot.prototypes)
     return Map(
         label=label,
-        seed=show_fact(point.facts["seed"]),
+        seed=seed,
         names=kept.names,
         samples=samples,
         labels=snapshot.labels,

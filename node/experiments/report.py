@@ -221,8 +221,9 @@ def _render_figure(figure: AnyFigure, colours: Mapping[str, int], prefix: str) -
 def _render_maps(figure: EmbeddingFigure, prefix: str) -> str:
     seeds = list(dict.fromkeys(panel.seed for panel in figure.panels))
     note = (
-        f"Samples of the global test set as client 0 embeds them after the last round, laid flat by {figure.method}, "
-        f"with the prototypes it holds. Each panel is a map of its own, of one run: seed {', '.join(seeds)}."
+        "Samples of the global test set as a client, 0 where none is named, embeds them after the last round, laid "
+        f"flat by {figure.method}, with the prototypes it holds. Each panel is a map of its own, of one run: seed "
+        f"{', '.join(seeds)}."
     )
     if len(figure.names) > map_charts.MOST_NAMED:
         note += " Of so many classes no legend is drawn: a sample says its class while the pointer rests on it."
@@ -235,8 +236,8 @@ def _render_maps(figure: EmbeddingFigure, prefix: str) -> str:
 def _render_answers(figure: AnswersFigure, prefix: str) -> str:
     seeds = list(dict.fromkeys(panel.seed for panel in figure.panels))
     note = (
-        "Answers of client 0 after the last round to samples of the global test set. Each panel is of one run: seed "
-        f"{', '.join(seeds)}. The CSV of the same name has every number."
+        "Answers of a client, 0 where none is named, after the last round to samples of the global test set. Each "
+        f"panel is of one run: seed {', '.join(seeds)}. The CSV of the same name has every number."
     )
     rows = [(panel.label, "; ".join(answers.say_figures(figure.kind, panel))) for panel in figure.panels]
     table = page.render_plain_table(figure.title, ("panel", "counted"), rows)

@@ -6,7 +6,8 @@ rounds, clients                 series over the method's rounds (means over clie
 sharing                         the same of the heights before round 1, where the method has some
 liars, halted_at                of a run under attack: which clients lied, and the height that was never made, if any
 error                           in place of all these, why the run failed
-snapshot                        the names of the classes, and the SHA-256 of the file of arrays
+snapshot                        the names of the classes, and the SHA-256 of the file of arrays, of client 0
+snapshots                       the same of other clients, by number
 input, seconds, finished, machine
 """
 
@@ -99,6 +100,7 @@ class Result(_Part):
     halted_at: Annotated[int, Field(ge=1)] | None = None
     error: str | None = None
     snapshot: SnapshotRow | None = None
+    snapshots: dict[str, SnapshotRow] = Field(default_factory=dict)
     seconds: float
     finished: str
     machine: dict[str, Any]
@@ -125,8 +127,8 @@ def get_result_path(directory: Path, run_id: str) -> Path:
     return directory / RUNS / f"{run_id}.json"
 
 
-def get_snapshot_path(directory: Path, run_id: str) -> Path:
-    return directory / RUNS / f"{run_id}.safetensors"
+def get_snapshot_path(directory: Path, run_id: str, client: int = 0) -> Path:
+    return directory / RUNS / (f"{run_id}.client-{client}.safetensors" if client else f"{run_id}.safetensors")
 
 
 def get_state_path(directory: Path, run_id: str) -> Path:
@@ -144,17 +146,21 @@ def compute_fingerprint(directory: Path, run_id: str) -> str | None:
 
 def list_numbers(result: Result) -> tuple[object, ...]:
     """What two runs of one configuration must agree in; neither when nor where they were made, nor how long it took."""
-    rows = [row.model_copy(update={"train_s": None}) for row in (*result.sharing, *result.rounds)]
+    rows = [row.model_copy(update={"train_s": None, "aggregate_s": None}) for row in (*result.sharing, *result.rounds)]
     return (rows, result.clients, result.liars, result.halted_at)
 
 
-def write_result(directory: Path, run: Run, document: Mapping[str, Any], kept: Kept | None = None) -> None:
-    """Keep what came of a run: appears under its name whole or not at all. Raises NodeError when it cannot be kept."""
+def write_result(
+    directory: Path, run: Run, document: Mapping[str, Any], kept: Mapping[int, Kept] | None = None
+) -> None:
+    """Keep what came of a run, with snapshots by client: appears under its name whole or not at all. Raises NodeError
+    when it cannot be kept."""
     whole = _complete(run, document)
-    if kept is not None:
-        data = kept.snapshot.encode()
-        whole["snapshot"] = {"sha256": hashlib.sha256(data).hexdigest(), "classes": kept.names}
-        write_whole(get_snapshot_path(directory, run.id), data)  # before the JSON that refers to it
+    for client, own in (kept or {}).items():
+        data = own.snapshot.encode()
+        row = {"sha256": hashlib.sha256(data).hexdigest(), "classes": own.names}
+        whole |= {"snapshots": {**whole.get("snapshots", {}), str(client): row}} if client else {"snapshot": row}
+        write_whole(get_snapshot_path(directory, run.id, client), data)  # before the JSON that refers to it
     text = json.dumps(to_finite(whole), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_whole(get_result_path(directory, run.id), text.encode("utf-8"))
 
@@ -170,15 +176,15 @@ def _complete(run: Run, document: Mapping[str, Any]) -> dict[str, Any]:
 
 def copy_result(source: Path, directory: Path, run: Run) -> None:
     """Keep what another directory has of a run. Raises NodeError when it cannot be read or kept."""
-    for get_path in (get_snapshot_path, get_result_path):  # in the order of `write_result`
-        path = get_path(source, run.id)
+    others = sorted((source / RUNS).glob(f"{run.id}.client-*.safetensors"))
+    for path in (*others, get_snapshot_path(source, run.id), get_result_path(source, run.id)):  # as `write_result` does
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             continue
         except OSError as error:
             raise NodeError(f"{path}: cannot be read ({error.strerror})") from error
-        write_whole(get_path(directory, run.id), data)
+        write_whole(directory / RUNS / path.name, data)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -231,19 +237,21 @@ def read_result(directory: Path, run: Run) -> Result | None:
     return result
 
 
-def read_snapshot(directory: Path, run: Run, result: Result) -> Kept | None:
-    """The snapshot that `result` speaks of; None where it speaks of none. Raises BrokenResult, naming the file."""
-    if result.snapshot is None:
+def read_snapshot(directory: Path, run: Run, result: Result, client: int = 0) -> Kept | None:
+    """The snapshot of a client that `result` speaks of; None where it speaks of none. Raises BrokenResult, naming the
+    file."""
+    row = result.snapshots.get(str(client)) if client else result.snapshot
+    if row is None:
         return None
-    path = get_snapshot_path(directory, run.id)
+    path = get_snapshot_path(directory, run.id, client)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise BrokenResult(f"{path}: cannot be read ({error.strerror})") from error
     digest = hashlib.sha256(data).hexdigest()
-    if digest != result.snapshot.sha256:
-        raise BrokenResult(f"{path}: expected the snapshot {result.snapshot.sha256[:16]}, got {digest[:16]}")
-    names = result.snapshot.classes
+    if digest != row.sha256:
+        raise BrokenResult(f"{path}: expected the snapshot {row.sha256[:16]}, got {digest[:16]}")
+    names = row.classes
     try:
         snapshot = Snapshot.decode(data)
     except PayloadError as error:

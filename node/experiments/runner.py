@@ -24,7 +24,7 @@ from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
 from node.experiments.claims import CLAIMS, Claims, SharedPieces
 from node.experiments.contents import list_needed_fields, needs_divergences
-from node.experiments.embeddings import list_snapshot_runs
+from node.experiments.embeddings import Snapshots, list_snapshot_runs
 from node.experiments.gpus import Gpus
 from node.experiments.plan import Experiment, Run, compute_id
 from node.experiments.pool import Advanced, Died, Elsewhere, Event, Finished, Listed, Pieces, Report, work_through
@@ -73,7 +73,7 @@ class Stock:
     finished: Mapping[str, Result]
     failed: Mapping[str, Result]
     broken: Mapping[str, str]
-    snapshots: Mapping[str, Kept]
+    snapshots: Snapshots
     lacking: frozenset[str]
 
     def list_pending(self, experiment: Experiment) -> list[Run]:
@@ -87,7 +87,7 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
     finished: dict[str, Result] = {}
     failed: dict[str, Result] = {}
     broken: dict[str, str] = {}
-    snapshots: dict[str, Kept] = {}
+    snapshots: dict[tuple[str, int], Kept] = {}
     shown = list_snapshot_runs(experiment)
     needed, paired = list_needed_fields(experiment), needs_divergences(experiment)
     lacking: set[str] = set()
@@ -102,11 +102,12 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
                 lacking.add(run.id)
             if paired and any(row.divergence is not None and row.divergences is None for row in result.rounds):
                 lacking |= {run.id} if result.num_clients <= MAX_PAIRED else set()
-            kept = read_snapshot(directory, run, result) if run.id in shown else None
-            if kept is not None:
-                snapshots[run.id] = kept
-            elif run.id in shown:
-                lacking.add(run.id)
+            for client in shown.get(run.id, ()):
+                kept = read_snapshot(directory, run, result, client)
+                if kept is not None:
+                    snapshots[run.id, client] = kept
+                else:
+                    lacking.add(run.id)
         except BrokenResult as error:
             broken[run.id] = str(error)
             lacking |= {run.id} & finished.keys()
@@ -203,7 +204,7 @@ def run_experiment(
         runs = [run for run in runs if run.id not in taken]
         shown = list_snapshot_runs(experiment)
         saved = None if where.ray else Saved(directory, where.save_every_s)
-        pieces = [Piece(run, data_root, run.id in shown, where.device, saved) for run in runs]
+        pieces = [Piece(run, data_root, shown.get(run.id, ()), where.device, saved) for run in runs]
         if where.shard is None:
             yield from _keep_all(directory, runs, _start(Listed(pieces), jobs, where, should_stop))
         else:
@@ -357,12 +358,12 @@ class Saved(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """One run to be done, the directory its paths begin at, whether to take a snapshot, the device if not the file's,
-    and where its state is kept, if it is."""
+    """One run to be done, the directory its paths begin at, of which clients to take snapshots, the device if not the
+    file's, and where its state is kept, if it is."""
 
     run: Run
     data_root: Path
-    snapshot: bool
+    snapshots: tuple[int, ...]
     device: str | None = None
     saved: Saved | None = None
 
@@ -371,7 +372,7 @@ class Outcome(NamedTuple):
     """The part of a run that is kept."""
 
     document: Mapping[str, Any]
-    kept: Kept | None = None
+    kept: Mapping[int, Kept] | None = None
 
 
 def simulate_run(piece: Piece, report: Report) -> Outcome:
@@ -387,8 +388,9 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
             raise MlError(f"another fednode than the one that asks has got run {run.id}: they expect the same version")
         config = make_config(run, piece.data_root, piece.device)
         saved = None if piece.saved is None else piece.saved.get_file(run)
-        result = simulate(config, on_round=lambda row: report(row.round), snapshot=piece.snapshot, saved=saved)
-        kept = None if result.snapshot is None else Kept(result.snapshot, get_classes(config.data))
+        result = simulate(config, on_round=lambda row: report(row.round), snapshots=piece.snapshots, saved=saved)
+        names = get_classes(config.data) if result.snapshots else ()
+        kept = {client: Kept(snapshot, names) for client, snapshot in result.snapshots.items()}
     except MlError as error:
         return Outcome({"error": str(error), **_describe_end(time.monotonic() - began_s)})
     except Exception as error:  # noqa: BLE001 - a fault in one run is that run's result; the others go on

@@ -249,13 +249,14 @@ class PairsSection(Section):
 
 
 class SnapshotSection(Section):
-    """One figure for each value of `each`, a panel for each of `panels`, each of one run's model after its last
-    round."""
+    """One figure for each value of `each`, a panel for each of `panels` and of `clients`, each of the model that one
+    client of one run has after the last round."""
 
     title: Label | None = None
     panels: Many[str] = ("method",)
     each: Many[str] = ()
     where: dict[str, Any] = Field(default_factory=dict)
+    clients: Many[Annotated[int, Field(ge=0)]] = (0,)
 
 
 class EmbeddingSection(SnapshotSection):

@@ -16,7 +16,7 @@ QUICK: dict[str, Any] = {"clients": 3, "rounds": 2, "shots": 10}
 
 
 def run(method: str, **hyperparameters: Any) -> SimulationResult:
-    return simulate(SimulationConfig(method={"name": method, **hyperparameters}, **QUICK), snapshot=True)
+    return simulate(SimulationConfig(method={"name": method, **hyperparameters}, **QUICK), snapshots=[0])
 
 
 def make_snapshot(**changes: Any) -> Snapshot:
@@ -54,7 +54,7 @@ def test_the_seed_chooses_the_samples_and_few_are_all_taken() -> None:
 
 
 def test_prototypes_of_dfpl_are_those_that_came_back() -> None:
-    snapshot = run("dfpl").snapshot
+    snapshot = run("dfpl").snapshots[0]
     assert snapshot is not None
     assert snapshot.prototypes.shape == (len(snapshot.classes), 32)
     assert len(set(snapshot.classes)) == len(snapshot.classes)
@@ -64,14 +64,14 @@ def test_prototypes_of_dfpl_are_those_that_came_back() -> None:
 
 
 def test_a_model_without_prototypes_has_embeddings_all_the_same() -> None:
-    snapshot = run("fedavg").snapshot
+    snapshot = run("fedavg").snapshots[0]
     assert snapshot is not None
     assert (snapshot.prototypes.shape, snapshot.authors, snapshot.count_nearest()) == ((0, 32), None, None)
 
 
 @pytest.mark.parametrize("eval_model", ["global", "local"])
 def test_mpfedcl_is_represented_by_the_vectors_that_it_compares(eval_model: str) -> None:
-    snapshot = run("mpfedcl", eval_model=eval_model).snapshot
+    snapshot = run("mpfedcl", eval_model=eval_model).snapshots[0]
     assert snapshot is not None
     assert np.linalg.norm(snapshot.embeddings, axis=1) == pytest.approx(1.0, abs=1e-5)
     assert snapshot.authors is not None
@@ -81,7 +81,7 @@ def test_mpfedcl_is_represented_by_the_vectors_that_it_compares(eval_model: str)
 
 
 def test_methods_are_shown_on_the_same_samples() -> None:
-    one, other = (run(method).snapshot for method in ("fedavg", "fedproto"))
+    one, other = (run(method).snapshots[0] for method in ("fedavg", "fedproto"))
     assert one is not None
     assert other is not None
     assert one.labels.tolist() == other.labels.tolist()
@@ -105,8 +105,8 @@ def test_a_model_without_numbers_gives_no_snapshot() -> None:
 
 def test_a_run_is_the_same_with_and_without() -> None:
     config = SimulationConfig(method={"name": "dfpl"}, **QUICK)
-    without, asked = simulate(config), simulate(config, snapshot=True)
-    assert without.snapshot is None
+    without, asked = simulate(config), simulate(config, snapshots=[0])
+    assert without.snapshots == {}
     assert without.to_json() == asked.to_json()
     assert without.aggregate_digests == asked.aggregate_digests
 

@@ -44,7 +44,7 @@ def experiment(tmp_path: Path) -> Experiment:
 def write_all(directory: Path, experiment: Experiment, kept: Kept) -> None:
     shown = list_snapshot_runs(experiment)
     for run in experiment.runs.values():
-        write_result(directory, run, make_document([0.25, 0.5]), kept if run.id in shown else None)
+        write_result(directory, run, make_document([0.25, 0.5]), {0: kept} if run.id in shown else None)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -54,7 +54,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def test_runs_that_are_shown_keep_their_answers(experiment: Experiment) -> None:
     labels = ["fedavg, iid, seed 1", "DFPL, iid, seed 1", "DFPL, classes:3,1, seed 1"]
-    assert list_snapshot_runs(experiment) == {get_run(experiment, label).id for label in labels}
+    assert list_snapshot_runs(experiment) == {get_run(experiment, label).id: (0,) for label in labels}
 
 
 def test_a_report_has_each_figure_and_its_numbers(experiment: Experiment, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_report_has_each_figure_and_its_numbers(experiment: Experiment, tmp_pa
     assert {path.name for path in written.figures} == expected
     assert all(path.stat().st_size > 100 for path in written.figures)
     text = written.page.read_text()
-    assert "Answers of client 0 after the last round" in text
+    assert "Answers of a client, 0 where none is named, after the last round" in text
     assert text.count("<svg") >= 4
     figures, labels = tmp_path / "figures", kept.snapshot.labels
     counts = {
@@ -107,7 +107,7 @@ def test_runs_without_a_snapshot_are_left_out(experiment: Experiment, tmp_path: 
     section = AnswersSection(answers="roc", where={"partition": "iid"})
     assert make_answers_figures(experiment, section, {}) == []
     run = get_run(experiment, "DFPL, iid, seed 1")
-    write_result(tmp_path, run, make_document([0.25, 0.5]), make_kept())
+    write_result(tmp_path, run, make_document([0.25, 0.5]), {0: make_kept()})
     made = make_answers_figures(experiment, section, take_stock(experiment, tmp_path).snapshots)
     assert [[panel.label for panel in figure.panels] for figure in made] == [["DFPL"]]
     assert isinstance(made[0], AnswersFigure)

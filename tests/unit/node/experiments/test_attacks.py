@@ -142,7 +142,7 @@ def test_what_does_not_fit_its_budget_says_nothing_of_attacks(tmp_path: Path) ->
 
 def test_what_came_of_a_run_under_attack_is_kept(tmp_path: Path) -> None:
     run = get_run(make_experiment(tmp_path, SMALL), "fedavg, 4 clients, noise, seed 1")
-    write_result(tmp_path, run, simulate_run(Piece(run, tmp_path, False), lambda _: None).document)
+    write_result(tmp_path, run, simulate_run(Piece(run, tmp_path, ()), lambda _: None).document)
     result = read_result(tmp_path, run)
     assert result is not None
     assert result.error is None
@@ -159,7 +159,7 @@ def make_halting(tmp_path: Path) -> Experiment:
 def test_a_run_that_came_to_a_halt_is_finished_and_told_apart(tmp_path: Path) -> None:
     experiment = make_halting(tmp_path)
     for run in experiment.runs.values():
-        write_result(tmp_path, run, simulate_run(Piece(run, tmp_path, False), lambda _: None).document)
+        write_result(tmp_path, run, simulate_run(Piece(run, tmp_path, ()), lambda _: None).document)
     stock = take_stock(experiment, tmp_path)
     assert not stock.list_pending(experiment)
     assert [result.halted_at for result in stock.finished.values()] == [None, 1]

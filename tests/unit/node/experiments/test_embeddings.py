@@ -10,12 +10,21 @@ from xml.etree import ElementTree
 
 import pytest
 
+from node.errors import ConfigError
 from node.experiments import map_charts, runner
 from node.experiments.embeddings import EmbeddingFigure, list_snapshot_runs, make_embedding_figures
 from node.experiments.plan import Experiment
 from node.experiments.pool import Died, Event, Finished, Pieces
 from node.experiments.report import write_report
-from node.experiments.results import BrokenResult, Kept, get_snapshot_path, read_result, read_snapshot, write_result
+from node.experiments.results import (
+    BrokenResult,
+    Kept,
+    copy_result,
+    get_snapshot_path,
+    read_result,
+    read_snapshot,
+    write_result,
+)
 from node.experiments.runner import EXPERIMENT, Outcome, run_experiment, take_stock
 from node.experiments.sections import EmbeddingSection
 from support.data.experiments import get_run, make_document, make_experiment, make_kept
@@ -40,7 +49,7 @@ def write_all(directory: Path, experiment: Experiment, **kept: Any) -> None:
     """A result of every run, with a snapshot of those that are shown."""
     shown = list_snapshot_runs(experiment)
     for run in experiment.runs.values():
-        write_result(directory, run, make_document([0.25, 0.5]), make_kept(**kept) if run.id in shown else None)
+        write_result(directory, run, make_document([0.25, 0.5]), {0: make_kept(**kept)} if run.id in shown else None)
 
 
 def draw(experiment: Experiment, directory: Path, **section: object) -> list[EmbeddingFigure]:
@@ -65,11 +74,11 @@ def draw(experiment: Experiment, directory: Path, **section: object) -> list[Emb
 )
 def test_a_panel_shows_one_run_of_the_first_seed_asked_for(tmp_path: Path, figure: str, labels: list[str]) -> None:
     made = make_experiment(tmp_path, f"{SWEEP}report: {{figures: [{{embedding: tsne, {figure}}}]}}\n")
-    assert list_snapshot_runs(made) == {get_run(made, label).id for label in labels}
+    assert list_snapshot_runs(made) == {get_run(made, label).id: (0,) for label in labels}
 
 
 def test_who_shows_no_embeddings_keeps_none(tmp_path: Path) -> None:
-    assert list_snapshot_runs(make_experiment(tmp_path, SWEEP)) == frozenset()
+    assert list_snapshot_runs(make_experiment(tmp_path, SWEEP)) == {}
 
 
 def test_runs_are_named_as_if_nobody_looked_at_their_embeddings(experiment: Experiment, tmp_path: Path) -> None:
@@ -81,7 +90,7 @@ def test_runs_are_named_as_if_nobody_looked_at_their_embeddings(experiment: Expe
 
 def test_a_snapshot_is_read_back_whole(experiment: Experiment, tmp_path: Path) -> None:
     run, kept = get_run(experiment, "DFPL, iid, seed 3"), make_kept(authors=[0, 1])
-    write_result(tmp_path, run, make_document([0.25, 0.5]), kept)
+    write_result(tmp_path, run, make_document([0.25, 0.5]), {0: kept})
     result = read_result(tmp_path, run)
     assert result is not None
     again = read_snapshot(tmp_path, run, result)
@@ -145,7 +154,7 @@ def test_a_broken_snapshot_is_named_and_its_numbers_still_count(
 
 def test_classes_without_a_name_are_refused(experiment: Experiment, tmp_path: Path) -> None:
     run, kept = get_run(experiment, "DFPL, iid, seed 3"), make_kept()
-    write_result(tmp_path, run, make_document([0.25, 0.5]), Kept(kept.snapshot, ("a", "b")))
+    write_result(tmp_path, run, make_document([0.25, 0.5]), {0: Kept(kept.snapshot, ("a", "b"))})
     result = read_result(tmp_path, run)
     assert result is not None
     with pytest.raises(BrokenResult, match="labels: expected less than 2, got 2"):
@@ -162,7 +171,7 @@ def test_a_failure_does_not_take_the_place_of_a_result(
     def fail(pieces: Pieces, *_: Any) -> Iterator[Event]:
         taken = pieces.take()
         assert taken is not None
-        assert (taken[1].snapshot, pieces.take()) == (True, None)
+        assert (taken[1].snapshots, pieces.take()) == ((0,), None)
         yield event
 
     monkeypatch.setattr(runner, "work_through", fail)
@@ -192,9 +201,41 @@ def test_a_panel_counts_before_it_lays_flat(experiment: Experiment, tmp_path: Pa
     ]
 
 
+def test_each_client_that_is_asked_for_has_a_panel(tmp_path: Path) -> None:
+    figures = "report: {figures: [{embedding: pca, panels: method, where: {partition: iid}, clients: [0, 1]}]}\n"
+    made = make_experiment(tmp_path, SWEEP + figures)
+    (shown,) = set(list_snapshot_runs(made).values())
+    assert shown == (0, 1)
+    for run in made.runs.values():
+        wanted = {0: make_kept(), 1: make_kept(9)} if run.id in list_snapshot_runs(made) else None
+        write_result(tmp_path, run, make_document([0.25, 0.5]), wanted)
+    stock = take_stock(made, tmp_path)
+    assert stock.list_pending(made) == []
+    (section,) = made.file.report.figures or ()
+    assert isinstance(section, EmbeddingSection)
+    (figure,) = make_embedding_figures(made, section, stock.snapshots)
+    assert [panel.label for panel in figure.panels[:2]] == ["fedavg, client 0", "fedavg, client 1"]
+    assert [len(panel.samples) for panel in figure.panels[:2]] == [12, 9]
+    run = next(run for run in made.runs.values() if run.id in list_snapshot_runs(made))
+    copy_result(tmp_path, tmp_path / "there", run)
+    result = read_result(tmp_path / "there", run)
+    assert result is not None
+    there = [read_snapshot(tmp_path / "there", run, result, client) for client in (0, 1, 2)]
+    assert [kept is not None for kept in there] == [True, True, False]
+    get_snapshot_path(tmp_path, run.id, 1).write_bytes(b"")
+    assert [one.id for one in take_stock(made, tmp_path).list_pending(made)] == [run.id]
+
+
+def test_a_client_that_no_run_has_is_refused(tmp_path: Path) -> None:
+    figures = "report: {figures: [{embedding: pca, panels: method, where: {partition: iid}, clients: [0, 7]}]}\n"
+    with pytest.raises(ConfigError) as caught:
+        make_experiment(tmp_path, SWEEP + figures)
+    assert "report.figures.0.clients: expected clients from 0 to 1 (got 7)" in caught.value.describe()
+
+
 def test_runs_without_a_snapshot_leave_no_panel_and_no_figure(experiment: Experiment, tmp_path: Path) -> None:
     assert draw(experiment, tmp_path, embedding="pca", where={"partition": "iid"}) == []
-    write_result(tmp_path, get_run(experiment, "DFPL, iid, seed 3"), make_document([0.2, 0.5]), make_kept())
+    write_result(tmp_path, get_run(experiment, "DFPL, iid, seed 3"), make_document([0.2, 0.5]), {0: make_kept()})
     (figure,) = draw(experiment, tmp_path, embedding="pca", where={"partition": "iid"})
     assert [panel.label for panel in figure.panels] == ["DFPL"]
     titles = [figure.title for figure in draw(experiment, tmp_path, embedding="pca", each="method", panels="partition")]
@@ -203,12 +244,11 @@ def test_runs_without_a_snapshot_leave_no_panel_and_no_figure(experiment: Experi
 
 def test_classes_of_different_names_go_by_their_numbers(experiment: Experiment, tmp_path: Path) -> None:
     for label, names in (("fedavg, iid, seed 3", ("cat", "dog")), ("DFPL, iid, seed 3", ("cat", "dog", "owl"))):
-        write_result(tmp_path, get_run(experiment, label), make_document([0.2, 0.5]), make_kept(names=names))
+        write_result(tmp_path, get_run(experiment, label), make_document([0.2, 0.5]), {0: make_kept(names=names)})
     (figure,) = draw(experiment, tmp_path, embedding="pca", where={"partition": "iid"})
     assert figure.names == ("cat", "dog", "owl")
-    write_result(
-        tmp_path, get_run(experiment, "fedavg, iid, seed 3"), make_document([0.2, 0.5]), make_kept(names=("owl", "cat"))
-    )
+    kept = make_kept(names=("owl", "cat"))
+    write_result(tmp_path, get_run(experiment, "fedavg, iid, seed 3"), make_document([0.2, 0.5]), {0: kept})
     (figure,) = draw(experiment, tmp_path, embedding="pca", where={"partition": "iid"})
     assert figure.names == ("0", "1", "2")
 

@@ -334,7 +334,7 @@ REPORT = "name: x\nsweep: {method: [local, dfpl], partition: [iid, 'classes:3,1'
         ("  figures: [{embedding: umap}]\n", "4:14: report.figures.0.embedding: expected 'tsne' or 'pca' (got 'umap')"),
         (
             "  figures: [{embedding: pca, lines: method}]\n",
-            "4:30: report.figures.0.lines: unknown key. Known: title, panels, each, where, embedding",
+            "4:30: report.figures.0.lines: unknown key. Did you mean 'clients'?",
         ),
         ("  figures: [{pannels: method}]\n", "4:14: report.figures.0.pannels: unknown key. Did you mean 'panels'?"),
         (
@@ -394,6 +394,34 @@ READY_POINTS = {
     "dfpl-table3-digits": 10 * 3 * 4 * 3,
     "dfpl-table4": 3 * 10 * 3 * 4 * 3,
     "dfpl-table4-digits": 10 * 3 * 4 * 3,
+    "dfpl-fig1": 3 * 3 * 3,
+    "dfpl-fig1-digits": 3 * 9,
+    "dfpl-fig8": 3 * 5 * 5 * 3,
+    "dfpl-fig8-digits": 2 * 5 * 5 * 3,
+    "dfpl-fig9": 3 * 4 * 6 * 3,
+    "dfpl-fig9-digits": 5 * 6 * 3,
+    "dfpl-fig10": 3 * 3 * 10,
+    "dfpl-fig10-digits": 3 * 6 * 10,
+    "dfpl-fig11": 3 * 8 * 3,
+    "dfpl-fig11-digits": 8 * 3,
+    "mpfedcl-table2": 2 * 7,
+    "mpfedcl-table2-digits": 7,
+    "mpfedcl-fig1": 2 * 3,
+    "mpfedcl-fig1-digits": 3,
+    "mpfedcl-fig5": 2 * 2 * 8 * 3,
+    "mpfedcl-fig5-digits": 2 * 8 * 9,
+    "mpfedcl-fig8": 2 * 5 * 7 * 3,
+    "mpfedcl-fig8-digits": 5 * 7 * 9,
+    "mpfedcl-fig9": 2 * 4 * 7 * 3,
+    "mpfedcl-fig9-digits": 4 * 7 * 3,
+    "mpfedcl-fig10": 2 * 7 * 3,
+    "mpfedcl-fig10-digits": 7 * 3,
+    "uapdfl-fig4": 3 * 2 * 5,
+    "uapdfl-fig4-digits": 2 * 5,
+    "uapdfl-fig11": 3 * 2 * 7 * 3,
+    "uapdfl-fig11-digits": 2 * 7 * 3,
+    "uapdfl-fig12": 3 * 2 * 4 * 3,
+    "uapdfl-fig12-digits": 2 * 4 * 3,
     "fededs-table1": 3 * 6 * 3 * 3,
     "fededs-table1-digits": 3 * 6 * 3 * 3,
     "fededs-table2": 3 * 6 * 3 * 3,
@@ -475,6 +503,15 @@ def test_the_documented_example_can_be_run(tmp_path: Path) -> None:
     assert example is not None
     experiment = make_experiment(tmp_path, example[1])
     assert (len(experiment.points), len(experiment.runs)) == (48, 30)  # local has no lambda
+
+
+def test_the_table_of_the_papers_names_every_ready_file_and_no_other() -> None:
+    text = (ROOT / "docs" / "methods" / "papers.md").read_text(encoding="utf-8")
+    assert {Path(name).stem for name in re.findall(r"[\w-]+\.yaml", text)} == READY_POINTS.keys()
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    assert {len(row) for row in rows} == {4}
+    statuses = {row[3].strip() for row in rows if row[0].strip() != "in the paper"}
+    assert all(re.match(r"digits|code|open: \w", status) for status in statuses)
 
 
 def test_every_ready_file_is_tested() -> None:

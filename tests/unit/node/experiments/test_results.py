@@ -124,7 +124,7 @@ sweep: {method: [{name: fededs, local_epochs: 1}]}
 def test_the_height_at_which_sets_are_shared_is_told_apart_from_the_rounds(tmp_path: Path) -> None:
     (run,) = make_experiment(tmp_path, SHARING).runs.values()
     heights: list[int] = []
-    outcome = simulate_run(Piece(run, tmp_path, False), heights.append)
+    outcome = simulate_run(Piece(run, tmp_path, ()), heights.append)
     write_result(tmp_path, run, outcome.document)
     result = read_result(tmp_path, run)
     assert result is not None
