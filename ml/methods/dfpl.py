@@ -11,14 +11,22 @@ Where we deviate: see the spec for the divisor of (2). R_k is over the classes t
 prototypes have in common, its p_B^i are the mini-batch's, and it is 0 in round 1. A local iteration is one mini-batch
 step, as algorithm 1 has it; `iteration: epoch` is how table I was probably made. Prediction is the classifier's;
 `infer: prototype` takes the nearest P^i among the client's own classes, as FedProto's code does.
+
+The gradient of (4) is a unit vector for each class however near P^i is, and the P^i of young networks lie together: at
+lambda 1 the pull outweighs the cross-entropy and folds the classes into one. Two flags of ours mend that. `normalize`
+compares at unit length, z / ||z|| with P / ||P||. `aux: contrast` makes the pull relative to the other prototypes, as
+prototypical networks do (Snell et al., 2017): where all lie together it is 0.
+
+    (4') R_k = mean over samples of -log( exp(-||z - P^y||^2 / (2 tau)) / sum over a of exp(-||z - P^a||^2 / (2 tau)) )
 """
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from ml.methods.base import Round, State
-from ml.methods.common.losses import GlobalPrototypes, compute_prototype_loss
+from ml.methods.common.losses import GlobalPrototypes, compute_prototype_contrast, compute_prototype_loss
 from ml.methods.common.sharing import SharesPrototypes
 from ml.models.base import Model
 from ml.specs import DfplSpec
@@ -47,8 +55,16 @@ class Dfpl(SharesPrototypes[DfplSpec]):
         if hyper.aux_protos == "full":
             z_BD, y_B = model.embed(context["all_x"]), context["all_y"]
         target = GlobalPrototypes.from_tensors(context)
-        return loss + hyper.lambda_ * compute_prototype_loss(z_BD, y_B, target, hyper.aux)  # Eq. (3)
+        if hyper.normalize:
+            z_BD, target = F.normalize(z_BD.float(), dim=1), target.normalize()
+        if hyper.aux == "contrast":
+            distance = compute_prototype_contrast(z_BD, y_B, target, hyper.temperature)
+        else:
+            distance = compute_prototype_loss(z_BD, y_B, target, hyper.aux)
+        return loss + hyper.lambda_ * distance  # Eq. (3)
 
     def predict(self, state: State, x: Tensor) -> Prediction:
-        nearest = self.spec.hyperparameters.infer == "prototype"
-        return self.predict_nearest(state, x) if nearest else super().predict(state, x)
+        hyper = self.spec.hyperparameters
+        if hyper.infer == "classifier":
+            return super().predict(state, x)
+        return self.predict_nearest(state, x, normalize=bool(hyper.normalize))

@@ -47,6 +47,11 @@ def flag(default: bool) -> Any:
     return field(default=default, metadata={"type": bool})
 
 
+def switch() -> Any:
+    """A setting that is on or off, and off where it is not set."""
+    return field(default=None, metadata={"type": bool})
+
+
 def option(*words: str) -> Any:
     """A setting that is one of a few words; the first is what holds where it is not set."""
     return field(default=None, metadata={"type": str, "choices": words})

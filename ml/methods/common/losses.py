@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ml.payload import Array
 
+FARTHEST = -1e30  # the logit of a class that nobody holds
 EPSILON = 1e-12  # under the root of the norm, whose gradient is undefined at 0
 
 
@@ -35,6 +37,10 @@ class GlobalPrototypes:
         held_C = torch.zeros(num_classes, device=device)
         held_C[rows] = 1
         return cls(vectors_CD, held_C, torch.eye(num_classes, device=device))
+
+    def normalize(self) -> GlobalPrototypes:
+        """Those at unit length."""
+        return GlobalPrototypes(F.normalize(self.vectors, dim=1), self.held, self.one_hot)
 
     def to_tensors(self) -> dict[str, Tensor]:
         """As part of a loss's context."""
@@ -67,6 +73,17 @@ def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, 
         squared_C = difference_CD.square().sum(1)
         distance_C = squared_C if kind == "sq" else (squared_C + EPSILON).sqrt()
         return distance_C.dot(weight_C)  # Eq. (4)
+
+
+def compute_prototype_contrast(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, tau: float) -> Tensor:
+    """DFPL's R_k with `aux: contrast`, a scalar: the cross-entropy of -||z - P^a||^2 / (2 tau) over the classes a that
+    have a global prototype, in the mean over the samples whose own class has one; 0 where there is none."""
+    with torch.autocast(z_BD.device.type, enabled=False):  # it would round what prototypes are compared by
+        squared_BC = (z_BD.float()[:, None] - target.vectors).square().sum(2)
+        logits_BC = torch.where(target.held > 0, -squared_BC / (2 * tau), FARTHEST)
+        losses_B = -F.log_softmax(logits_BC, 1).gather(1, y_B[:, None])[:, 0]
+        counted_B = target.held[y_B]
+        return (losses_B * counted_B).sum() / counted_B.sum().clamp(min=1)
 
 
 def compute_proximal_term(w_P: Tensor, anchor_P: Tensor) -> Tensor:

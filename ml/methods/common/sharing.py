@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ml.errors import AggregationError
@@ -119,13 +120,15 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
             return None
         return PrototypeRows(state.arrays["classes"], state.arrays["prototypes"])
 
-    def predict_nearest(self, state: State, x: Tensor) -> Prediction:
-        """The nearest P^i among the client's own classes, as in FedProto's code; the classifier's answer while there
-        is none."""
+    def predict_nearest(self, state: State, x: Tensor, *, normalize: bool = False) -> Prediction:
+        """The nearest P^i among the client's own classes, as in FedProto's code, with `normalize` at unit length; the
+        classifier's answer while there is none."""
         z_ND = state.model.embed(x)
         logits = state.model.classify(z_ND)
         target = self.get_prototypes(state)
         if target is not None:
+            if normalize:
+                z_ND, target = F.normalize(z_ND, dim=1), target.normalize()
             own = state.data.classes[target.held[state.data.classes] > 0]
             if len(own):
                 distances = torch.cdist(z_ND, target.vectors[own], compute_mode="donot_use_mm_for_euclid_dist")

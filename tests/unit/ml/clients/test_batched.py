@@ -28,6 +28,7 @@ MORE: dict[str, Method] = {
     "epochs": {"name": "local", "local_epochs": 2, "batch_size": 8},
     "squared distance": {"name": "dfpl", "aux": "sq", **WORK},
     "FedProto's distance": {"name": "dfpl", "aux": "mse", **WORK},
+    "pulls relative to other prototypes": {"name": "dfpl", "aux": "contrast", "normalize": True, **WORK},
     "all samples": {"name": "dfpl", "aux_protos": "full", **WORK},
     "decay by step": {"name": "fedavg", "momentum": 0.5, "decay": 0.9, "decay_unit": "step", **WORK},
     "class means": {"name": "mpfedcl", "cluster": "mean", **WORK},

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from ml.aggregation import RULES, Contributed
-from ml.methods.common.losses import GlobalPrototypes, compute_prototype_loss
+from ml.methods.common.losses import GlobalPrototypes, compute_prototype_contrast, compute_prototype_loss
 from ml.methods.common.prototypes import compute_prototypes
 from ml.models.base import Model
 
@@ -139,3 +141,55 @@ def test_gradient_points_from_the_global_to_the_local_prototype() -> None:
     # d/dz of ||mean - P|| / 2 classes: the unit vector, shared between the two samples of class 0
     unit_0, unit_1 = torch.tensor([-1.0, 1.0]) / 2**0.5, torch.tensor([2.0, -1.0]) / 5**0.5
     assert torch.allclose(gradient, torch.stack([unit_0 / 4, unit_0 / 4, unit_1 / 2]))
+
+
+# ---- the pull relative to other prototypes
+
+
+def compute_contrast_plainly(
+    embeddings: np.ndarray, labels: list[int], held: dict[int, list[float]], tau: float
+) -> float:
+    """(4') by one sample and one class after the other, in float64."""
+    losses = []
+    for z, y in zip(embeddings.astype(np.float64), labels, strict=True):
+        if y not in held:
+            continue
+        weights = {a: math.exp(-sum((z - np.array(p)) ** 2) / (2 * tau)) for a, p in held.items()}
+        losses.append(-math.log(weights[y] / sum(weights.values())))
+    return sum(losses) / len(losses) if losses else 0.0
+
+
+@pytest.mark.parametrize("tau", [0.5, 2.0])
+@pytest.mark.parametrize("held", [{0: [3.0, 2.0], 1: [3.0, 1.0], 2: [0.0, 6.0]}, {0: [3.0, 2.0], 2: [0.0, 6.0]}])
+def test_the_contrast_is_a_cross_entropy_over_the_classes_that_are_held(
+    tau: float, held: dict[int, list[float]]
+) -> None:
+    target = make_target(list(held), list(held.values()))
+    expected = compute_contrast_plainly(Z_A.numpy(), Y_A.tolist(), held, tau)
+    assert compute_prototype_contrast(Z_A, Y_A, target, tau).item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_a_contrast_with_nobodys_classes_is_nothing_and_has_no_gradient() -> None:
+    z_ND = Z_A.clone().requires_grad_()
+    for target in (make_target([2], [[0, 6]]), make_target([], np.empty((0, 2)))):
+        loss = compute_prototype_contrast(z_ND, Y_A, target, 0.07)
+        (gradient,) = torch.autograd.grad(loss, z_ND)
+        assert loss.item() == 0
+        assert gradient.abs().sum().item() == 0
+
+
+def test_prototypes_that_lie_together_pull_nobody_by_the_contrast_and_with_full_force_by_eq_4() -> None:
+    z_ND = Z_A.clone().requires_grad_()
+    together = make_target([0, 1, 2], [[3, 2]] * 3)
+    (contrast,) = torch.autograd.grad(compute_prototype_contrast(z_ND, Y_A, together, 0.07), z_ND)
+    (pull,) = torch.autograd.grad(compute_prototype_loss(z_ND, Y_A, together), z_ND)
+    assert contrast.abs().max().item() < 1e-5
+    # Eq. (4): a unit vector for each of two classes, halved by their mean, dealt out over the samples of a class.
+    assert pull[2].norm().item() == pytest.approx(0.5)
+    assert (pull[0] + pull[1]).norm().item() == pytest.approx(0.5)
+
+
+def test_normalised_prototypes_have_unit_length_and_those_of_nobody_stay_zero() -> None:
+    unit = make_target([0, 2], [[3, 4], [0, 6]]).normalize()
+    assert unit.vectors.numpy() == pytest.approx(np.array([[0.6, 0.8], [0, 0], [0, 1]]))
+    assert unit.held.tolist() == [1, 0, 1]

@@ -18,11 +18,12 @@ from ml.data import get_classes, get_default_input, load_dataset
 from ml.data.partition import make_partition, parse_partition
 from ml.errors import Abandoned, AggregationError, DataError, MlError, SpecError, Stopped
 from ml.methods import METHODS, make_method
+from ml.methods.base import Round
 from ml.payload import Arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import METHODS as SPECS
 from ml.specs import add_kind, get_kind
-from ml.training.loop import Diverged
+from ml.training.loop import Batch, Diverged, Schedule
 from support.data.placement import ProductsWatch, displace
 from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round
 
@@ -191,6 +192,35 @@ def test_dfpl_draws_prototypes_together(aux: str, aux_protos: str) -> None:
     assert measure_distance(1.0) < 0.8 * measure_distance(0.0)
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("aux", ["l2", "contrast"])
+def test_dfpls_loss_is_eq_3(aux: str, normalize: bool) -> None:
+    """Against a plain computation from the embeddings and the prototypes; l2 without normalize is as printed."""
+    method = {"name": "dfpl", "lambda": 0.5, "aux": aux, "normalize": normalize}
+    client = make_digit_clients(method | ({"tau": 0.2} if aux == "contrast" else {}))[0]
+    samples, model = client.state.data.train, client.state.model
+    classes = client.state.data.classes.numpy()
+    prototypes = np.random.default_rng(0).random((len(classes), 32)).astype(np.float32)
+    client.state.arrays = {"classes": classes, "prototypes": prototypes}
+    schedule = Schedule((torch.arange(24),), 1)
+    context = client.method.prepare(client.state, Round(2, 2, BEACON, 0), schedule).context
+    batch = Batch(samples.x[:24], samples.y[:24])
+    ours = client.method.compute_loss(model, batch, context).item()
+
+    z, y = model.embed(batch.x).detach().double().numpy(), batch.y.numpy()
+    logits = model.classify(model.embed(batch.x)).detach().double().numpy()
+    entropy = np.mean([np.log(np.exp(row).sum()) - row[c] for row, c in zip(logits, y, strict=True)])
+    p = prototypes.astype(np.float64)
+    if normalize:
+        z, p = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (z, p))
+    if aux == "l2":
+        pulls = [np.linalg.norm(z[y == c].mean(0) - p[i]) for i, c in enumerate(classes) if c in y]
+    else:
+        weights = np.exp(-np.square(z[:, None] - p).sum(2) / (2 * 0.2))
+        pulls = [-np.log(w[list(classes).index(c)] / w.sum()) for w, c in zip(weights, y, strict=True)]
+    assert ours == pytest.approx(entropy + 0.5 * np.mean(pulls), rel=1e-5)
+
+
 # ---- what is taken over
 
 
@@ -239,6 +269,18 @@ def test_nearest_prototype_answers_with_own_classes_only() -> None:
         own = made.payloads["prototypes"]["classes"]
         assert set(client.predict(x).labels.tolist()) <= set(own.tolist())
         assert client.evaluate()["accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_nearest_is_nearest_at_the_length_that_the_loss_compares_at(normalize: bool) -> None:
+    method = {"name": "dfpl", "infer": "prototype", "normalize": normalize}
+    (client,) = make_digit_clients(method, num_clients=1, partition="iid")
+    prototypes = np.array([[1, 0], [0, 1], [9, 9]], np.float32)
+    client.state.arrays = {"classes": np.array([1, 4, 7]), "prototypes": prototypes}
+    client.state.model.embed = lambda x: torch.tensor([[2.0, 0.1], [0.1, 2.0], [3.0, 2.5]])  # type: ignore[method-assign]
+    client.state.model.classify = lambda z_BD: z_BD  # type: ignore[method-assign]  # noqa: N803 - its shape, as in ml
+    expected = [1, 4, 7] if normalize else [1, 4, 1]  # (3, 2.5) points as (9, 9) does, and is nearer to (1, 0)
+    assert client.predict(client.state.data.train.x).labels.tolist() == expected
 
 
 def test_nearest_is_nearest_however_far_from_zero_and_however_many_samples() -> None:

@@ -388,6 +388,7 @@ READY_POINTS = {
     "dfpl-table1": 4 * 2 * 6 * 9 * 3,
     "dfpl-table1-digits": 8 * 6 * 3,
     "dfpl-dirichlet-digits": 9 * 3 * 3,
+    "dfpl-pull-digits": 8 * 4 * 9,
     "dfpl-table2": 2 * 8,
     "dfpl-table2-digits": 8,
     "dfpl-table3": 3 * 10 * 3 * 4 * 3,
