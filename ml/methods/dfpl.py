@@ -22,20 +22,36 @@ prototypical networks do (Snell et al., 2017): where all lie together it is 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.methods.base import Round, State
+from ml.methods.base import Blobs, Round, State
 from ml.methods.common.losses import GlobalPrototypes, compute_prototype_contrast, compute_prototype_loss
 from ml.methods.common.sharing import SharesPrototypes
 from ml.models.base import Model
+from ml.payload import Array, Arrays
 from ml.specs import DfplSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from ml.training.metrics import Prediction
 
 
 class Dfpl(SharesPrototypes[DfplSpec]):
-    """Cross-entropy, and the distance of local prototypes from the global ones."""
+    """Cross-entropy, and the distance of local prototypes from the global ones. The state has `aux_loss`, too: R_k as
+    the last local phase left it."""
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        weight, payloads = super().finish(state, round_)
+        local = payloads["prototypes"]
+        state.arrays = {**state.arrays, "aux_loss": measure_distance(local, state.arrays)}
+        return weight, payloads
+
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float]:
+        left = state.arrays.get("aux_loss")
+        super().apply(state, round_, aggregate, blobs)
+        return {} if left is None else {"aux_loss": float(left)}
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         target = self.get_prototypes(state)
@@ -68,3 +84,15 @@ class Dfpl(SharesPrototypes[DfplSpec]):
         if hyper.infer == "classifier":
             return super().predict(state, x)
         return self.predict_nearest(state, x, normalize=bool(hyper.normalize))
+
+
+def measure_distance(local: Arrays, common: Arrays) -> Array:
+    """R_k of Eq. (4), float32, between prototypes of all of a client's samples and global ones, each with `classes`; 0
+    while there are none in common."""
+    rows = {int(c): row for row, c in enumerate(common.get("classes", ()))}
+    pairs = [(row, rows[int(c)]) for row, c in enumerate(local["classes"]) if int(c) in rows]
+    if not pairs:
+        return np.zeros((), np.float32)
+    mine, theirs = map(list, zip(*pairs, strict=True))
+    difference = local["prototypes"][mine].astype(np.float64) - common["prototypes"][theirs]
+    return np.asarray(np.sqrt(np.square(difference).sum(1)).mean(), np.float32)

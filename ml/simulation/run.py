@@ -41,7 +41,7 @@ from ml.tasks import CLASSIFICATION, REGRESSION
 from ml.training.metrics import compute_mean, get_score
 
 BATCHED = ("auto", "on", "off")
-PEER_METRICS = ("peers", "similar", "dropout", "divergence")
+OWN_METRICS = ("peers", "similar", "dropout", "divergence", "aux_loss")  # of some methods
 ZERO_DIGEST = bytes(32)  # the aggregate of a method that votes on nothing
 
 
@@ -111,7 +111,8 @@ class RoundResult:
 
     Of peer-to-peer methods also means over honest clients: how many `peers` each took something of, and where a method
     says so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took
-    over a peer's whole model (`dropout`). None of other methods. `divergences` [N, N] says that of each pair, where
+    over a peer's whole model (`dropout`); of DFPL how far prototypes were from the global ones (`aux_loss`). None of
+    other methods. `divergences` [N, N] says that of each pair, where
     clients are few (`MAX_PAIRED`).
 
     Under an attack also how many contributions the round went without (`left_out`), and how many of the honest it left
@@ -132,6 +133,7 @@ class RoundResult:
     similar: float | None = None
     dropout: float | None = None
     divergence: float | None = None
+    aux_loss: float | None = None
     divergences: tuple[tuple[float, ...], ...] | None = None
     left_out: int | None = None
     spoiled: int | None = None
@@ -338,7 +340,7 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
         sent_bytes=played.sent.bytes,
         received_params=played.received.params,
         received_bytes=played.received.bytes,
-        **{name: _compute_known_mean(after, name) for name in PEER_METRICS},
+        **{name: _compute_known_mean(after, name) for name in OWN_METRICS},
         divergences=played.divergences,
         left_out=played.num_left_out if attacked else None,
         spoiled=len(played.spoiled.intersection(honest)) if attacked else None,

@@ -60,6 +60,7 @@ class RoundRow(_Part):
     similar: float | None = None
     dropout: float | None = None
     divergence: float | None = None
+    aux_loss: float | None = None
     divergences: tuple[tuple[float, ...], ...] | None = None
     left_out: int | None = None
     spoiled: int | None = None

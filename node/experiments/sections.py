@@ -208,8 +208,8 @@ class FigureSection(Section):
 
     Across is `round`, `bytes` (sent by a client so far), `seconds` (trained by a client so far), `epochs` (so far),
     `network_seconds` (so far), or an axis; up is a per-round series (taa, tal, global, tal_global, taa_local; of
-    peer-to-peer methods peers, similar, dropout and divergence), or against an axis a table's value. `draw:
-    box` then shows where the runs of each value lie, and not their mean alone.
+    peer-to-peer methods peers, similar, dropout and divergence, of DFPL aux_loss), or against an axis a table's value.
+    `draw: box` then shows where the runs of each value lie, and not their mean alone.
     """
 
     title: Label | None = None

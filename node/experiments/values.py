@@ -97,6 +97,7 @@ SERIES: Mapping[str, Series] = {
     "divergence": Series("divergence from the peers", "number", lambda row: row.divergence),
     "peers": Series("peers", "number", lambda row: row.peers),
     "similar": Series("similar peers", "number", lambda row: row.similar),
+    "aux_loss": Series("auxiliary loss", "loss", lambda row: row.aux_loss),
     "left_out": Series("contributions left out", "number", lambda row: row.left_out),
     "spoiled": Series("honest clients that did not take the aggregate", "number", lambda row: row.spoiled),
 }
@@ -232,6 +233,7 @@ VALUES: Mapping[str, Value] = {
     ),
     "best_tal": Value("lowest TAL", "loss", "lower", _best("tal")),
     "final_tal": Value("final TAL", "loss", "lower", _final("tal")),
+    "final_aux_loss": Value("final auxiliary loss", "loss", "neither", _final("aux_loss"), "–"),
     "rounds_to": _make_rounds_to("rounds to target", "taa"),
     "rounds_to_global": _make_rounds_to("rounds to target on all classes", "global"),
     "epochs_to": _make_until("local epochs to target", "taa", lambda result, limits: compute_epochs(result)),

@@ -103,9 +103,10 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
             payload["counts"] = local.counts.clip(max=self.spec.task.max_weight)
         return 1, {"prototypes": payload}
 
-    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float] | None:
         agreed = get_agreed(aggregate, "prototypes", round_)
         state.arrays = {name: agreed[name].copy() for name in ("classes", "prototypes")}
+        return None
 
     def get_prototypes(self, state: State) -> GlobalPrototypes | None:
         """P_r on the client's device, None before the first round."""

@@ -113,6 +113,25 @@ def test_dfpl_tells_class_sizes_only_where_the_average_needs_them() -> None:
     assert "counts" not in make_digit_clients({"name": "dfpl"})[0].train(1, BEACON).payloads["prototypes"]
 
 
+def test_dfpl_tells_how_far_its_prototypes_were_from_the_global_ones() -> None:
+    clients = make_digit_clients({"name": "dfpl"}, num_clients=3)
+    told = []
+    for height in (1, 2):
+        before = [get_kind(client.state_arrays(), "state") or {} for client in clients]
+        trained = [client.train(height, BEACON) for client in clients]
+        aggregate = aggregate_round(clients, height, trained)
+        for client, common, made in zip(clients, before, trained, strict=True):
+            local = made.payloads["prototypes"]
+            theirs = dict(zip(common.get("classes", ()), common.get("prototypes", ()), strict=True))
+            pairs = zip(local["classes"], local["prototypes"], strict=True)
+            norms = [np.linalg.norm(np.float64(vector) - theirs[c]) for c, vector in pairs if c in theirs]
+            metrics = client.apply(height, aggregate, beacon=BEACON)
+            told.append((metrics["aux_loss"], float(np.mean(norms)) if norms else 0.0))
+    assert all(value == pytest.approx(expected, rel=1e-5) for value, expected in told)
+    assert [value for value, _ in told[:3]] == [0.0] * 3
+    assert min(value for value, _ in told[3:]) > 0
+
+
 def test_dfpl_keeps_small_classes_back() -> None:
     method = {"name": "dfpl", "proto_agg": "samples"}
     counts = make_digit_clients(method, partition="dirichlet:0.1")[0].train(1, BEACON).payloads["prototypes"]["counts"]
@@ -244,7 +263,7 @@ def test_personalised_methods_keep_their_weights(method: dict[str, Any]) -> None
         metrics = client.apply(1, aggregate)
         assert are_equal(get_kind(client.state_arrays(), "model") or {}, model)
         assert metrics["accuracy"] == made.metrics["accuracy"]
-        assert metrics == client.evaluate()
+        assert {name: metrics[name] for name in client.evaluate()} == client.evaluate()
 
 
 @pytest.mark.parametrize("method", [method for method in ALL if method["name"] not in VOTE_ON_NOTHING])
@@ -431,7 +450,7 @@ def abandon_after_five_steps() -> Callable[[], bool]:
 
 
 def test_abandoned_training_keeps_what_it_has_learned() -> None:
-    client, other = (make_digit_clients({"name": "dfpl"})[0] for _ in range(2))
+    client, other = (make_digit_clients({"name": "fedproto"})[0] for _ in range(2))
     with pytest.raises(Abandoned):
         client.train(1, BEACON, should_stop=abandon_after_five_steps())
     other.train(1, BEACON, num_iterations=5)

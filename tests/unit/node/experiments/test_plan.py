@@ -397,6 +397,8 @@ READY_POINTS = {
     "dfpl-table4-digits": 10 * 3 * 4 * 3,
     "dfpl-fig1": 3 * 3 * 3,
     "dfpl-fig1-digits": 3 * 9,
+    "dfpl-fig7": 3 * 3 * 6 * 3,
+    "dfpl-fig7-digits": 3 * 7 * 3,
     "dfpl-fig8": 3 * 5 * 5 * 3,
     "dfpl-fig8-digits": 2 * 5 * 5 * 3,
     "dfpl-fig9": 3 * 4 * 6 * 3,
