@@ -122,6 +122,12 @@ def _read_contribution(reader: Reader) -> Contribution:
     return c
 
 
+def read_author(data: bytes) -> Id:
+    """The author of a contribution whose bytes were decoded before."""
+    author: Id = _CONTRIBUTION.unpack_from(data)[2]
+    return author
+
+
 def decode_contribution(data: bytes) -> Contribution:
     reader = Reader("contribution", data, MAX_CONTRIBUTION_BYTES)
     c = _read_contribution(reader)

@@ -311,6 +311,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         boundary=transport.boundary,
         spare=start.spare,
         checkpoint=federation.checkpoint,
+        mesh_max=config.network.mesh_max,
         slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
     )
     return _Parts(context, make_round_service(context), transport, book, calls)

@@ -103,6 +103,7 @@ class NetworkSection(Section):
     listen: Annotated[ListenAddress, Field(validate_default=True)] = NOT_SAID  # required, unless it dials out
     advertise: DialledAddress | None = None
     proxy: ProxyAddress | None = None  # peers are dialled through it, by HTTP CONNECT
+    mesh_max: Annotated[int, Field(ge=1, le=10_000)] = 64  # members; of more, connections are kept with some
     tls: Literal["mutual", "off"] = "mutual"
     peers: tuple[Peer, ...] = ()
     limits: LimitsSection = LimitsSection()

@@ -57,15 +57,23 @@ class Authenticator:
         self._known = set().union(*self._opened.values())
 
     def open(
-        self, message: Message, *, first: int, last: int, has_room: Callable[[Contribution | Block | Vote], bool]
+        self,
+        message: Message,
+        *,
+        first: int,
+        last: int,
+        has_room: Callable[[Contribution | Block | Vote], bool],
+        digest: Digest | None = None,
     ) -> SignedObject | Reason | None:
         """The object in `message`. None if it is known already, and a reason why it is not wanted now: it is of a
-        height outside `first`..`last`, there is no room for it, or its signer has used up its share.
+        height outside `first`..`last`, there is no room for it, or its signer has used up its share. `digest` is that
+        of its bytes, where it is known.
 
         Raises PeerFault when the bytes, the work or the signature are bad, or the signer is a stranger. Evidence is
         only decoded.
         """
-        digest = hashlib.sha256(message.data).digest()
+        if digest is None:
+            digest = hashlib.sha256(message.data).digest()
         if digest in self._known:
             return None
         try:
@@ -124,6 +132,10 @@ class Authenticator:
                 if opened.header.body != body:  # a relay can hang any body on a signed header
                     raise InvalidBody.differs("digest of the body", opened.header.body, body)
                 validation.verify_block(self._state.chain_id, opened)
+
+    def knows(self, digest: Digest) -> bool:
+        """Whether the object of these bytes was opened before."""
+        return digest in self._known
 
     def add_own(self, contribution: Contribution) -> None:
         """This node's own, just signed: it need not be verified in the candidates of others."""

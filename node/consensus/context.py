@@ -17,6 +17,7 @@ from node.consensus.miner import Miner
 from node.offload import Offload
 from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
+from node.p2p.overlay import MESH_MAX
 from node.p2p.transport.base import Transport
 from node.payloads.fetcher import USUAL_SLOWNESS, Slowness
 from node.runs.specs import RunSpecs
@@ -50,6 +51,7 @@ class NodeContext:
     publish_from: int | None = None  # of so many test samples on, measures of rounds are published; None: never
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
+    mesh_max: int = MESH_MAX  # members, up to which this node keeps connections with all
     boundary: Boundary = field(default_factory=Boundary)
     spare: SigningKey | None = None  # the other key of a node that rotates
     checkpoint: Checkpoint | None = None  # of a node that has joined: it adopts no other history

@@ -4,26 +4,29 @@ Authors push their own objects to every connected peer at once. A `Status` goes 
 and at least every `status_s`; whoever receives one pushes what its sender lacks, in turns: the author, and a few more
 holders each time it is still missing. So nothing depends on a message arriving once: queues may drop, links may break.
 Nor do all who hold an object give it to each who lacks it, n^3 messages where a slow network delivers late. Of many
-members a status goes to some in turn, and of these again a few give.
+members a status goes to some in turn, and of these again a few give. Where members have no connections with all others
+(`node.p2p.overlay`) what they sign goes from neighbour to neighbour (`spreading`), and neighbours give each other all
+that is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from chain import codec
 from chain.approvals import encode_approval, encode_proposal, encode_readiness
-from chain.block import Approval, Block, Contribution, Evidence, Id, Phase, Vote
+from chain.block import Approval, Block, Contribution, Digest, Evidence, Id, Phase, Vote
 from chain.proposals import Proposal
 from chain.protocol import get_newest
 from chain.state import State
 from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.machine import RoundMachine
+from node.consensus.spreading import Spreading, post_parts
 from node.p2p.admission import Role
 from node.p2p.peers import Peers, compute_cycle
 from node.p2p.status import MAX_OPEN_TOLD, MAX_VERSION_CHARS, OpenChange, Status, VoteBitmap, status_to_bytes
@@ -35,6 +38,9 @@ FIRST_GIVERS = 3  # holders besides the author that give what is missing in one 
 GIVERS_OF_SOME = 2  # the same, where a status goes to some
 MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is given as if it were missing anew
 MAX_GIVEN_PAUSE = 32.0  # statuses between two gifts of one change to a peer that goes on to lack it, or says so
+MAX_SPREAD_BYTES = (
+    4 * 1024
+)  # of payloads that go with a contribution from neighbour to neighbour; larger ones are pulled
 MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
 
 
@@ -54,7 +60,17 @@ class Position:
 class Gossip:
     """One node's side of the conversation. `position` is asked anew each time; nothing here decides anything."""
 
-    def __init__(self, transport: Transport, peers: Peers, clock: Clock, position: Callable[[], Position]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        peers: Peers,
+        clock: Clock,
+        position: Callable[[], Position],
+        spreading: Spreading | None = None,
+        find_payload: Callable[[Digest], bytes | None] = lambda digest: None,
+    ) -> None:
+        self._find_payload = find_payload
+        self.spreading = spreading or Spreading(transport, lambda: transport.connected())
         self._transport = transport
         self._peers = peers
         self._clock = clock
@@ -69,20 +85,23 @@ class Gossip:
         self._proved: set[tuple[Id, Hashable]] = set()  # to whom the prevotes behind a block were given, in which view
         self._evidence: list[Message] = []
         self._turn = 0  # of those that statuses go to
+        self._repaired_s: dict[Id, float] = {}  # when a neighbour was last given what it lacked
 
     # ---- own objects
 
     def push_contribution(self, contribution: Contribution, payloads: Iterable[bytes] = ()) -> None:
         """With small ones of its payloads behind it, in one batch."""
-        self._push(Message(MessageKind.CONTRIBUTION, codec.encode_contribution(contribution)))
-        for data in payloads:
-            self._push(Message(MessageKind.PAYLOAD, data))
+        parts = [Message(MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))]
+        parts += [Message(MessageKind.PAYLOAD, data) for data in payloads]
+        if not self._peers.is_meshed and sum(len(part.data) for part in parts[1:]) > MAX_SPREAD_BYTES:
+            parts = parts[:1]
+        self._tell(parts)
 
     def push_block(self, block: Block) -> None:
-        self._push(Message(MessageKind.BLOCK, codec.encode_block(block)))
+        self._tell([Message(MessageKind.BLOCK, codec.encode_block(block))])
 
     def push_vote(self, vote: Vote) -> None:
-        self._push(Message(MessageKind.VOTE, codec.encode_vote(vote)))
+        self._tell([Message(MessageKind.VOTE, codec.encode_vote(vote))])
 
     def push_evidence(self, evidence: Evidence) -> None:
         self._push(self.keep_evidence(evidence))
@@ -98,6 +117,19 @@ class Gossip:
         message = Message(MessageKind.EVIDENCE, codec.encode_evidence(evidence))
         self._evidence = [*self._evidence, message][-MAX_EVIDENCE_PUSHED:]
         return message
+
+    def _tell(self, parts: Sequence[Message]) -> None:
+        """Something that this node has signed for the height in hand."""
+        if not self._peers.is_meshed:  # so this node is a member
+            self.spreading.add(parts)
+            return
+        for part in parts:
+            self._push(part)
+
+    def pass_on(self, message: Message, digest: Digest, sender: Id) -> None:
+        """Something new for the height in hand was taken in."""
+        if not self._peers.is_meshed:
+            self.spreading.add([message], digest, sender)
 
     def _push(self, message: Message) -> None:
         if not self._is_member and message.kind is not MessageKind.STATUS:
@@ -149,8 +181,10 @@ class Gossip:
 
     def _gives(self, peer: Id, key: Hashable, author: Id) -> bool:
         """Whether it is this node's turn to give `peer` an object that its status shows it lacks: the author always
-        does, of the others first those that follow it among the members."""
+        does, of the others first those that follow it among the members. Neighbours hear of few, and give it all."""
         state = self._state
+        if not self._peers.is_meshed and state.index_of(peer) is not None:
+            return self._is_settled(key)
         me, first = state.index_of(self._transport.me), state.index_of(author)
         if me is None or first is None or not self._is_settled(key):
             return False
@@ -197,8 +231,12 @@ class Gossip:
 
     def _take_turn(self) -> list[Id]:
         """Whom the next status goes to: everyone, or of many members each so-manieth, and all others."""
-        state, cycle = self._state, compute_cycle(self._state.n)
+        state, cycle = self._state, self._peers.cycle
         self._turn = (self._turn + 1) % cycle
+        if not self._peers.is_meshed:
+            return [
+                peer for at, peer in enumerate(sorted(self._transport.connected())) if (at - self._turn) % cycle == 0
+            ]
         place = (state.index_of(self._transport.me) or 0) + self._turn
         told = []
         for peer in sorted(self._transport.connected()):
@@ -235,6 +273,7 @@ class Gossip:
                 version=version,
                 protocol=protocol,
                 reaches=reaches,
+                ages=self._peers.get_ages(),
             )
         members = tip.state.member_ids
         candidates = sorted(machine.candidates)[: 2 * len(members)]  # no peer takes a longer list
@@ -256,6 +295,7 @@ class Gossip:
             reaches=reaches,
             contributing=contributing,
             abstaining=abstaining,
+            ages=self._peers.get_ages(),
         )
 
     # ---- repair
@@ -269,25 +309,54 @@ class Gossip:
         machine, members = position.machine, position.tip.state.member_ids
         if machine is None or status.height != machine.height or not self._is_member:
             return
-        if not self._is_guest(peer):
-            self._repair_round(peer, status, machine, members)
+        if not self._is_guest(peer) and self._may_repair(peer):
+            missing = [*self._list_missing(peer, status, machine, members)]
+            missing += self._list_proof(peer, status, machine.voting.get_proof())
+            if self._peers.is_meshed:
+                for message in missing:
+                    self._transport.post(peer, message)
+            else:
+                post_parts(self._transport, peer, map(self._with_payloads, missing))
         self._repair_proposals(peer, status, position)
 
-    def _repair_round(self, peer: Id, status: Status, machine: RoundMachine, members: Sequence[Id]) -> None:
+    def _with_payloads(self, message: Message) -> list[Message]:
+        """A contribution, and small payloads of it that are here, as its author has pushed them."""
+        if message.kind is not MessageKind.CONTRIBUTION:
+            return [message]
+        found = (self._find_payload(ref.digest) for ref in codec.decode_contribution(message.data).payloads)
+        payloads = [Message(MessageKind.PAYLOAD, data) for data in found if data]
+        is_small = sum(len(payload.data) for payload in payloads) <= MAX_SPREAD_BYTES
+        return [message, *payloads] if is_small else [message]
+
+    def _may_repair(self, peer: Id) -> bool:
+        """Whether enough time has passed since a neighbour was given all that it lacked: it may say so again and
+        again."""
+        if self._peers.is_meshed:
+            return True
+        now_s = self._clock.monotonic()
+        if now_s - self._repaired_s.get(peer, float("-inf")) < self._state.rules.waits.status_s / 4:
+            return False
+        connected = self._transport.connected()
+        self._repaired_s = {other: at_s for other, at_s in self._repaired_s.items() if other in connected}
+        self._repaired_s[peer] = now_s
+        return True
+
+    def _list_missing(
+        self, peer: Id, status: Status, machine: RoundMachine, members: Sequence[Id]
+    ) -> Iterator[Message]:
         """Contributions, candidates and votes that the peer lacks."""
         for index, key in enumerate(members):
             contribution = None if status.contributions >> index & 1 else machine.contributions.get(key)
             if contribution is not None and self._gives(peer, contribution, key):
-                self._post(peer, MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))
+                yield Message(MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))
         candidates = frozenset(status.candidates)
         for block_id, block in machine.candidates.items():
             if block_id not in candidates and self._gives(peer, block_id, block.header.miner):
-                self._transport.post(peer, self._encode_candidate(block))
+                yield self._encode_candidate(block)
         held: dict[tuple[int, Phase], int] = {(entry.view, entry.phase): entry.members for entry in status.votes}
         for vote in machine.voting.get_missing(held):
             if self._gives(peer, vote.slot, vote.voter):
-                self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
-        self._prove(peer, status, machine.voting.get_proof())
+                yield Message(MessageKind.VOTE, codec.encode_vote(vote))
 
     def _repair_proposals(self, peer: Id, status: Status, position: Position) -> None:
         """Open changes that the peer lacks, or what it lacks of the consent to them."""
@@ -314,8 +383,8 @@ class Gossip:
             if self._is_due(peer, proposal.id, ready.height):
                 self._post(peer, MessageKind.READINESS, encode_readiness(ready))
 
-    def _prove(self, peer: Id, status: Status, proof: Sequence[Vote]) -> None:
-        """Gives a peer in a later view the prevotes behind the valid block, once a view, whatever it holds: a bitmap
+    def _list_proof(self, peer: Id, status: Status, proof: Sequence[Vote]) -> Iterator[Message]:
+        """For a peer in a later view the prevotes behind the valid block, once a view, whatever it holds: a bitmap
         does not tell which of an equivocator's two votes that is, and the other may be the one that is needed."""
         if not proof or status.view <= proof[0].view:
             return
@@ -323,7 +392,7 @@ class Gossip:
         if (peer, key) not in self._proved and self._gives(peer, key, proof[0].voter):
             self._proved.add((peer, key))
             for vote in proof:
-                self._post(peer, MessageKind.VOTE, codec.encode_vote(vote))
+                yield Message(MessageKind.VOTE, codec.encode_vote(vote))
 
     def _encode_candidate(self, block: Block) -> Message:
         """One of this height's, encoded once for all who lack it: the largest message, with a contribution a member."""

@@ -6,6 +6,7 @@ waits for the next. Nothing here decides anything, and no handler calls out.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import AsyncGenerator, Hashable
 from contextlib import suppress
@@ -14,7 +15,9 @@ from typing import Protocol
 from chain import evidence as evidence_rules
 from chain import validation
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
-from chain.errors import ChainError, InvalidEvidence, InvalidSignature
+from chain.codec import read_author
+from chain.errors import ChainError, DecodeError, InvalidEvidence, InvalidSignature
+from chain.votes import VIEW_WINDOW
 from node.boundary import Boundary
 from node.consensus import actions
 from node.consensus.authenticator import Authenticator, get_signer
@@ -28,6 +31,7 @@ from node.consensus.relay import Relay
 from node.consensus.serving import StoreServer
 from node.consensus.sync import Sync
 from node.events import Events
+from node.p2p.bundle import BundleError, decode_bundle
 from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.status import Status, StatusError, check_bounds, list_bits, status_from_bytes
@@ -145,7 +149,10 @@ class PeerHandler:
             self._on_status(peer, status)
             return
         try:
-            self._on_signed(entry, message)
+            if message.kind is MessageKind.BUNDLE:
+                self._on_bundle(entry, message.data)
+            else:
+                self._on_signed(entry, message)
         except (InvalidEvidence, InvalidSignature) as error:  # the sender could have seen it
             raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
 
@@ -172,7 +179,8 @@ class PeerHandler:
         if status.height != height:
             return
         says = status.contributes or status.abstains
-        if says and self._hear(peer, contributes=status.contributes) and self.relay.list_cut_off(peer):
+        is_news = says and self._hear(peer, contributes=status.contributes)
+        if is_news and self._peers.is_meshed and self.relay.list_cut_off(peer):
             self._gossip.on_step()  # they hear of it from this node
         if (sender := self._peers.get(peer)) is not None and sender.is_member:
             self._hear_through(status)
@@ -188,7 +196,9 @@ class PeerHandler:
 
     def _hear_through(self, status: Status) -> None:
         """What a status of our height tells of members that this node is not connected with, as far as it is news."""
-        told = status.reaches & (status.contributing | status.abstaining) & ~self._peers.connected_members
+        told = (status.contributing | status.abstaining) & ~self._peers.connected_members
+        if self._peers.is_meshed:
+            told &= status.reaches
         members = self._current.tip.state.member_ids
         for index in list_bits(told):
             member, contributes = members[index], bool(status.contributing >> index & 1)
@@ -197,7 +207,33 @@ class PeerHandler:
             if self._peers.get_word(member, status.height) is contributes:
                 self._hear(member, contributes=contributes)
 
-    def _on_signed(self, sender: Peer, message: Message) -> None:
+    def _on_bundle(self, sender: Peer, data: bytes) -> None:
+        """Objects that have become new together, most of them known here by then. A payload is its contribution's."""
+        behind: tuple[Id, Digest] | None = None  # the author of the contribution before, and its digest
+        try:
+            for kind, part in decode_bundle(data):
+                message = Message(kind, part)
+                if kind is MessageKind.PAYLOAD:
+                    self._on_bundled_payload(sender, behind, message)
+                    continue
+                digest = hashlib.sha256(part).digest()
+                if self._authenticator.knows(digest):
+                    self._gossip.spreading.on_known(digest, sender.id)
+                else:
+                    self._on_signed(sender, message, digest)
+                behind = (read_author(part), digest) if kind is MessageKind.CONTRIBUTION else None
+        except (BundleError, DecodeError) as error:
+            raise PeerFault(f"bundle: {error}") from error
+
+    def _on_bundled_payload(self, sender: Peer, behind: tuple[Id, Digest] | None, payload: Message) -> None:
+        """Raises PeerFault where it is not behind a contribution."""
+        if behind is None:
+            raise PeerFault("bundle: a payload without its contribution")
+        author, contribution = behind
+        if self._pushed.offer_relayed(author, payload.data):
+            self._gossip.spreading.add_payload(contribution, payload)
+
+    def _on_signed(self, sender: Peer, message: Message, digest: Digest | None = None) -> None:
         if message.kind in CONSENT_KINDS:
             self._proposals.on_message(sender, message)
             return
@@ -212,7 +248,10 @@ class PeerHandler:
                 sender.refusals[Reason.OTHER_HEIGHT] += 1
             return
         height = self._current.tip.height + 1
-        opened = self._authenticator.open(message, first=height, last=height + 1, has_room=self._has_room)
+        digest = hashlib.sha256(message.data).digest() if digest is None else digest
+        opened = self._authenticator.open(
+            message, first=height, last=height + 1, has_room=self._has_room, digest=digest
+        )
         if isinstance(opened, Evidence):
             self._on_evidence(sender, opened)
         elif isinstance(opened, Reason):
@@ -232,7 +271,16 @@ class PeerHandler:
                 return
             if isinstance(opened, Contribution):
                 self._pushed.expect(opened)
-            self.relay.pass_on(sender.id, get_signer(opened), message)
+            self._peers.on_sign(get_signer(opened))
+            if self._peers.is_meshed:
+                self.relay.pass_on(sender.id, get_signer(opened), message)
+            elif not isinstance(opened, Vote) or self._is_in_window(opened):
+                self._gossip.pass_on(message, digest, sender.id)
+
+    def _is_in_window(self, vote: Vote) -> bool:
+        """Whether a vote is of a view that others are near to, as far as this node is."""
+        machine = self._current.machine
+        return machine is not None and vote.view <= machine.view + VIEW_WINDOW
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
         """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. One of

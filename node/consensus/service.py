@@ -33,6 +33,7 @@ from node.consensus.handler import PeerHandler
 from node.consensus.hints import AddressHints
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
+from node.consensus.neighbours import Neighbours
 from node.consensus.opening import RoundOpener
 from node.consensus.proposals import ProposalBook
 from node.consensus.published import PublishedRounds
@@ -90,6 +91,7 @@ class RoundParts:
     handler: PeerHandler
     hints: AddressHints
     published: PublishedRounds
+    neighbours: Neighbours
     learner: Learner
     scheduler: TrainingScheduler
     contributor: Contributor
@@ -126,6 +128,7 @@ class RoundService:
         self.handler = parts.handler
         self.hints = parts.hints
         self.published = parts.published
+        self.neighbours = parts.neighbours
         self.learner = parts.learner
         self._clock = parts.clock
         self._boundary = parts.boundary
@@ -188,6 +191,7 @@ class RoundService:
     async def run(self) -> None:
         """Everything of this node that waits. Raises Halted, or what the store raises when it can go no further."""
         await self._committer.raise_if_diverged()
+        self.neighbours.look()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._transport.run(self.handler), name="transport")
@@ -195,6 +199,7 @@ class RoundService:
                 group.create_task(self._keep("status", self.gossip.run), name="gossip")
                 group.create_task(self._keep("hints", self.hints.run), name="hints")
                 group.create_task(self._keep("measures", self.published.run), name="published")
+                group.create_task(self._keep("neighbours", self.neighbours.run), name="neighbours")
                 group.create_task(self._run_sync(), name="sync")
                 group.create_task(self._keep("stall", self._stall.run), name="stall")
                 group.create_task(self._keep("silence", self._silence.run), name="silence")

@@ -39,8 +39,8 @@ class Sightings:
             key = peer.id.hex()
             if peer.is_member and self._peers.get_relays(peer.id):  # others have heard of it just now
                 seen[key] = now_ms
-            elif peer.is_member and peer.seen_s > float("-inf"):
-                seen[key] = now_ms - int((now_s - peer.seen_s) * 1000)
+            elif peer.is_member and (newest_s := max(peer.seen_s, peer.heard_s)) > float("-inf"):
+                seen[key] = now_ms - int((now_s - newest_s) * 1000)
             elif peer.is_member and key in self._seen:
                 seen[key] = self._seen[key]
         self._seen = seen

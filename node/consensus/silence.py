@@ -13,7 +13,7 @@ from chain.block import Id
 from node.clock import Clock
 from node.consensus.actions import MemberSilent
 from node.consensus.current import CurrentRound
-from node.p2p.peers import Peers, compute_silence_s
+from node.p2p.peers import Peers
 
 
 class SilenceWatch:
@@ -41,7 +41,7 @@ class SilenceWatch:
         if machine is None or self._peers.describe_stall() is not None:
             return
         for member, since_s in self._since_s.items():
-            is_long = now_s - since_s >= compute_silence_s(self._current.tip.state)
+            is_long = now_s - since_s >= self._peers.silence_s
             if is_long and self._told.get(member) != machine.height:
                 self._told[member] = machine.height
                 self._current.post(machine.height, MemberSilent(member))

@@ -29,6 +29,7 @@ from node.consensus.inputs import BlockInputs
 from node.consensus.learning_watch import LearningWatch
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
+from node.consensus.neighbours import Neighbours
 from node.consensus.opening import RoundOpener
 from node.consensus.participation import Participation
 from node.consensus.payload_wiring import Payloads, make_payloads
@@ -46,6 +47,7 @@ from node.consensus.serving import StoreServer
 from node.consensus.sightings import Sightings
 from node.consensus.signer import Signer
 from node.consensus.silence import SilenceWatch
+from node.consensus.spreading import Spreading
 from node.consensus.stall import StallDetector, StallInput, StallWatch
 from node.consensus.standing import Standing
 from node.consensus.sync import Sync
@@ -105,6 +107,7 @@ class _Talk:
     published: PublishedRounds
     handler: PeerHandler
     initial_models: InitialModels
+    neighbours: Neighbours
 
 
 def make_round_parts(c: NodeContext) -> RoundParts:
@@ -186,6 +189,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         handler=talk.handler,
         hints=talk.hints,
         published=talk.published,
+        neighbours=talk.neighbours,
         learner=learner,
         scheduler=scheduler,
         contributor=contributor,
@@ -202,7 +206,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
 
 def _make_ground(c: NodeContext) -> _Ground:
     current, events = CurrentRound(_load_tip(c)), Events(c.clock)
-    peers = Peers(current.tip.state, c.me, c.clock)
+    peers = Peers(current.tip.state, c.me, c.clock, c.mesh_max)
     records = Records(
         current.call,
         c.transport,
@@ -265,7 +269,9 @@ def _make_talk(
 ) -> _Talk:
     current, peers, events = ground.current, ground.peers, ground.events
     clocks = MemberClocks(current, c.me, c.clock)
-    gossip = Gossip(c.transport, peers, c.clock, get_position)
+    neighbours = Neighbours(current, peers, c.transport, c.clock)
+    spreading = Spreading(c.transport, lambda: neighbours.eager)
+    gossip = Gossip(c.transport, peers, c.clock, get_position, spreading, payloads.pushed.find)
     evidence = EvidencePool(
         current,
         c.store,
@@ -341,7 +347,18 @@ def _make_talk(
         c.me, c.clock, gossip=gossip, records=ground.records, peers=peers, events=events, boundary=c.boundary
     )
     return _Talk(
-        clocks, gossip, reporter, evidence, authenticator, consent, proposals, hints, published, handler, initial_models
+        clocks,
+        gossip,
+        reporter,
+        evidence,
+        authenticator,
+        consent,
+        proposals,
+        hints,
+        published,
+        handler,
+        initial_models,
+        neighbours,
     )
 
 

@@ -11,6 +11,7 @@ from chain.state import State
 from node.clock import Clock
 from node.errors import InvalidRequest, NotFound
 from node.p2p.admission import Admission, Role
+from node.p2p.overlay import MESH_MAX
 from node.p2p.refusals import Reason, Refusals, count_faults
 from node.p2p.status import Status
 
@@ -19,6 +20,9 @@ ALL_TOLD = 16  # other members, up to which each status goes to all of them
 FEW_TOLD = 4  # of more, that one goes to at least
 LONGEST_CYCLE = 8  # statuses until each other member has been told
 MISSED = 4  # statuses from which on a connected member no longer counts as alive
+NEIGHBOURS_CYCLE = 4  # statuses until each neighbour has been told, where there are no connections with others
+FAR = 3.0  # times as long until a member that is no neighbour counts as gone: its signs of life come through others
+UNKNOWN_AGE = 255  # of a member of which no sign of life is known
 
 
 def compute_cycle(num_members: int) -> int:
@@ -28,15 +32,16 @@ def compute_cycle(num_members: int) -> int:
     return 1 if others <= ALL_TOLD else min(LONGEST_CYCLE, -(-others // FEW_TOLD))
 
 
-def compute_silence_s(state: State) -> float:
+def compute_silence_s(state: State, cycle: int | None = None) -> float:
     """For how long nothing has to come of a connected member until it no longer counts as alive."""
-    return (MISSED - 1 + compute_cycle(state.n)) * state.rules.waits.status_s
+    return (MISSED - 1 + (compute_cycle(state.n) if cycle is None else cycle)) * state.rules.waits.status_s
 
 
 @dataclass(slots=True)
 class Peer:
     """One remote participant. `seen_s` is the steady-clock time of its last message, -inf before the first. `refusals`
-    are what was not taken of it, as far as that was not for the transport to say."""
+    are what was not taken of it, as far as that was not for the transport to say. `heard_s` is the time of its newest
+    sign of life where it came through others."""
 
     id: Id
     name: str
@@ -44,6 +49,7 @@ class Peer:
     connected: bool = False
     num_statuses: int = 0  # since it came up
     seen_s: float = float("-inf")
+    heard_s: float = float("-inf")
     status: Status | None = None
     refusals: Refusals = field(default_factory=Refusals)
 
@@ -57,10 +63,12 @@ class Peer:
 
 
 class Peers:
-    """The book of peers: every other member, and the observers and guests that may connect."""
+    """The book of peers: every other member, and the observers and guests that may connect. Up to `mesh_max` members
+    each is connected with all others, as far as that can be; above, with its neighbours (`overlay`)."""
 
-    def __init__(self, state: State, me: Id, clock: Clock) -> None:
+    def __init__(self, state: State, me: Id, clock: Clock, mesh_max: int = MESH_MAX) -> None:
         self._me = me
+        self._mesh_max = mesh_max
         self._clock = clock
         self._guests: Mapping[Id, str] = {}
         self._peers: dict[Id, Peer] = {}
@@ -72,6 +80,9 @@ class Peers:
         """Another state is in force: whoever came or went, or changed its key, is in the book as it is now."""
         self._state = state
         self._names |= {member.key: member.name for member in state.members}  # also of those who have left
+        self.is_meshed = state.n <= self._mesh_max or state.index_of(self._me) is None
+        self.cycle = compute_cycle(state.n) if self.is_meshed else NEIGHBOURS_CYCLE
+        self.silence_s = compute_silence_s(state, self.cycle)
         self._write()
 
     def on_guests(self, guests: Mapping[Id, str]) -> None:
@@ -148,6 +159,40 @@ class Peers:
         entry = self._peers[peer]
         entry.status = status
         entry.num_statuses += 1
+        if not self.is_meshed and entry.is_member:
+            self._hear(status.ages)
+
+    def _hear(self, ages: bytes) -> None:
+        """Signs of life that a neighbour tells of. Each way costs one more, so that a rumour that goes around dies out.
+
+        One that lies makes a member look alive that is not: see `get_relays`.
+        """
+        status_s, now_s = self._state.rules.waits.status_s, self._clock.monotonic()
+        for member, age in zip(self._state.member_ids, ages, strict=False):
+            if age != UNKNOWN_AGE and (entry := self._peers.get(member)) is not None:
+                entry.heard_s = max(entry.heard_s, now_s - (age + 1) * status_s)
+
+    def on_sign(self, member: Id) -> None:
+        """Something new came that a member has signed for the height in hand, or the next: that nobody else can."""
+        if not self.is_meshed and (entry := self._peers.get(member)) is not None:
+            entry.heard_s = self._clock.monotonic()
+
+    def get_ages(self) -> bytes:
+        """How old the newest sign of life of each member is, in pauses between statuses; empty where all are connected
+        with each other."""
+        if self.is_meshed:
+            return b""
+        status_s, now_s = self._state.rules.waits.status_s, self._clock.monotonic()
+        ages = bytearray()
+        for member in self._state.member_ids:
+            entry = self._peers.get(member)
+            newest_s = now_s if entry is None else self._get_heard_s(entry)
+            ages.append(int(min(UNKNOWN_AGE, (now_s - newest_s) / status_s)))
+        return bytes(ages)
+
+    @staticmethod
+    def _get_heard_s(peer: Peer) -> float:
+        return max(peer.heard_s, peer.seen_s)
 
     def on_seen(self, peer: Id) -> None:
         self._peers[peer].seen_s = self._clock.monotonic()
@@ -165,7 +210,7 @@ class Peers:
     def is_alive(self, peer: Id) -> bool:
         """Heard of within the last few statuses."""
         entry = self._peers.get(peer)
-        return entry is not None and self._clock.monotonic() - entry.seen_s < compute_silence_s(self._state)
+        return entry is not None and self._clock.monotonic() - entry.seen_s < self.silence_s
 
     # ---- through others
 
@@ -195,8 +240,15 @@ class Peers:
         return entry is not None and entry.connected and entry.num_statuses > 1
 
     def is_in_sight(self, member: Id) -> bool:
-        """Heard of lately, by this node or by one that it is connected with."""
-        return self.is_alive(member) or bool(self.get_relays(member))
+        """Heard of lately, by this node or by one that it is connected with; of many members, by any."""
+        return self.is_alive(member) or self.is_reached(member)
+
+    def is_reached(self, member: Id) -> bool:
+        """Whether others tell of it."""
+        if self.is_meshed:
+            return bool(self.get_relays(member))
+        entry = self._peers.get(member)
+        return entry is not None and self._clock.monotonic() - entry.heard_s < FAR * self.silence_s
 
     def get_word(self, member: Id, height: int) -> bool | None:
         """Whether a member contributes at a height, as it says itself, and of one that is not connected here, as others
@@ -210,15 +262,29 @@ class Peers:
         index = self._state.index_of(member)
         if index is None:
             return None
+        if not self.is_meshed:
+            return self._get_far_word(index, height)
         told = [relay.status for relay in self.get_relays(member) if relay.status is not None]
         if any(status.height == height and status.contributing >> index & 1 for status in told):
             return True
         abstains = bool(told) and all(status.height == height and status.abstaining >> index & 1 for status in told)
         return False if abstains else None
 
+    def _get_far_word(self, index: int, height: int) -> bool | None:
+        """Through any number of others. That a member abstains is believed of nobody but itself and those next to it:
+        it would not be known who has made it up."""
+        told = (peer.status for peer in self._list_connected() if peer.is_member and self.is_alive(peer.id))
+        heard = any(status.height == height and status.contributing >> index & 1 for status in told if status)
+        return True if heard else None
+
+    def _list_connected(self) -> list[Peer]:
+        return [peer for peer in self if peer.connected]
+
     def get_reach(self, height: int) -> tuple[int, int, int]:
         """Bitmaps of the members that are connected and alive, and of those of them that say that they contribute at
-        this height, and that they do not."""
+        this height, and that they do not. Of many members, who contributes is told of others too."""
+        if not self.is_meshed:
+            return self._get_far_reach(height)
         reaches = contributing = abstaining = 0
         for index, member in enumerate(self._state.member_ids):
             if self.is_connected(member) and self.is_alive(member):
@@ -227,6 +293,21 @@ class Peers:
                 contributing |= (word is True) << index
                 abstaining |= (word is False) << index
         return reaches, contributing, abstaining
+
+    def _get_far_reach(self, height: int) -> tuple[int, int, int]:
+        reaches = contributing = abstaining = 0
+        for peer in self._list_connected():
+            index = self._state.index_of(peer.id)
+            if index is None or not self.is_alive(peer.id):
+                continue
+            word = _get_word(peer.status, height)
+            reaches |= 1 << index
+            contributing |= (word is True) << index
+            abstaining |= (word is False) << index
+            if peer.status is not None and peer.status.height == height:
+                contributing |= peer.status.contributing
+        mine = self._state.index_of(self._me)
+        return reaches, contributing & ~abstaining & ~(0 if mine is None else 1 << mine), abstaining
 
     def count_alive_members(self) -> int:
         """Members alive as far as this node can tell, itself included if it is one."""
@@ -250,7 +331,7 @@ class Peers:
 
     def get_reached_height(self) -> int:
         """The height that the chain has reached for certain: so many members say so themselves that one of them does
-        not lie. 0 where there are not so many."""
+        not lie. 0 where there are not so many. Of neighbours, no more than a third are taken to lie."""
         heights = sorted(
             (
                 peer.status.head_height
@@ -259,7 +340,7 @@ class Peers:
             ),
             reverse=True,
         )
-        num_liars = self._state.n - self._state.q
+        num_liars = self._state.n - self._state.q if self.is_meshed else len(heights) // 3
         return heights[num_liars] if len(heights) > num_liars else 0
 
 

@@ -68,6 +68,7 @@ class Status:
     reaches: int = 0  # bit i: its sender is connected with the member of index i, and has heard of it lately
     contributing: int = 0  # of those, who say that they contribute at this height
     abstaining: int = 0  # of those, who say that they do not
+    ages: bytes = b""  # of many members: of each, how many `status_s` ago it gave its newest sign of life; 255: never
 
 
 def status_to_bytes(status: Status) -> bytes:
@@ -91,6 +92,7 @@ def status_to_bytes(status: Status) -> bytes:
         reaches=_bitmap_to_bytes(status.reaches),
         contributing=_bitmap_to_bytes(status.contributing),
         abstaining=_bitmap_to_bytes(status.abstaining),
+        ages=status.ages,
         open=[
             pb.OpenChange(
                 id=change.id,
@@ -116,6 +118,7 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
     _check("protocol", message.protocol, MAX_U16)
     _check("number of candidates", len(message.candidates), 2 * num_members)
     _check("number of vote bitmaps", len(message.votes), 2 * (FULL_VIEWS + num_members))
+    _check("number of ages", len(message.ages), num_members)
     candidates = tuple(_hash_from_bytes("candidate", candidate) for candidate in message.candidates)
     if any(first >= second for first, second in pairwise(candidates)):
         raise StatusError("candidates: expected sorted ids, each once")
@@ -137,6 +140,7 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
         reaches=_bitmap_from_bytes("reaches", message.reaches, num_members),
         contributing=_bitmap_from_bytes("contributing", message.contributing, num_members),
         abstaining=_bitmap_from_bytes("abstaining", message.abstaining, num_members),
+        ages=message.ages,
     )
 
 
@@ -148,6 +152,7 @@ def check_bounds(status: Status, num_members: int) -> None:
     _check("bits of the bitmap of reaches", status.reaches.bit_length(), num_members)
     _check("bits of the bitmap of contributing", status.contributing.bit_length(), num_members)
     _check("bits of the bitmap of abstaining", status.abstaining.bit_length(), num_members)
+    _check("number of ages", len(status.ages), num_members)
     for votes in status.votes:
         _check("bits of the bitmap of votes", votes.members.bit_length(), num_members)
     for change in status.open:

@@ -76,6 +76,21 @@ class PushedPayloads:
                 return True
         return False
 
+    def offer_relayed(self, author: Id, data: bytes) -> bool:
+        """Takes in what another than the author has brought right behind the author's contribution, as `offer` does;
+        what is not what the author named is not on the author's account."""
+        for height in (self._height, self._height + 1):
+            expected = self._expected.get((height, author))
+            if expected is None or len(data) not in expected.sizes.values() or len(data) > expected.left_bytes:
+                continue
+            digest = hashlib.sha256(data).digest()
+            if expected.sizes.get(digest) == len(data):
+                expected.left_bytes -= len(data)
+                del expected.sizes[digest]
+                self._hold(height, digest, data)
+                return True
+        return False
+
     def _hold(self, height: int, digest: Digest, data: bytes) -> None:
         """Until this height is over, or a later one for which it is held already."""
         until, _ = self._held.get(digest, (height, data))
@@ -84,6 +99,11 @@ class PushedPayloads:
     def keep(self, height: int, data: bytes) -> None:
         """One of this node's own, for `height`: it need not be read again."""
         self._hold(height, hashlib.sha256(data).digest(), data)
+
+    def find(self, digest: Digest) -> bytes | None:
+        """A blob that is held here, for whoever lacks it."""
+        held = self._held.get(digest)
+        return None if held is None else held[1]
 
     def take(self, digest: Digest) -> bytes | None:
         """A blob that was pushed, on its way into the store; None where it is to be fetched."""

@@ -94,7 +94,8 @@ class RelayedBlobs:
             return False
         if digest in self._pulling or any(digest in blobs.wanted for blobs in self._own):
             return True
-        if not any(self._peers.is_connected(author) for author in offered.authors):
+        is_near = any(self._peers.is_connected(author) for author in offered.authors)
+        if self._peers.is_meshed and not is_near:
             return False
         if height is None:  # it will be final here in a moment, or never
             return True

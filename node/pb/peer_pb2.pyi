@@ -14,7 +14,7 @@ class Batch(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("status", "contribution", "block", "vote", "evidence", "proposal", "approval", "readiness", "hint", "measures", "payload")
+    __slots__ = ("status", "contribution", "block", "vote", "evidence", "proposal", "approval", "readiness", "hint", "measures", "payload", "bundle")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class Envelope(_message.Message):
     HINT_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
     status: bytes
     contribution: bytes
     block: bytes
@@ -37,10 +38,11 @@ class Envelope(_message.Message):
     hint: bytes
     measures: bytes
     payload: bytes
-    def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ..., proposal: _Optional[bytes] = ..., approval: _Optional[bytes] = ..., readiness: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., measures: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    bundle: bytes
+    def __init__(self, status: _Optional[bytes] = ..., contribution: _Optional[bytes] = ..., block: _Optional[bytes] = ..., vote: _Optional[bytes] = ..., evidence: _Optional[bytes] = ..., proposal: _Optional[bytes] = ..., approval: _Optional[bytes] = ..., readiness: _Optional[bytes] = ..., hint: _Optional[bytes] = ..., measures: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., bundle: _Optional[bytes] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms", "open", "version", "protocol", "reaches", "contributing", "abstaining")
+    __slots__ = ("chain_id", "head_height", "head_id", "height", "view", "contributes", "contributions", "candidates", "votes", "abstains", "time_ms", "open", "version", "protocol", "reaches", "contributing", "abstaining", "ages")
     CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_HEIGHT_FIELD_NUMBER: _ClassVar[int]
     HEAD_ID_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +60,7 @@ class Status(_message.Message):
     REACHES_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTING_FIELD_NUMBER: _ClassVar[int]
     ABSTAINING_FIELD_NUMBER: _ClassVar[int]
+    AGES_FIELD_NUMBER: _ClassVar[int]
     chain_id: bytes
     head_height: int
     head_id: bytes
@@ -75,7 +78,8 @@ class Status(_message.Message):
     reaches: bytes
     contributing: bytes
     abstaining: bytes
-    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ..., abstains: _Optional[bool] = ..., time_ms: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenChange, _Mapping]]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., reaches: _Optional[bytes] = ..., contributing: _Optional[bytes] = ..., abstaining: _Optional[bytes] = ...) -> None: ...
+    ages: bytes
+    def __init__(self, chain_id: _Optional[bytes] = ..., head_height: _Optional[int] = ..., head_id: _Optional[bytes] = ..., height: _Optional[int] = ..., view: _Optional[int] = ..., contributes: _Optional[bool] = ..., contributions: _Optional[bytes] = ..., candidates: _Optional[_Iterable[bytes]] = ..., votes: _Optional[_Iterable[_Union[VoteBitmap, _Mapping]]] = ..., abstains: _Optional[bool] = ..., time_ms: _Optional[int] = ..., open: _Optional[_Iterable[_Union[OpenChange, _Mapping]]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., reaches: _Optional[bytes] = ..., contributing: _Optional[bytes] = ..., abstaining: _Optional[bytes] = ..., ages: _Optional[bytes] = ...) -> None: ...
 
 class OpenChange(_message.Message):
     __slots__ = ("id", "approvals", "ready")

@@ -362,7 +362,7 @@ class NodeMetrics(Collector):
         if self._bans.is_banned(peer.id):
             return "refused"
         if not peer.connected:
-            return "through" if self._service.peers.get_relays(peer.id) else "missing"
+            return "through" if self._service.peers.is_reached(peer.id) else "missing"
         return "connected" if self._service.peers.is_alive(peer.id) else "silent"
 
     def _collect_facts(self) -> Iterable[Metric]:

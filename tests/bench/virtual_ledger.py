@@ -22,6 +22,7 @@ from node.bench.figures import Report
 from node.bench.fixtures import temporary_directory
 from node.experiments.measured import describe_spread
 from node.host.machine import get_machine
+from node.p2p.overlay import MESH_MAX
 from support.federation.cluster import Cluster, SleepyMiner, cluster
 from support.federation.virtual_time import run_virtual
 
@@ -41,6 +42,7 @@ class Weather:
     jitter_s: float = 0.010
     loss: float = 0.01
     silent: int = 0
+    mesh_max: int = MESH_MAX
 
 
 class _UnmeasuredMiner(SleepyMiner):
@@ -64,19 +66,21 @@ class _Sample:
     cpu_s: float
     messages: Mapping[str, int]
     num_bytes: int
+    writes: int
 
     @classmethod
     def take(cls, net: Cluster) -> _Sample:
         messages: Counter[str] = Counter()
-        num_bytes = 0
+        num_bytes = writes = 0
         for node in net.nodes.values():
             if node.context is not None:
                 for counters in node.context.transport.counters().values():
+                    writes += counters.batches_sent
                     for kind, traffic in counters.kinds.items():
                         messages[kind] += traffic.messages_sent
                         num_bytes += traffic.bytes_sent
         cpu_s = time.process_time() - _UnmeasuredMiner.cpu_s
-        return cls(asyncio.get_running_loop().time(), cpu_s, messages, num_bytes)
+        return cls(asyncio.get_running_loop().time(), cpu_s, messages, num_bytes, writes)
 
 
 def run_virtual_ledger_bench(
@@ -111,6 +115,7 @@ async def _measure(n: int, rounds: int, weather: Weather, seed: int) -> dict[str
             pow={"difficulty": HASHES, "min": HASHES, "max": HASHES, "target_ms": int(1000 * MINE_S)},
         ) as net:
             net.make_miner = _UnmeasuredMiner
+            net.mesh_max = weather.mesh_max
             for name in started:
                 net.start(name)
             samples = []
@@ -126,6 +131,7 @@ async def _measure(n: int, rounds: int, weather: Weather, seed: int) -> dict[str
         "cpu_s": (last.cpu_s - first.cpu_s) / num,
         "messages": sum(last.messages.values()) / num - sum(first.messages.values()) / num,
         "kinds": {kind: (count - first.messages.get(kind, 0)) / num for kind, count in sorted(last.messages.items())},
+        "writes": (last.writes - first.writes) / num,
         "bytes": (last.num_bytes - first.num_bytes) / num,
         "contributions": statistics.mean(len(block.contributions) for block in blocks) if blocks else None,
     }

@@ -15,7 +15,7 @@ blobs are pulled, and a pull says when it failed. A transport never calls out fr
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Protocol
@@ -37,7 +37,8 @@ FRAMING_BYTES = 36  # around each message: gRPC prefix 5, HTTP/2 frame header 9,
 
 class MessageKind(IntEnum):
     """The kinds of pushed messages. A status is the wire form of `node.p2p.status.Status`, the others are canonical
-    chain bytes, but a payload: the bytes of a small blob, which a contribution before it names."""
+    chain bytes, but a payload: the bytes of a small blob, which a contribution before it names. A bundle holds several
+    of these (`node.p2p.bundle`)."""
 
     STATUS = 1
     CONTRIBUTION = 2
@@ -50,6 +51,7 @@ class MessageKind(IntEnum):
     HINT = 9
     MEASURES = 10
     PAYLOAD = 11
+    BUNDLE = 12
 
 
 MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
@@ -64,6 +66,7 @@ MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
     MessageKind.HINT: MAX_HINT_BYTES,
     MessageKind.MEASURES: MAX_PUBLISHED_BYTES,
     MessageKind.PAYLOAD: 64 * 1024,
+    MessageKind.BUNDLE: 256 * 1024,
 }
 
 CONSENT_KINDS = frozenset({MessageKind.PROPOSAL, MessageKind.APPROVAL, MessageKind.READINESS})
@@ -234,6 +237,10 @@ class Transport(Protocol):
     def admit(self, admission: Admission) -> None:
         """From now on exactly these keys are let in, and dialled where an address is known. The connections of all
         others are closed, and of those that may do less than before; whoever may do as much keeps its own."""
+
+    def keep(self, members: Collection[Id] | None) -> None:
+        """From now on connections are kept with these members only, of their own accord and whoever has dialled; None:
+        with all. Who else dials is taken all the same, and observers and guests are not meant."""
 
     async def redial(self, peer: Id, address: str | None) -> None:
         """Dials a peer there from now on, or not any more: then it has to dial us, and is answered on its stream.

@@ -73,6 +73,11 @@ class Link:
     def __repr__(self) -> str:
         return f"Link({self.peer.hex()[:8]}, address={self._address}, session={self._session!r})"
 
+    @property
+    def address(self) -> str | None:
+        """Where the peer is dialled; None where it is not."""
+        return self._address
+
     def move(self, address: str | None) -> None:
         """Ends the connection that is there, and dials at another address, or nobody."""
         self._address = address

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from random import Random
@@ -143,6 +143,8 @@ class MemoryNetwork:
         here, there = self.find(a), self.find(b)
         if here is None or there is None or ((a, b) in self._cuts and (b, a) in self._cuts):
             return False
+        if not (here.wants(b) or there.wants(a)):
+            return False
         return bool(here.get_role(b)) and bool(there.get_role(a)) and not there.bans.is_banned(a)
 
     def get_ids(self) -> tuple[Id, ...]:
@@ -173,6 +175,8 @@ class MemoryTransport:
         self._last_arrival_s: dict[Id, float] = {}
         self._counters: dict[Id, TrafficCounters] = {}
         self._roles: dict[Id, Role] | None = None  # everybody is a member until somebody says otherwise
+        self._kept: Collection[Id] | None = None  # members; None: all
+        self._settles_s = float("-inf")  # when this end looks next who has come and gone
         self.addresses: dict[Id, str] = {}  # where peers would be dialled: here they are found wherever they are
         self.bans = Bans(self._get_time_s)
         self.boundary = Boundary()
@@ -205,6 +209,14 @@ class MemoryTransport:
     def get_role(self, peer: Id) -> Role:
         """The part that `peer` has here; NONE of one that is not let in."""
         return Role.MEMBER if self._roles is None else self._roles.get(peer, Role.NONE)
+
+    def keep(self, members: Collection[Id] | None) -> None:
+        self._kept = None if members is None else frozenset(members)
+        self._network.settle()
+
+    def wants(self, peer: Id) -> bool:
+        """Whether this end would dial `peer`."""
+        return self._kept is None or peer in self._kept or not self.get_role(peer) & Role.MEMBER
 
     async def redial(self, peer: Id, address: str | None) -> None:
         if address is None:
@@ -319,8 +331,12 @@ class MemoryTransport:
     # Coming and going
 
     def settle_later(self) -> None:
-        if self._loop is not None and self._handler is not None:
-            self._loop.call_later(self._network.notice_s, self._enqueue, self._settle)
+        if self._loop is None or self._handler is None:
+            return
+        at_s = self._loop.time() + self._network.notice_s
+        if at_s != self._settles_s:  # of many that start at once each looks once
+            self._settles_s = at_s
+            self._loop.call_at(at_s, self._enqueue, self._settle)
 
     def _settle(self) -> None:
         for peer in self._network.get_ids():

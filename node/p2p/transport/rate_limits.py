@@ -15,6 +15,7 @@ from chain.block import Id
 from node.boundary import Boundary
 from node.p2p.admission import Role
 from node.p2p.bans import Bans
+from node.p2p.bundle import BundleError, count_parts
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import (
     FRAMING_BYTES,
@@ -117,7 +118,7 @@ class Intake:
         """
         now = self._clock()
         size = batch.ByteSize()
-        wait_s = max(self._messages.borrow(now, len(batch.messages)), self._bytes.borrow(now, size + FRAMING_BYTES))
+        wait_s = max(self._messages.borrow(now, _count_objects(batch)), self._bytes.borrow(now, size + FRAMING_BYTES))
         if len(batch.messages) > MAX_BATCH_MESSAGES or size > MAX_BATCH_BYTES:
             raise PeerFault(
                 f"a batch of {len(batch.messages)} messages and {size} bytes is over the limits", Reason.SIZE
@@ -163,6 +164,15 @@ def _from_pb(envelope: pb.Envelope) -> Message:
     if len(data) > MAX_MESSAGE_BYTES[kind]:
         raise PeerFault(f"a {name} of {len(data)} bytes is over its limit of {MAX_MESSAGE_BYTES[kind]}", Reason.SIZE)
     return Message(kind, data)
+
+
+def _count_objects(batch: pb.Batch) -> int:
+    """What is in bundles counts one by one. Raises PeerFault."""
+    try:
+        bundled = sum(count_parts(envelope.bundle) for envelope in batch.messages if envelope.bundle)
+    except BundleError as error:
+        raise PeerFault(f"bundle: {error}") from error
+    return len(batch.messages) + bundled
 
 
 def to_pb(message: Message) -> pb.Envelope:

@@ -10,7 +10,7 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -109,6 +109,7 @@ class RpcTransport:
         self._connections = connections
         self._chain_id = chain_id
         self._on_call = on_call
+        self._kept: Collection[Id] | None = None  # members; None: all
         self._counters: dict[Id, TrafficCounters] = {}
         self._senders: dict[Id, Sender] = {}
         self._intakes: dict[Id, Intake] = {}
@@ -149,7 +150,20 @@ class RpcTransport:
             intake.role = roles[peer]
             if may_less:
                 self._end_calls(peer)
-                self._links[peer].move(self._addresses.get(peer))
+                self._links[peer].move(self._choose_address(peer))
+            elif self._links[peer].address != self._choose_address(peer):  # of another role than before
+                self._links[peer].move(self._choose_address(peer))
+
+    def keep(self, members: Collection[Id] | None) -> None:
+        self._kept = None if members is None else frozenset(members)
+        for peer, link in self._links.items():
+            if link.address != self._choose_address(peer):
+                link.move(self._choose_address(peer))
+
+    def _choose_address(self, peer: Id) -> str | None:
+        """Where a peer is to be dialled; None of a member that no connection is kept with."""
+        is_kept = self._kept is None or peer in self._kept or not self._intakes[peer].role & Role.MEMBER
+        return self._addresses.get(peer) if is_kept else None
 
     def _let_in(self, peer: Id, role: Role) -> None:
         counters = self._counters.pop(peer) if peer in self._counters else TrafficCounters()
@@ -213,12 +227,12 @@ class RpcTransport:
         lines = self._dialled.pop(peer, None)
         if address is not None:
             self._dialled[peer] = DialledLines(peer, address, self._caller)
-        self._links[peer].move(address)
+        self._links[peer].move(self._choose_address(peer))
         if lines is not None:
             await lines.retire()
 
     def _make_link(self, peer: Id) -> Link:
-        session, address = self._sessions[peer], self._addresses.get(peer)
+        session, address = self._sessions[peer], self._choose_address(peer)
         waits = not (self._dial_out or session.dials_first)
         serving = Serving(session.intake, self._get_dialled, self._refuse, self.boundary)
         return Link(address, self._caller, session, serving.run, self._refuse, self.boundary, waits=waits)

@@ -34,6 +34,7 @@ from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.offload import InlineOffload, Offload
+from node.p2p.overlay import MESH_MAX
 from node.p2p.transport.memory import MemoryNetwork
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
@@ -248,6 +249,7 @@ class Cluster:
         self.nodes = {f"node{i}": Node(f"node{i}", key, path / f"node{i}", trainers[i]) for i, key in enumerate(keys)}
         self.boundaries: list[tuple[str, Boundary]] = []  # of each start of a node
         self.may_fail = False
+        self.mesh_max = MESH_MAX
         self.make_disk: Callable[[], Offload] = InlineOffload
         self.make_miner: Callable[[float], SleepyMiner] = SleepyMiner
         self.service_class: Callable[[NodeContext], RoundService] = make_round_service
@@ -291,6 +293,7 @@ class Cluster:
             boundary=transport.boundary,
             asks_to_train=node.asks_to_train,
             approves_genesis=node.approves_genesis,
+            mesh_max=self.mesh_max,
         )
         node.failure = None
         node.context = context
