@@ -122,6 +122,16 @@ def _read_contribution(reader: Reader) -> Contribution:
     return c
 
 
+def read_contribution_height(data: bytes) -> int:
+    """The height that a contribution is of, or would be: nothing else is looked at. 0 where the bytes are too few."""
+    return int(U64.unpack_from(data)[0]) if len(data) >= U64.size else 0
+
+
+def read_vote_height(data: bytes) -> int:
+    """As `read_contribution_height`, of a vote."""
+    return int(U64.unpack_from(data, 1)[0]) if len(data) > U64.size else 0
+
+
 def read_author(data: bytes) -> Id:
     """The author of a contribution whose bytes were decoded before."""
     author: Id = _CONTRIBUTION.unpack_from(data)[2]

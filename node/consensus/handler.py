@@ -12,10 +12,9 @@ from collections.abc import AsyncGenerator, Hashable
 from contextlib import suppress
 from typing import Protocol
 
+from chain import codec, validation
 from chain import evidence as evidence_rules
-from chain import validation
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
-from chain.codec import read_author
 from chain.errors import ChainError, DecodeError, InvalidEvidence, InvalidSignature
 from chain.votes import VIEW_WINDOW
 from node.boundary import Boundary
@@ -210,18 +209,25 @@ class PeerHandler:
     def _on_bundle(self, sender: Peer, data: bytes) -> None:
         """Objects that have become new together, most of them known here by then. A payload is its contribution's."""
         behind: tuple[Id, Digest] | None = None  # the author of the contribution before, and its digest
+        height, known = self._current.tip.height + 1, self._authenticator.knows
+        is_old = False  # of a height that is final here: it has been settled, or comes too late
         try:
             for kind, part in decode_bundle(data):
-                message = Message(kind, part)
                 if kind is MessageKind.PAYLOAD:
-                    self._on_bundled_payload(sender, behind, message)
+                    if not is_old:
+                        self._on_bundled_payload(sender, behind, Message(kind, part))
+                    continue
+                read_height = codec.read_vote_height if kind is MessageKind.VOTE else codec.read_contribution_height
+                is_old = read_height(part) < height
+                if is_old:
+                    sender.refusals[Reason.OTHER_HEIGHT] += 1
                     continue
                 digest = hashlib.sha256(part).digest()
-                if self._authenticator.knows(digest):
+                if known(digest):
                     self._gossip.spreading.on_known(digest, sender.id)
                 else:
-                    self._on_signed(sender, message, digest)
-                behind = (read_author(part), digest) if kind is MessageKind.CONTRIBUTION else None
+                    self._on_signed(sender, Message(kind, part), digest)
+                behind = (codec.read_author(part), digest) if kind is MessageKind.CONTRIBUTION else None
         except (BundleError, DecodeError) as error:
             raise PeerFault(f"bundle: {error}") from error
 

@@ -29,7 +29,10 @@ def encode_bundle(parts: Iterable[Message]) -> bytes:
 def decode_bundle(data: bytes) -> Iterator[tuple[MessageKind, bytes]]:
     """Its parts, one after the other. Raises BundleError where the next one is none; those before it have been."""
     offset, end = _COUNT.size, len(data)
-    for _ in range(count_parts(data)):
+    count = count_parts(data)
+    if not 0 < count <= MAX_PARTS:
+        raise BundleError(f"number of parts: expected 1 to {MAX_PARTS}, got {count}")
+    for _ in range(count):
         if end - offset < PART_BYTES:
             raise BundleError(f"expected {PART_BYTES} bytes before a part, got {end - offset}")
         code, size = _PART.unpack_from(data, offset)
@@ -46,13 +49,8 @@ def decode_bundle(data: bytes) -> Iterator[tuple[MessageKind, bytes]]:
 
 
 def count_parts(data: bytes) -> int:
-    """How many parts these bytes claim to hold. Raises BundleError where no bundle does."""
-    if len(data) < _COUNT.size:
-        raise BundleError(f"expected {_COUNT.size} bytes at least, got {len(data)}")
-    (count,) = _COUNT.unpack_from(data)
-    if not 0 < count <= MAX_PARTS:
-        raise BundleError(f"number of parts: expected 1 to {MAX_PARTS}, got {count}")
-    return int(count)
+    """How many parts these bytes claim to hold, before anything else of them is looked at."""
+    return int(_COUNT.unpack_from(data)[0]) if len(data) >= _COUNT.size else 0
 
 
 _KINDS = {int(kind): kind for kind in PART_KINDS}

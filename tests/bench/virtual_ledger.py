@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from chain.codec import VOTE_TAG
+from chain.signing import SigningKey, verify
 from node.bench.figures import Report
 from node.bench.fixtures import temporary_directory
 from node.experiments.measured import describe_spread
@@ -26,6 +28,7 @@ from node.p2p.overlay import MESH_MAX
 from support.federation.cluster import Cluster, SleepyMiner, cluster
 from support.federation.virtual_time import run_virtual
 
+NUM_CHECKS = 500
 WARM_UP = 2  # rounds before those that are measured
 TRAIN_S = 0.2
 MINE_S = 0.2  # until one of all finds a nonce, in the mean
@@ -83,6 +86,16 @@ class _Sample:
         return cls(asyncio.get_running_loop().time(), cpu_s, messages, num_bytes, writes)
 
 
+def time_check() -> float:
+    """CPU seconds of one Ed25519 check here and now: the unit of what cannot be done without."""
+    key = SigningKey.from_private_bytes(bytes(32))
+    signature = key.sign(VOTE_TAG, bytes(32), b"vote")
+    began_s = time.process_time()
+    for _ in range(NUM_CHECKS):
+        verify(key.id, signature, VOTE_TAG, bytes(32), b"vote")
+    return (time.process_time() - began_s) / NUM_CHECKS
+
+
 def run_virtual_ledger_bench(
     *, sizes: Sequence[int], rounds: int, weather: Weather, seed: int, report: Report
 ) -> dict[str, Any]:
@@ -118,7 +131,7 @@ async def _measure(n: int, rounds: int, weather: Weather, seed: int) -> dict[str
             net.mesh_max = weather.mesh_max
             for name in started:
                 net.start(name)
-            samples = []
+            samples, before_s = [], time_check()
             for height in range(WARM_UP, WARM_UP + rounds + 1):
                 await net.wait_for_first(height, VIRTUAL_LIMIT_S)
                 samples.append(_Sample.take(net))
@@ -131,6 +144,7 @@ async def _measure(n: int, rounds: int, weather: Weather, seed: int) -> dict[str
         "cpu_s": (last.cpu_s - first.cpu_s) / num,
         "messages": sum(last.messages.values()) / num - sum(first.messages.values()) / num,
         "kinds": {kind: (count - first.messages.get(kind, 0)) / num for kind, count in sorted(last.messages.items())},
+        "check_s": (before_s + time_check()) / 2,
         "writes": (last.writes - first.writes) / num,
         "bytes": (last.num_bytes - first.num_bytes) / num,
         "contributions": statistics.mean(len(block.contributions) for block in blocks) if blocks else None,

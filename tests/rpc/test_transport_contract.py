@@ -272,6 +272,18 @@ async def test_a_peer_that_stops_is_down_and_one_that_starts_is_up(pair: Pair) -
     assert b"".join([chunk async for chunk in alice.transport.fetch_blob(bob.id, DIGEST)]) == BLOB
 
 
+async def test_a_connection_that_neither_keeps_is_let_go_and_one_that_either_keeps_is_there(pair: Pair) -> None:
+    alice, bob = pair
+    alice.transport.keep([])
+    bob.transport.keep([])
+    await wait_until(lambda: not alice.transport.connected() and not bob.transport.connected(), "nobody is connected")
+    bob.transport.keep([alice.id])
+    alice.transport.keep(None if not bob.dials else [])  # one that has no address has to be dialled
+    await wait_until(lambda: bool(alice.transport.connected() and bob.transport.connected()), "both are again")
+    alice.transport.post(bob.id, Message(MessageKind.VOTE, b"heard"))
+    await wait_until(lambda: bob.recorder.get_data(MessageKind.VOTE) == [b"heard"], "the vote")
+
+
 @pytest.mark.slow
 async def test_one_that_is_away_is_dialled_several_times_a_second() -> None:
     """So it is up soon after it starts: twenty attempts take 5 s, and a minute with the pauses for a network."""

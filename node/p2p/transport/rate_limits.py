@@ -15,7 +15,7 @@ from chain.block import Id
 from node.boundary import Boundary
 from node.p2p.admission import Role
 from node.p2p.bans import Bans
-from node.p2p.bundle import BundleError, count_parts
+from node.p2p.bundle import MAX_PARTS, count_parts
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import (
     FRAMING_BYTES,
@@ -167,11 +167,8 @@ def _from_pb(envelope: pb.Envelope) -> Message:
 
 
 def _count_objects(batch: pb.Batch) -> int:
-    """What is in bundles counts one by one. Raises PeerFault."""
-    try:
-        bundled = sum(count_parts(envelope.bundle) for envelope in batch.messages if envelope.bundle)
-    except BundleError as error:
-        raise PeerFault(f"bundle: {error}") from error
+    """What is in bundles counts one by one, as far as a bundle may hold so many: the handler looks at them."""
+    bundled = sum(min(MAX_PARTS, count_parts(envelope.bundle)) for envelope in batch.messages if envelope.bundle)
     return len(batch.messages) + bundled
 
 

@@ -11,9 +11,21 @@ from node.cli.bench.figures import print_figures, report
 from node.cli.options import AsJson
 from node.cli.output import print_facts, print_table, show_bytes
 from node.errors import ConfigError
+from node.p2p.overlay import MESH_MAX
 
 MOST_MEMBERS = 300
-HEADINGS = ("members", ">s a round", ">min", ">max", ">CPU ms", ">messages", ">bytes", ">contributions")
+HEADINGS = (
+    "members",
+    ">s a round",
+    ">min",
+    ">max",
+    ">CPU ms",
+    ">a check, ms",
+    ">messages",
+    ">writes",
+    ">bytes",
+    ">contributions",
+)
 
 
 def bench_virtual_ledger(
@@ -24,6 +36,9 @@ def bench_virtual_ledger(
     jitter: Annotated[float, typer.Option("--jitter", metavar="MS", min=0, help="More or less.")] = 10.0,
     loss: Annotated[float, typer.Option("--loss", min=0, max=0.5, help="The share of messages that is lost.")] = 0.01,
     silent: Annotated[int, typer.Option("--silent", metavar="N", min=0, help="Members that are away.")] = 0,
+    mesh_max: Annotated[
+        int, typer.Option("--mesh-max", metavar="N", min=1, help="Members that all connect.")
+    ] = MESH_MAX,
     seed: Annotated[int, typer.Option("--seed", help="Of delays and losses.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +56,7 @@ def bench_virtual_ledger(
     figures = run_virtual_ledger_bench(
         sizes=numbers,
         rounds=rounds,
-        weather=Weather(profile, one_way / 1000, jitter / 1000, loss, silent),
+        weather=Weather(profile, one_way / 1000, jitter / 1000, loss, silent, mesh_max),
         seed=seed,
         report=report,
     )
@@ -69,7 +84,9 @@ def _make_row(n: str, found: dict[str, Any]) -> tuple[str, ...]:
         n,
         *(f"{found['round_s'][key]:.2f}" for key in ("median", "min", "max")),
         f"{1000 * found['cpu_s']:.1f}",
+        f"{1000 * found['check_s']:.3f}",
         f"{found['messages']:.1f}",
+        f"{found['writes']:.1f}",
         show_bytes(found["bytes"]),
         "-" if contributions is None else f"{contributions:.1f}",
     )

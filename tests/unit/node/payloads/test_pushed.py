@@ -126,6 +126,19 @@ def test_the_next_height_may_begin_elsewhere_before_it_does_here(pushed: PushedP
     assert take(pushed, b"next") == b"next"
 
 
+def test_what_another_brings_is_taken_where_it_is_the_authors_and_costs_the_author_nothing_where_not(
+    pushed: PushedPayloads,
+) -> None:
+    pushed.expect(make_contribution(b"one", bytes(MAX_PUSHED_BYTES - 3)))
+    for _ in range(100):
+        assert not pushed.offer_relayed(ALICE, b"two")  # of the right size
+    assert pushed.offer_relayed(ALICE, b"one")
+    assert not pushed.offer_relayed(ALICE, b"one")
+    assert pushed.offer(ALICE, bytes(MAX_PUSHED_BYTES - 3))  # all of its share was left but for that
+    assert pushed.find(sha256(b"one").digest()) == b"one"
+    assert not pushed.offer_relayed(BOB, b"one")
+
+
 def test_a_height_that_is_over_leaves_nothing(pushed: PushedPayloads) -> None:
     pushed.expect(make_contribution(b"one", b"two"))
     assert pushed.offer(ALICE, b"one")
