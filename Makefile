@@ -15,8 +15,10 @@ AUDIT   := $(VENV)/.audit
 
 DEVICE      ?= cpu
 ENVIRONMENT ?= $(BIN)/python
+GPU_PYTHON  ?= 3.12
+GPU_HAS     ?= torch numpy scipy scikit-learn
 
-.PHONY: setup test test-slow test-long test-web fuzz check format proto docs man reference lock sbom audit wheel demo clean
+.PHONY: setup test test-slow test-long test-web test-gpu gpu-wheels fuzz check format proto docs man reference lock sbom audit wheel demo clean
 
 setup: $(READY)
 
@@ -53,6 +55,26 @@ $(WEB): $(READY)
 	  { apt-get update --quiet && apt-get install --yes --quiet chromium; } || true
 	$(BIN)/python -m pip install --quiet --editable '.[web]'
 	@touch $(WEB)
+
+# make test-gpu DEVICE=cpu: what a CPU can show of it. The figures go into gpu.json. Where nothing can be fetched, first
+# `make gpu-wheels` where something can, then `make test-gpu WHEELS=.gpu-wheels` there, beside what GPU_HAS names.
+test-gpu: DEVICE := $(if $(filter file,$(origin DEVICE)),cuda,$(DEVICE))
+test-gpu: $(if $(WHEELS),.gpu-venv,$(READY))
+	FEDNODE_TEST_DEVICE=$(DEVICE) $(if $(WHEELS),.gpu-venv,$(VENV))/bin/python -m pytest -m gpu tests/gpu
+
+.gpu-venv: $(WHEELS)
+	$(PYTHON) -m venv --system-site-packages .gpu-venv
+	.gpu-venv/bin/python -m pip install --quiet --no-index --no-deps $(WHEELS)/*.whl
+
+gpu-wheels: $(READY)
+	rm -rf .gpu-wheels && mkdir .gpu-wheels
+	$(BIN)/python -c 'import sys, tomllib; has = tuple(sys.argv[1:]); \
+	  needs = tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]; \
+	  print(*(need for need in needs if not need.startswith(has)), sep="\n")' $(GPU_HAS) >.gpu-wheels/needs.txt
+	$(BIN)/python -m pip download --quiet --dest .gpu-wheels --only-binary=:all: --python-version $(GPU_PYTHON) \
+	  --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 -r .gpu-wheels/needs.txt \
+	  pytest pytest-asyncio pytest-timeout hypothesis pillow
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir .gpu-wheels .
 
 # SECONDS for each target; `make fuzz SECONDS=600` for longer, TARGETS="arrays push" for some.
 fuzz: $(FUZZ)
