@@ -4,6 +4,7 @@ MlError
  ├ PayloadError        bytes or arrays that are not what they claim to be; whoever sent them is at fault
  ├ AggregationError    contributions that cannot be combined, although each may be well formed
  ├ SpecError           a method, a model or one of their settings is not one we know; names the key
+ ├ BoundError          constants that a bound cannot have, or that leave no number of rounds
  ├ BudgetError         a time budget in which not one local iteration fits, or that is not a number
  ├ DataError           a data set or a partition of it cannot be read or made as asked
  ├ Spoiled             an aggregate leaves a client without a finite loss
@@ -36,6 +37,10 @@ class SpecError(MlError):
         super().__init__(f"{path}: {message}")
         self.path = path
         self.message = message
+
+
+class BoundError(MlError):
+    """A constant that a bound cannot have, or constants by which no number of rounds is enough."""
 
 
 class BudgetError(MlError):
