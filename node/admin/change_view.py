@@ -16,6 +16,7 @@ from chain.state import State
 from chain.tip import Tip
 from node.federation.builders import Built, list_warnings
 from node.federation.diff import compute_differences
+from node.ledger.runs_view import show_answer
 from node.pb import admin_pb2 as pb
 
 
@@ -65,12 +66,6 @@ def _show(
 
 def _show_value(value: Any) -> str | None:
     return None if value is None else json.dumps(value)
-
-
-def show_answer(state: State, voter: Id, answer: Answer) -> pb.ApprovalView:
-    member = state.get_member(voter)
-    name = encode_id(voter)[:8] if member is None else member.name
-    return pb.ApprovalView(id=encode_id(voter), name=name, trains=answer is Answer.YES)
 
 
 def _show_missing(change: Change, missing: Missing, state: State, after: State, answered: set[Id]) -> pb.Missing:

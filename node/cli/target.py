@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -131,6 +131,7 @@ class LedgerReader(Protocol):
     def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round: ...
     def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics: ...
     def list_evidence(self) -> pb.ListEvidenceReply: ...
+    def list_runs(self, number: int | None = None) -> Sequence[pb.RunView]: ...
     def verify(
         self,
         first: int = 0,

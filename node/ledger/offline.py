@@ -3,7 +3,7 @@ running node. It changes nothing in the directory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from node.ledger.explain import add_work_unit, explain_round, is_explained
 from node.ledger.joining import make_join_file
 from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
+from node.ledger.runs_view import AuthorCount, RunsReader
 from node.ledger.scores import add_scores_of_stopped
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
@@ -129,6 +130,18 @@ class OfflineNode:
             for first, last in query.get_pages():
                 query.add(self._ledger.read_series(first, last, query.picker))
             return query.answer(self._ledger.read_places(query.choose()))
+
+    def list_runs(self, number: int | None = None) -> Sequence[pb.RunView]:
+        """As `AdminClient.list_runs`."""
+        with _translated(self._data_dir):
+            reader = RunsReader(self._store)
+            runs = reader.list_runs(self._store.head_height, number)
+            if number is not None:
+                count = AuthorCount(runs[0])
+                for first, last in count.get_pages():
+                    count.add(*reader.read_page(first, last))
+                count.put()
+            return runs
 
     def take_snapshot(self, folder: Path, on_progress: OnProgress) -> Snapshot:
         """All that is to be in a backup, put into `folder`."""

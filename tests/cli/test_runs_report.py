@@ -50,6 +50,19 @@ def test_a_stopped_node_makes_it_and_the_chain_is_verified_for_it(capsys: Captur
     assert not Path(".report.html.part").exists()
 
 
+def test_runs_of_a_stopped_node_are_listed_and_shown(capsys: Captured, data_dir: Path) -> None:
+    assert main(["runs", "list", "--data-dir", str(data_dir)]) == 0
+    heading, line = capsys.readouterr().out.splitlines()
+    assert heading.split()[:3] == ["RUN", "METHOD", "MODEL"]
+    assert f"{ROUNDS} of {ROUNDS}" in line
+    assert main(["runs", "show", "1", "--json", "--data-dir", str(data_dir)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["made"], shown["counted"], shown["phase"]) == (ROUNDS, ROUNDS, "done")
+    assert [author["rounds"] for author in shown["authors"]] == [ROUNDS] * 4
+    assert main(["runs", "show", "2", "--data-dir", str(data_dir)]) == 3
+    assert capsys.readouterr().err == "fednode: run 2: there were runs 1 to 1\n"
+
+
 def test_json_has_what_the_chain_says_and_the_verdict(capsys: Captured, data_dir: Path) -> None:
     code, out, _ = run(capsys, "--json", "--data-dir", data_dir)
     assert code == 0

@@ -13,6 +13,10 @@ from support.federation.real_nodes import Federation, Finished, make_federation,
 pytestmark = pytest.mark.e2e
 
 
+async def say(*words: object) -> Finished:
+    return await asyncio.to_thread(run_command, *words)
+
+
 async def report(*arguments: object) -> Finished:
     return await asyncio.to_thread(run_command, "runs", "report", *arguments)
 
@@ -34,7 +38,11 @@ async def test_a_running_and_a_stopped_node_tell_the_same_run(tmp_path: Path) ->
         assert live["verified"]["recomputed"] == 2
         missing = await report("5", "-o", tmp_path / "none.html", "--config", config)
         assert (missing.code, missing.err) == (3, "fednode: run 5: there were runs 1 to 1\n")
+        runs = ("runs", "list", "--json"), ("runs", "show", "1", "--json"), ("runs", "--json")
+        told = [json.loads((await say(*words, "--config", config)).out) for words in runs]
+        assert told[1]["authors"]
         assert await net.stop("node1") == 0
+        assert [json.loads((await say(*words, "--config", config)).out) for words in runs] == told
         stopped = await report("--json", "--config", config)
         assert stopped.err.startswith("fednode: no node answers")
         left = json.loads(stopped.out)

@@ -1,0 +1,162 @@
+"""The runs of a chain, as `fednode runs` shows them: read from states and blocks of a store, a running node's or one
+that is stopped.
+
+Each state is read once, as the chain grows at its head alone; blocks are read a page at a time, since votes wait for
+the store's thread too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from chain.block import Answer, ApprovedChange, Block, Id
+from chain.changes.change import Change, read_change
+from chain.errors import StoreCorrupted
+from chain.run import Run
+from chain.signing import encode_id
+from chain.state import State
+from chain.store.sqlite import SqliteStore
+from node.errors import NotFound
+from node.finite import to_finite
+from node.pb import admin_pb2 as pb
+
+NEWEST_RECORDS = 64  # how far below its end the accuracy of a run is looked for
+COUNTED = 1000  # newest heights of a run whose authors are counted
+PAGE = 64
+
+
+@dataclass(slots=True)
+class _Span:
+    """A run as states show it: from the block that started it, `began`, to the last state that holds it."""
+
+    began: int
+    run: Run  # as that last state has it
+
+
+class RunsReader:
+    """Reads one store, on its thread."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._spans: list[_Span] = []
+        self._read_to = -1  # the height up to which states are in the spans
+
+    def list_runs(self, head: int, number: int | None = None) -> list[pb.RunView]:
+        """All runs of a chain that ends at `head`, or one, without its authors: 0 is the newest. Raises NotFound."""
+        self._read_states(head)
+        spans = self._spans
+        if number is None:
+            return [self._show_run(i, head) for i in range(len(spans))]
+        index = len(spans) - 1 if number == 0 else number - 1
+        if not 0 <= index < len(spans):
+            raise NotFound(f"run {number}: there were runs 1 to {len(spans)}")
+        return [self._show_run(index, head)]
+
+    def read_page(self, first: int, last: int) -> tuple[list[Block], State]:
+        """Blocks, and the state that judges the first of them, as `AuthorCount` takes them."""
+        return [stored.block for stored in self._store.blocks(first, last)], self._store.get_state(first - 1)
+
+    def read_change(self, height: int) -> tuple[Change, ApprovedChange]:
+        """The change in the block at `height`, and the answers to it. Raises StoreCorrupted."""
+        stored = self._store.get_block(height)
+        if stored is None or stored.block.change is None:
+            raise StoreCorrupted(f"{self._store.path}: block {height}: expected a change, got none")
+        return read_change(stored.block.change.change), stored.block.change
+
+    def _read_states(self, head: int) -> None:
+        """Adds what states have come since the last time."""
+        changes = self._store.get_change_heights(self._read_to + 1, head)
+        for height in (0, *changes):
+            if height <= self._read_to:
+                continue
+            state = self._store.get_state(height)
+            self._read_to = height
+            if not self._spans or self._spans[-1].run.number != state.run.number:
+                self._spans.append(_Span(height, state.run))
+            self._spans[-1].run = state.run
+
+    def _show_run(self, index: int, head: int) -> pb.RunView:
+        span = self._spans[index]
+        is_over = index + 1 < len(self._spans)
+        last = self._spans[index + 1].began - 1 if is_over else max(head, span.began)
+        run = span.run
+        made = max(0, run.get_round(last))
+        terms = {key: value for key, value in run.to_terms().items() if key != "schema"}
+        shown = pb.RunView(
+            number=run.number,
+            method=run.method["name"],
+            model=run.model["name"],
+            terms=json.dumps(terms),
+            rounds=run.rounds,
+            made=min(made, run.rounds) if run.rounds else made,
+            phase=_get_phase(run, last, is_over=is_over),
+            began=span.began,
+            last=last,
+        )
+        if span.began:
+            self._add_origin(shown)
+        self._add_accuracy(shown)
+        return shown
+
+    def _add_origin(self, shown: pb.RunView) -> None:
+        """The change that started it, and who agreed to that."""
+        change, approved = self.read_change(shown.began)
+        before = self._store.get_state(shown.began - 1)
+        shown.change, shown.note = change.compute_id(before.chain_id).hex(), change.note
+        shown.approvals.extend(
+            show_answer(before, before.members[index].key, answer) for index, answer, _ in approved.answers
+        )
+
+    def _add_accuracy(self, shown: pb.RunView) -> None:
+        first = max(shown.began + 1, shown.last - NEWEST_RECORDS + 1)
+        for height, record in self._store.rounds(first, shown.last):
+            accuracy = to_finite(record.get("accuracy"))
+            if accuracy is not None:
+                shown.accuracy, shown.measured = accuracy, height
+
+
+class AuthorCount:
+    """Counts who has contributed to the newest heights of a run: `get_pages` says what to read, `put` adds what was
+    counted to the run."""
+
+    def __init__(self, run: pb.RunView) -> None:
+        self._run = run
+        self._counts = Counter[Id]()
+        self._num_rounds = 0
+        self._names: dict[Id, str] = {}
+
+    def get_pages(self) -> Iterator[tuple[int, int]]:
+        """The heights, first and last of each page."""
+        last = self._run.last
+        for first in range(max(self._run.began + 1, last - COUNTED + 1), last + 1, PAGE):
+            yield first, min(first + PAGE - 1, last)
+
+    def add(self, blocks: Sequence[Block], state: State) -> None:
+        self._names |= {member.key: member.name for member in state.members}
+        for block in blocks:
+            self._num_rounds += block.change is None
+            self._counts.update(contribution.author for contribution in block.contributions)
+
+    def put(self) -> None:
+        self._run.counted = self._num_rounds
+        self._run.authors.extend(
+            pb.RunAuthor(id=encode_id(author), name=self._names.get(author, encode_id(author)[:8]), rounds=count)
+            for author, count in sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+        )
+
+
+def show_answer(state: State, voter: Id, answer: Answer) -> pb.ApprovalView:
+    member = state.get_member(voter)
+    name = encode_id(voter)[:8] if member is None else member.name
+    return pb.ApprovalView(id=encode_id(voter), name=name, trains=answer is Answer.YES)
+
+
+def _get_phase(run: Run, last: int, *, is_over: bool) -> str:
+    if is_over:
+        return "over"
+    if run.is_ended:
+        return "ended"
+    return "running" if run.has_round(last + 1) else "done"
