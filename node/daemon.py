@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -92,6 +92,7 @@ class _Start:
     load: Load | None
     after_restore: bool
     origins: Mapping[str, str]
+    options: Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,14 @@ def run_daemon(
     *,
     after_restore: bool = False,
     origins: Mapping[str, str] | None = None,
+    options: Sequence[str] | None = None,
 ) -> int:
     """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
 
     `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd. `load`
     reads the configuration again. `after_restore`: the data directory was put back from a backup
-    (`node.consensus.restored`). `origins` says by dotted key where the values of `config` came from, for the page.
+    (`node.consensus.restored`). `origins` says by dotted key where the values of `config` came from, and
+    `options` with which of a command line it was read, for the page.
     """
     identity = open_identity(config)
     federation = load_federation(config)
@@ -139,6 +142,7 @@ def run_daemon(
                     load=load,
                     after_restore=after_restore,
                     origins=origins or {},
+                    options=options,
                 )
                 try:
                     return asyncio.run(_run(start))
@@ -246,6 +250,7 @@ async def _run(start: _Start) -> int:
                 tls=tls,
                 metrics=metrics,
                 origins=start.origins,
+                options=start.options,
                 describe_unready=partial(_describe_unready, stopped, view),
             )
             await stack.enter_async_context(http)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import typer
 from node.cli.options import MAX_HEIGHT, AsJson, make_group
 from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket
 from node.errors import NodeError, VerificationFailed
+from node.host.whole_file import writing_whole
 
 if TYPE_CHECKING:
     from chain.audit import ExportedBlock
@@ -346,7 +346,9 @@ def export(
             sys.stdout.buffer.flush()
             print(f"fednode: {count} blocks written", file=sys.stderr)
             return
-        with _replacing(file, force) as stream:
+        if file.exists() and not force:
+            raise NodeError(f"{file}: expected no such file, or --force")
+        with writing_whole(file, over=force) as stream:
             count = _write(stream, file_format, ledger, blocks)
     num_bytes = file.stat().st_size
     if as_json:
@@ -357,24 +359,6 @@ def export(
         print_json(facts)
     else:
         print(f"{file}: heights {first} to {first + count - 1}, {num_bytes} bytes")
-
-
-@contextmanager
-def _replacing(path: Path, force: bool) -> Iterator[IO[bytes]]:
-    """A file that is there under its name only once it is whole."""
-    if path.exists() and not force:
-        raise NodeError(f"{path}: expected no such file, or --force")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("xb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write(out: IO[bytes], file_format: ExportFormat, ledger: LedgerReader, blocks: Iterator[ExportedBlock]) -> int:

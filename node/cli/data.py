@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,6 +32,14 @@ _Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A key of the data, as in data.columns.label=grade."),
 ]
+_Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="COLUMN",
+        help="The labels' column, where the data are a table; of several labels or targets, each time one.",
+    ),
+]
 _Config = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="The data of this node, measured by its genesis.")
 ]
@@ -53,6 +62,7 @@ def register(app: typer.Typer) -> None:
 def inspect(
     data: _Data = None,
     settings: _Settings = None,
+    label: _Label = None,
     config: _Config = None,
     genesis: _Genesis = None,
     size: _Size = None,
@@ -65,9 +75,9 @@ def inspect(
     code 1. What may mislead is a warning: duplicates between training and test, classes without samples, images of one
     colour, features whose scales are far apart or that never change, labels that look like measurements.
 
-    Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --set
-    data.columns.label=diagnosis, or fednode data inspect csv:labs.csv --task regression --set
-    data.columns.label=[glucose,iron], or fednode data inspect --config node0.yaml
+    Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --label diagnosis, or
+    fednode data inspect csv:labs.csv --task regression --label glucose --label iron, or
+    fednode data inspect --config node0.yaml
     """
     from ml.data import get_split_names, list_domains, open_once
     from ml.data.checks import check_data
@@ -76,7 +86,7 @@ def inspect(
     from node.cli.output import print_json
 
     with open_once():
-        asked, split, wanted = _open(data, settings, config, genesis, size, task)
+        asked, split, wanted = _open(data, _add_label(settings, label), config, genesis, size, task)
         domains, names = list_domains(asked), list(get_split_names(asked))
     findings = check_data(*split, input_=wanted)
     features = compute_feature_stats(split[0]) if split[0].is_table else []
@@ -111,6 +121,7 @@ def inspect(
 def show_stats(
     data: _Data = None,
     settings: _Settings = None,
+    label: _Label = None,
     config: _Config = None,
     genesis: _Genesis = None,
     size: _Size = None,
@@ -127,7 +138,7 @@ def show_stats(
     from ml.data.checks import compute_stats
     from node.cli.output import print_json
 
-    asked, (train, _), wanted = _open(data, settings, config, genesis, size, task)
+    asked, (train, _), wanted = _open(data, _add_label(settings, label), config, genesis, size, task)
     shape = train.shape if wanted is None else wanted.shape
 
     def measure(part: ArrayDataset) -> dict[str, Any]:
@@ -143,6 +154,13 @@ def show_stats(
     print(f"# of {len(train):,} training samples; fednode genesis new --data and fednode testnet take it by themselves")
     for name, own in domains.items():
         print(f"# {name}: {own['samples']:,} of them, mean: {own['mean']}, std: {own['std']}")
+
+
+def _add_label(settings: list[str] | None, label: list[str] | None) -> list[str]:
+    """`--label` as the setting that it stands for."""
+    if not label:
+        return settings or []
+    return [*(settings or ()), f"data.columns.label={json.dumps(label[0] if len(label) == 1 else label)}"]
 
 
 def _open(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +10,7 @@ import typer
 
 from node.cli.options import AsJson
 from node.cli.target import DataDir, NodeConfigFile, Socket
-from node.errors import NodeError
+from node.host.whole_file import writing_whole
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +39,8 @@ def make(
     with open_ledger(socket, config, data_dir) as ledger:
         data = ledger.make_join_file()
     joined = JoinFile.decode(data)
-    _write(file, data)
+    with writing_whole(file, over=False) as whole:
+        whole.write(data)
     height, shown = joined.checkpoint.height, joined.describe_digest()
     if as_json:
         chain_id = joined.genesis.chain_id.hex()
@@ -49,18 +48,3 @@ def make(
         return
     print(shown)
     print(f"fednode: wrote {file}, with block {height} for a checkpoint; read the hash to its taker", file=sys.stderr)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing."""
-    if path.exists():
-        raise NodeError(f"{path}: expected no such file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(data)
-        os.link(temporary, path)  # which replaces nothing
-    except OSError as error:
-        raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()

@@ -134,22 +134,17 @@ def write_model(out: Path, chunks: Iterator[pb.ModelChunk]) -> pb.ModelInfo:
     cannot be written; then there is no file."""
     import hashlib
 
-    part = out.with_name(f".{out.name}.part")
+    from node.host.whole_file import writing_whole
+
     digest, size = hashlib.sha256(), 0
-    try:
-        with part.open("wb") as file:
-            info = next(chunks).info
-            for chunk in chunks:
-                digest.update(chunk.data)
-                size += len(chunk.data)
-                file.write(chunk.data)
+    with writing_whole(out, over=True) as file:
+        info = next(chunks).info
+        for chunk in chunks:
+            digest.update(chunk.data)
+            size += len(chunk.data)
+            file.write(chunk.data)
         if (size, digest.hexdigest()) != (info.bytes, info.sha256):
             raise VerificationFailed(
                 f"{out}: expected {info.bytes} bytes with SHA-256 {info.sha256}, got {size} with {digest.hexdigest()}"
             )
-        part.rename(out)
-    except OSError as error:
-        raise NodeError(f"{out}: cannot be written ({error.strerror})") from error
-    finally:
-        part.unlink(missing_ok=True)
     return info

@@ -46,6 +46,7 @@ def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) 
     from ml.errors import MlError
     from ml.models.onnx_file import encode_onnx
     from node.cli.model import write_model
+    from node.host.whole_file import writing_whole
 
     with tempfile.TemporaryDirectory() as directory:
         plain = Path(directory) / "model.safetensors"
@@ -55,14 +56,8 @@ def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) 
             data, difference = encode_onnx(model, input_.shape, input_.mean, input_.std, card)
         except (MlError, ValueError) as error:
             raise NodeError(f"{out}: {error}") from error
-    part = out.with_name(f".{out.name}.part")
-    try:
-        part.write_bytes(data)
-        part.rename(out)
-    except OSError as error:
-        raise NodeError(f"{out}: cannot be written ({error.strerror})") from error
-    finally:
-        part.unlink(missing_ok=True)
+    with writing_whole(out, over=True) as file:
+        file.write(data)
     return OnnxExport(info, len(data), hashlib.sha256(data).hexdigest(), difference)
 
 

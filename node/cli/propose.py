@@ -176,9 +176,8 @@ def leave(
 
     Example: fednode leave --note "end of the study" -c node.yaml
     """
-    if not as_json:
-        print("This node asks to leave. It votes until the others have approved that; what it contributed stays.\n")
-    _propose("leave", {}, (socket, config), note, expires, yes, dry_run, as_json)
+    said = "This node asks to leave. It votes until the others have approved that; what it contributed stays.\n"
+    _propose("leave", {}, (socket, config), note, expires, yes, dry_run, as_json, said=said)
 
 
 # ---- what is trained
@@ -336,7 +335,9 @@ def _propose(
     as_json: bool,
     *,
     first: int | None = None,
+    said: str = "",
 ) -> None:
+    """`said` goes before what would change, once the node has found that it may be proposed."""
     from node.admin.json_view import to_json
     from node.cli.output import print_json
     from node.cli.proposals import print_proposal
@@ -356,6 +357,7 @@ def _propose(
             if dry_run and as_json:
                 print_json(to_json(draft))
                 return
+            print(said, end="\n" if said else "")
             print_proposal(draft)
             if dry_run:
                 return
@@ -365,5 +367,6 @@ def _propose(
         print_json(to_json(signed))
         return
     if yes:
+        print(said, end="\n" if said else "")
         print_proposal(signed)
     print(f"\nproposed as {signed.id[:8]}; the others agree with: fednode approve {signed.id[:8]}")

@@ -90,14 +90,10 @@ def _write(out: Path, page: str) -> None:
     if out == STDOUT:
         sys.stdout.write(page)
         return
-    part = out.with_name(f".{out.name}.part")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.rename(out)
-    except OSError as error:
-        raise NodeError(f"{out}: cannot be written ({error.strerror})") from error
-    finally:
-        part.unlink(missing_ok=True)
+    from node.host.whole_file import writing_whole
+
+    with writing_whole(out, over=False) as file:
+        file.write(page.encode())
 
 
 def _describe(made: RunReport) -> str:

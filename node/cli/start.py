@@ -93,7 +93,14 @@ def start(
     os.umask(0o077)  # what a node keeps is its own, also in a data directory that others may enter
     load = partial(load_config, config.absolute(), settings, os.environ)
     notifier = Notifier.from_env(os.environ)
-    done = run_daemon(loaded, notifier=notifier, load=load, after_restore=after_restore, origins=source.list_origins())
+    done = run_daemon(
+        loaded,
+        notifier=notifier,
+        load=load,
+        after_restore=after_restore,
+        origins=source.list_origins(),
+        options=["--config", str(config.absolute()), *(word for each in settings for word in ("--set", each))],
+    )
     raise typer.Exit(done)
 
 

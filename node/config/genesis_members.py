@@ -4,7 +4,6 @@ whether a node is what its configuration says, a member that genesis names or an
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from node.addresses import parse_address
 from node.config.genesis_file import GENESIS_HEADER, load_genesis
 from node.config.node_config import NodeConfig, load_config
 from node.config.yaml_source import dump_yaml
-from node.errors import ConfigError, NodeError
+from node.errors import ConfigError
+from node.host.whole_file import writing_whole
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,8 @@ def add_member(path: Path, text: str) -> Genesis:
         genesis = Genesis.from_mapping(mapping)
     except GenesisError as error:
         raise ConfigError(f"{path}: {error}") from error
-    _replace(path, GENESIS_HEADER + dump_yaml(genesis.to_mapping()))
+    with writing_whole(path, over=True) as file:
+        file.write((GENESIS_HEADER + dump_yaml(genesis.to_mapping())).encode())
     return genesis
 
 
@@ -96,17 +97,6 @@ def find_started(path: Path, genesis: Genesis) -> Path | None:
         if stored is not None and Genesis.from_mapping(stored) == genesis:
             return config.node.data_dir
     return None
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_head_state(config: NodeConfig, genesis: Genesis) -> State | None:

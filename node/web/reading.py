@@ -16,6 +16,7 @@ from node.admin.stored_chain import StoredChain
 from node.admin.view import NodeView
 from node.errors import InvalidRequest, NotFound
 from node.ledger.names import get_name
+from node.ledger.prototypes import show_prototypes
 from node.pb import admin_pb2 as pb
 from node.web.endpoint import Endpoint, Parameter, parse_whole, read_flag, read_whole
 
@@ -60,6 +61,22 @@ _BYTES = {
         },
         "block": {"type": "string", "format": "byte"},
         "certificate": {"type": "string", "format": "byte"},
+    },
+}
+_DISTANCES = {"type": "array", "items": {"type": ["number", "null"]}}
+_PROTOTYPES = {
+    "type": "object",
+    "properties": {
+        "held": {"type": "boolean", "description": "False where there are no prototypes, or they are not held."},
+        "classes": {"type": "array", "items": _STRING},
+        "distances": {"type": "array", "items": _DISTANCES, "description": "Between classes, by rows."},
+        "members": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"id": _STRING, "name": _STRING, "distances": _DISTANCES},
+            },
+        },
     },
 }
 
@@ -121,6 +138,13 @@ class Reading:
             Endpoint("/evidence", "As `fednode chain evidence`.", self._list_evidence, pb.ListEvidenceReply),
             Endpoint("/rounds", "As `fednode rounds`.", self._list_rounds, pb.ListRoundsReply, _PAGE),
             Endpoint("/rounds/{height}", "As `fednode rounds show`.", self._get_round, pb.Round, (height,)),
+            Endpoint(
+                "/rounds/{height}/prototypes",
+                "How far the prototypes of a round's classes are from each other, and each member's from those.",
+                self._compare_prototypes,
+                _PROTOTYPES,
+                (height,),
+            ),
             Endpoint(
                 "/metrics",
                 "As `fednode metrics`: what was measured, in few enough rounds for a chart.",
@@ -228,6 +252,12 @@ class Reading:
 
     async def _get_round(self, request: Request) -> dict[str, Any]:
         return to_json(await self._view.get_round(await self._read_height(request)))
+
+    async def _compare_prototypes(self, request: Request) -> dict[str, Any]:
+        height, chain = await self._read_height(request), self._chain
+        block = (await self._view.get_block(height, include_payloads=False)).summary  # or there is none
+        stored, judge = await chain.get_block(block.height), await chain.get_judge(block.height)
+        return await chain.disk.run(show_prototypes, chain.store, judge, stored, judge.run.classes)
 
     async def _query_metrics(self, request: Request) -> dict[str, Any]:
         asked = pb.QueryMetricsRequest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from node.admin.page_keys import PageKeys
@@ -38,6 +38,7 @@ def make_http(
     tls: HttpTls | None,
     metrics: NodeMetrics | None,
     origins: Mapping[str, str],
+    options: Sequence[str] | None,
     describe_unready: Callable[[], str | None],
 ) -> HttpServer:
     """Without `keys` there is no page, and without `metrics` nothing is measured."""
@@ -62,5 +63,6 @@ def make_http(
             origins=origins,
             clock=context.clock,
             socket=config.admin.socket,
+            options=options,
         )
     return HttpServer(config.http, describe_unready, metrics, token=token, tls=tls, site=site)

@@ -16,6 +16,7 @@ from node.admin.view import NodeView
 from node.clock import Clock
 from node.telemetry.http_token import HttpToken
 from node.web.acting import Acting
+from node.web.checkup import Checkup
 from node.web.endpoint import Endpoint
 from node.web.guard import Guard
 from node.web.openapi import write_openapi
@@ -38,11 +39,13 @@ def make_site(
     origins: Mapping[str, str],
     clock: Clock,
     socket: Path | None,
+    options: Sequence[str] | None = None,
 ) -> Site:
-    """`socket` is that of the admin server, None without one."""
+    """`socket` is that of the admin server, None without one, `options` are those that the node was started with."""
     closed = asyncio.Event()
     reading, streams = Reading(view, control.changes, chain, origins), Streams(view, chain.genesis.chain_id, closed)
-    endpoints = list_endpoints(reading, streams, Acting(control, predictor, chain, keys), Reports(socket))
+    acting = Acting(control, predictor, chain, keys)
+    endpoints = list_endpoints(reading, streams, acting, Reports(socket), Checkup(options))
     return Site(endpoints, Guard(keys, tokens, shown), SharedAnswers(clock), closed)
 
 
@@ -50,10 +53,11 @@ def describe_api() -> dict[str, Any]:
     """The OpenAPI document, which is the same of every node."""
     nobody = cast(Any, None)  # nothing is asked
     reading, streams = Reading(nobody, nobody, nobody, {}), Streams(nobody, b"", nobody)
-    return write_openapi(list_endpoints(reading, streams, Acting(nobody, nobody, nobody, nobody), Reports(None)))
+    acting = Acting(nobody, nobody, nobody, nobody)
+    return write_openapi(list_endpoints(reading, streams, acting, Reports(None), Checkup(None)))
 
 
-def list_endpoints(*parts: Reading | Streams | Acting | Reports) -> Sequence[Endpoint]:
+def list_endpoints(*parts: Reading | Streams | Acting | Reports | Checkup) -> Sequence[Endpoint]:
     """All of them; what is more particular comes first."""
     found = [endpoint for part in parts for endpoint in part.list_endpoints()]
     return sorted(found, key=lambda one: ("{" in one.path, -one.path.count("/")))

@@ -279,6 +279,15 @@ def test_a_tables_last_word_is_of_features_and_a_long_one_is_cut(capsys: Capture
     assert "\nand 2 more; --json has them all\n" in out
 
 
+def test_a_label_is_named_as_elsewhere(capsys: Captured, tmp_path: Path) -> None:
+    table = tmp_path / "patients.csv"
+    table.write_text("age,glucose,diagnosis\n" + "".join(f"{i},{i / 3:.3f},{'ab'[i % 2]}\n" for i in range(40)))
+    for named in (("--label", "diagnosis"), ("--set", "data.columns.label=diagnosis")):
+        code, out, err = run(capsys, "data", "inspect", table, *named, "--json")
+        assert code == 0, err
+        assert json.loads(out)["classes"] == ["a", "b"]
+
+
 def test_a_regression_is_refused_where_data_are_first_looked_at(capsys: Captured, tmp_path: Path) -> None:
     table = tmp_path / "prices.csv"
     table.write_text("size,label\n" + "".join(f"{i},{i / 3:.3f}\n" for i in range(30)))

@@ -47,7 +47,7 @@ def test_a_stopped_node_makes_it_and_the_chain_is_verified_for_it(capsys: Captur
     assert page.startswith("<!doctype html>")
     assert "The chain holds:" in page
     assert f"{ROUNDS} of {ROUNDS}" in page
-    assert not Path(".report.html.part").exists()
+    assert {path.name for path in Path().iterdir()} == {"data", "report.html"}
 
 
 def test_runs_of_a_stopped_node_are_listed_and_shown(capsys: Captured, data_dir: Path) -> None:

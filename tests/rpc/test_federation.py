@@ -182,6 +182,15 @@ async def test_a_member_asks_to_leave(tmp_path: Path, capsys: Captured) -> None:
         assert json.dumps(proposal.change.kind.to_terms()) == '{"seat": 0}'
 
 
+async def test_who_may_not_leave_is_told_that_alone(tmp_path: Path, capsys: Captured) -> None:
+    async with running(tmp_path, n=1) as one:
+        await one.net.wait_for_height(1)
+        for words in (("--yes",), ("--dry-run",)):
+            assert await asyncio.to_thread(main, ["leave", *words, "--socket", str(one.path)]) == 1
+            said = capsys.readouterr()
+            assert (said.out, said.err.startswith("fednode: ")) == ("", True)
+
+
 async def test_a_joiner_is_proposed_and_its_readiness_is_missed(tmp_path: Path, capsys: Captured) -> None:
     async with running(tmp_path, n=4) as one:
         await one.net.wait_for_height(1)

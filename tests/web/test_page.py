@@ -141,6 +141,25 @@ def test_federation_model_and_settings_say_what_their_commands_say(site: Served,
     assert "node0.yaml:" in text
 
 
+def test_the_doctor_is_asked_and_says_what_the_command_says(site: Served, visit: Visits) -> None:
+    one = visit(key=True)
+    page = one.show("settings")
+    page.click("text=Ask the doctor")
+    page.wait_for_selector("section [aria-label=doctor]", timeout=120_000)
+    rows = page.locator("[aria-label=doctor] tbody tr").all_inner_texts()
+    told = site.tell("node0", "doctor")["checks"]
+    assert len(rows) == len(told) > 8
+    for row, check in zip(rows, told, strict=True):
+        assert check["check"] in row
+        if check["verdict"] != "ok":
+            assert check["advice"] in row
+    looking = visit()
+    looking.show("settings")
+    assert looking.page.locator("text=Ask the doctor").count() == 0
+    assert looking.page.evaluate(PAUSE.replace("pause", "doctor")) == 401
+    looking.said.clear()  # the console told of the refusal
+
+
 # ---- the browser checks blocks
 
 

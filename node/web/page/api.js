@@ -3,7 +3,7 @@
 const BASE = "api/v1";
 const KEPT = "fednode-key";
 const PATIENCE_MS = 20000;
-const LONG_PATIENCE_MS = 600000; // for what is made when it is asked for
+export const LONG_PATIENCE_MS = 600000; // for what is made when it is asked for
 const RETRY_MS = 2000;
 
 export class Refused extends Error {
@@ -47,8 +47,8 @@ export function get(path, signal) {
   return ask(path, { signal });
 }
 
-export function post(path, said) {
-  return ask(path, { method: "POST", body: JSON.stringify(said), type: "application/json" });
+export function post(path, said, patience) {
+  return ask(path, { method: "POST", body: JSON.stringify(said), type: "application/json", patience });
 }
 
 export function postFile(path, file) {

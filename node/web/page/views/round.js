@@ -23,7 +23,9 @@ export function RoundView({ which }) {
   return html`
     <${Title}>${shown ? `Round ${shown.round} of run ${shown.run}` : "Round"}<//>
     <p class="row">
-      ${shown && html`<a href=${`#/round/${shown.height - 1}`}>the one before</a> <a href=${`#/round/${shown.height + 1}`}>the one after</a> <a href=${`#/chain/${shown.height}`}>its block</a>`}
+      ${shown && shown.height > 1 && html`<a href=${`#/round/${shown.height - 1}`}>the one before</a>`}
+      ${shown && shown.height < live.head && html`<a href=${`#/round/${shown.height + 1}`}>the one after</a>`}
+      ${shown && html`<a href=${`#/chain/${shown.height}`}>its block</a>`}
       <a href="#/round">the newest</a>
     </p>
     <${Awaited} found=${found}>${(round) => html`
@@ -32,6 +34,7 @@ export function RoundView({ which }) {
         <${Phases} round=${round} />
         <${Outcome} round=${round} />
         <${Contributions} round=${round} block=${block.record} />
+        <${Prototypes} height=${round.height} block=${block.record} />
         <${LeftOut} round=${round} members=${live.overview.members.members} />
         <${Traffic} round=${round} />
         ${round.peering && html`<${Peering} peering=${round.peering} />`}
@@ -110,6 +113,34 @@ function Contributions({ round, block }) {
       ? "Distance is from the median of all, 1 is usual; an effect above 0 did harm here. Both are advice: a site with rare cases is far, too."
       : html`Scores of each contribution: <code>fednode rounds show ${round.height} --scores</code>. They stand here once they were worked out.`}</p>
   <//>`;
+}
+
+// Of methods that share prototypes: which classes are hard to tell apart, and whose prototypes are far from the others'.
+function Prototypes({ height, block }) {
+  const hasSome = (block?.contributions ?? []).some((one) => one.payloads.some((payload) => payload.kind === "prototypes"));
+  const found = useRecord(hasSome ? `/rounds/${height}/prototypes` : null);
+  if (!hasSome) return null;
+  return html`
+    <${Card} title="Prototypes: distance between classes" wide="w6">
+      <${Awaited} found=${found}>${({ held, classes, distances }) => (held
+        ? html`<${Matrix} label="distance between classes" corner="" rows=${classes} columns=${classes} show=${showShort}
+              values=${distances.map((row, i) => row.map((value, j) => (i === j ? null : value)))} />
+            <p class="small soft">Euclidean, of the prototypes that members agreed on. Classes close to each other are hard to tell apart.</p>`
+        : html`<${Empty} title="Not held any more">What members agreed on in this round was dropped to save room.<//>`)}
+      <//>
+    <//>
+    <${Card} title="Prototypes: each member's distance to them" wide="w6">
+      <${Awaited} found=${found}>${({ held, classes, members }) => (held
+        ? html`<${Matrix} label="distance of members' prototypes" corner="" rows=${members.map((one) => one.name)} columns=${classes} show=${showShort}
+              values=${members.map((one) => one.distances)} />
+            <p class="small soft">– where a member has sent none of a class, or what it sent is not held here.</p>`
+        : html`<${Empty} title="Not held any more" />`)}
+      <//>
+    <//>`;
+}
+
+function showShort(value) {
+  return value.toFixed(2);
 }
 
 function LeftOut({ round, members }) {

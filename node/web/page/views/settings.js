@@ -1,9 +1,10 @@
 // Settings: what this node does next, how much it logs, and its configuration with where each value comes from.
 
 import { Act, ActHint } from "../act.js";
+import { LONG_PATIENCE_MS, getRole, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
-import { Awaited, Card, Facts, State, Table, Title } from "../parts.js";
+import { Awaited, Card, Facts, Note, Notes, State, Table, Title } from "../parts.js";
 import { plural, showAhead, showBytes, showCount, showSeconds, showTime } from "../words.js";
 
 const LEVELS = ["debug", "info", "warning", "error"];
@@ -72,8 +73,31 @@ function Checks({ status, members }) {
       ["what", ([, name]) => name],
       ["found", ([, , found]) => found, "wide"],
     ]} />
-    <p class="small soft"><code>fednode doctor --config node.yaml</code> also looks at keys, ports, data and the way to each peer.</p>
+    <${Doctor} />
   <//>`;
+}
+
+// `fednode doctor` looks at keys, ports, data and the way to each peer, too; as that takes seconds, when somebody asks.
+const VERDICTS = { ok: ["ok", "well"], warn: ["warn", "look"], fail: ["bad", "fault"] };
+
+function Doctor() {
+  const [state, setState] = useState({ busy: false });
+  const examine = () => {
+    setState({ busy: true });
+    post("/doctor", {}, LONG_PATIENCE_MS).then((record) => setState({ record }), (error) => setState({ error }));
+  };
+  if (!getRole()) return html`<p class="small soft"><code>fednode doctor --config node.yaml</code> also looks at keys, ports, data and the way to each peer; with a key this page asks it.</p>`;
+  return html`
+    <div class="row"><button disabled=${state.busy} onClick=${examine}>${state.busy ? "looking …" : "Ask the doctor"}</button>
+      <span class="small soft">also looks at keys, ports, data and the way to each peer</span></div>
+    <div aria-live="polite">
+      ${state.error && html`<${Notes}><${Note} state="bad" what=${state.error.message} /><//>`}
+      ${state.record && html`<${Table} label="doctor" rows=${state.record.checks} columns=${[
+        ["", ({ verdict }) => html`<${State} state=${VERDICTS[verdict][0]}>${VERDICTS[verdict][1]}<//>`],
+        ["what", ({ check }) => check],
+        ["found, and what to do", ({ found, advice }) => html`${found}${advice && html`<div class="remedy">${advice}</div>`}`, "wide"],
+      ]} />`}
+    </div>`;
 }
 
 function About({ status }) {

@@ -1,0 +1,46 @@
+"""Prototypes of a round side by side: distances that can be told by hand, and what is not held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from chain.store.sqlite import SqliteStore
+from node.ledger.prototypes import compute_means, show_prototypes
+from node.testnet.synthetic import extend_chain, make_prototype_genesis
+
+
+def test_a_class_of_several_prototypes_stands_by_their_mean() -> None:
+    prototypes = np.array([[0, 2], [5, 5], [4, 2]], np.float32)
+    means = compute_means({"classes": np.array([3, 7, 3]), "prototypes": prototypes})
+    assert {label: mean.tolist() for label, mean in means.items()} == {3: [2, 2], 7: [5, 5]}
+
+
+def test_distances_are_between_classes_and_of_each_member(tmp_path: Path) -> None:
+    genesis, keys = make_prototype_genesis(3, seed=1, difficulty=4)
+    with SqliteStore.open(tmp_path / "store", genesis) as store:
+        extend_chain(store, genesis, keys, 2)
+        block = store.get_block(2)
+        assert block is not None
+        shown = show_prototypes(store, genesis.state, block.block, genesis.run.classes)
+        assert shown["held"] is True
+        assert shown["classes"] == [str(digit) for digit in range(10)]
+        distances = np.array(shown["distances"])
+        assert distances.shape == (10, 10)
+        assert np.allclose(distances, distances.T)
+        assert np.all(np.diag(distances) == 0)
+        assert np.all(distances[~np.eye(10, dtype=bool)] > 1)
+        assert [member["name"] for member in shown["members"]] == ["node0", "node1", "node2"]
+        assert all(distance > 1 for member in shown["members"] for distance in member["distances"])
+        store.delete_blob(block.block.contributions[0].payloads[0].digest)
+        less = show_prototypes(store, genesis.state, block.block, genesis.run.classes)
+        assert less["members"][0]["distances"] == [None] * 10
+        assert less["members"][1:] == shown["members"][1:]
+
+
+def test_what_is_not_held_or_never_was_says_so(tmp_path: Path) -> None:
+    genesis, _ = make_prototype_genesis(1, seed=1, difficulty=4)
+    with SqliteStore.open(tmp_path / "store", genesis) as store:
+        shown = show_prototypes(store, genesis.state, genesis.block0, genesis.run.classes)
+        assert shown == {"held": False, "classes": [], "distances": [], "members": []}
