@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 from node.p2p.peers import FAR, UNKNOWN_AGE, Peers
