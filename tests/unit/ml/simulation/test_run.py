@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from ml.clients.client import Client
+from ml.clients.client import Client, TestSet
 from ml.errors import DataError, SpecError
 from ml.methods.base import Metrics
 from ml.payload import Arrays
+from ml.simulation import rounds
 from ml.simulation.run import ZERO_DIGEST, RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.specs import MethodSpec, Offer
 from ml.training.metrics import compute_mean
@@ -283,3 +284,22 @@ def test_unknown_settings_of_a_method_are_named() -> None:
         run("dfpl", hyperparameters={"lambda": "much"}, **QUICK)
     with pytest.raises(SpecError, match=r"method.local_epoch: unknown key"):
         run("fedavg", hyperparameters={"local_epoch": 2}, **QUICK)
+
+
+@pytest.mark.parametrize(("method", "asked"), [("fedavg", 1), ("local", 3), ("dfpl", 3)])
+def test_one_model_that_all_share_is_measured_once_on_all_classes(
+    monkeypatch: pytest.MonkeyPatch, method: str, asked: int
+) -> None:
+    measured: list[str] = []
+    evaluate = Client.evaluate
+
+    def count(client: Client, which: TestSet = "matched") -> Metrics:
+        measured.extend([which] if which == "global" else [])
+        return evaluate(client, which)
+
+    settings: dict[str, Any] = {"hyperparameters": {"local_iterations": 3}, "clients": 3, "rounds": 2, "shots": 5}
+    monkeypatch.setattr(Client, "evaluate", count)
+    once = run(method, **settings)
+    assert len(measured) == 2 * asked + 3  # and each client after the last round
+    monkeypatch.setattr(rounds, "answer_alike", lambda one, other: False)
+    assert run(method, **settings).rounds == once.rounds
