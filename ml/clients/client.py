@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ from torch import Tensor
 from ml.clients.common_model import CommonModel
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
-from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
+from ml.errors import Abandoned, MlError, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
 from ml.measures.kinds import AnyMeasures, measure_answers
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
@@ -29,7 +29,7 @@ from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
-from ml.tasks import REGRESSION
+from ml.tasks import CLASSIFICATION, REGRESSION
 from ml.training.criterion import make_criterion
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
@@ -50,6 +50,7 @@ from ml.training.loop import (
 )
 from ml.training.metrics import Judged, Prediction, judge
 from ml.training.optimizers import Sgd, make_optimizer
+from ml.training.prior import ClassScores, adjust, compute_log_prior
 
 TestSet = Literal["matched", "global"]
 
@@ -65,6 +66,7 @@ class Phase:
     prepared: Prepared
     sgd: Sgd
     seconds: float
+    payloads: Mapping[str, Arrays]  # of the model as the phase begins
     is_weighted: bool = False  # by the client's own classes, so that its loss is no other's
 
 
@@ -197,12 +199,15 @@ class Client:
         number = spec.get_round_number(height)
         round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone), blobs or {})
         hyper = spec.hyperparameters
-        work = spec.get_local_work(height) if num_iterations is None else num_iterations
+        planned = spec.get_local_work(height)
+        work = num_iterations if planned and num_iterations is not None else planned
         schedule = Schedule.draw(hyper, self.state.data.train.y, round_.rng("batches"), work)
         prepared = self.method.prepare(self.state, round_, schedule)
         lr = self.spec.compute_lr(number, len(schedule.batches))
         sgd = make_optimizer(hyper, self.state.model.parameters(), lr, prepared.on_gradients)
-        return Phase(round_, schedule, prepared, sgd, time.perf_counter() - start_s, hyper.class_weights == "own")
+        payloads = prepared.before() if prepared.before is not None else {}
+        seconds = time.perf_counter() - start_s
+        return Phase(round_, schedule, prepared, sgd, seconds, payloads, hyper.class_weights == "own")
 
     def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
         """The steps of a local phase, and what is trained then. Raises as `ml.training.loop.train`, the model then
@@ -235,7 +240,7 @@ class Client:
         if not has_finite_weights(self.state.model):
             raise Diverged(f"{last} weights that are no numbers")
         weight, finished = self.method.finish(self.state, phase.round)
-        payloads = self._common.pack({**finished, **progress.payloads}, phase.round.height)
+        payloads = self._common.pack({**finished, **phase.payloads, **progress.payloads}, phase.round.height)
         seconds = phase.seconds + progress.seconds + time.perf_counter() - start_s
         before_exchange = self.evaluate()
         if not (self._is_finite(before_exchange) and are_finite(self.state.arrays)):
@@ -386,10 +391,25 @@ class Client:
         return measure_answers(task.kind, y, labels, said, judged.metrics["loss"])
 
     @torch.no_grad()
-    def predict(self, x: Tensor) -> Prediction:
-        """Classify x_NCHW, or what is precomputed of it, as the client stands."""
+    def predict(self, x: Tensor, kappa: float | None = None) -> Prediction:
+        """Classify x_NCHW, or what is precomputed of it, as the client stands: as the method answers, or adjusted by
+        `kappa` to the classes that this client has (`ml.training.prior`). Raises MlError where that cannot be."""
+        if kappa is not None:
+            return adjust(self.score_classes(x), self.compute_log_prior(), kappa)
         self.state.model.eval()
         return self.method.predict(self.state, x)
+
+    def score_classes(self, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
+        """What a kappa adjusts, of samples; `rows_N` are their places where they are training samples of this client.
+        Raises MlError where there is no such thing."""
+        if self.spec.task.kind != CLASSIFICATION:
+            raise MlError(f"task {self.spec.task.kind}: expected classes, which a prior is of")
+        self.state.model.eval()
+        return self.method.score_classes(self.state, x, rows_N)
+
+    def compute_log_prior(self) -> Tensor:
+        """That of the classes this client has, float32[C]."""
+        return compute_log_prior(self.state.data.train.y, self.state.data.num_classes)
 
     def state_arrays(self) -> dict[str, Array]:
         """A copy of everything that training has changed: the model under "model/", the method's under "state/"."""

@@ -32,6 +32,7 @@ def answer(
     input_format: InputFormat,
     x_NCHW: Samples,
     should_stop: Callable[[], bool] = lambda: False,
+    kappa: float | None = None,
     *,
     transform: Transform = lambda x: x,
 ) -> dict[str, Array]:
@@ -42,8 +43,10 @@ def answer(
     there are `values` float64[N, T] alone, in the targets' units.
 
     Where prototypes answer, also `distances` float32[N] to the nearest, and where the prototypes are a pool `authors`
-    int64[N], the place in the applied block of whose that was. Raises DataError for samples that are none of this
-    input's, MlError for a model that gives no numbers, and Stopped where `should_stop` says so between two chunks.
+    int64[N], the place in the applied block of whose that was, -1 for a sample of this client's own. With `kappa` all
+    are adjusted to the client's own prior (`ml.training.prior`). Raises DataError for samples that are none of this
+    input's, MlError for a model that gives no numbers or answers without a prior, and Stopped where `should_stop` says
+    so between two chunks.
     """
     validate_samples(x_NCHW, input_format.shape)
     input_format = client.complete_input(input_format)
@@ -54,7 +57,7 @@ def answer(
         with np.errstate(over="ignore", invalid="ignore"):  # what is too large shows in the answer
             fitted = input_format.normalise(transform(fit(x_NCHW[start : start + CHUNK], input_format.shape)))
         chunk = client.engine.lay_out_samples(torch.tensor(fitted).to(client.device))
-        prediction = client.predict(chunk)
+        prediction = client.predict(chunk, kappa)
         for name, tensor in _describe(prediction, client.spec.task).items():
             parts.setdefault(name, []).append(tensor.cpu())
     return {name: torch.cat(tensors).numpy() for name, tensors in parts.items()}

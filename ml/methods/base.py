@@ -29,6 +29,7 @@ from ml.training.loop import (
     Tensors,
 )
 from ml.training.metrics import Prediction
+from ml.training.prior import ClassScores
 
 Metrics = dict[str, float]
 Blobs = Mapping[bytes, Arrays]  # on-demand payloads, by digest
@@ -159,6 +160,12 @@ class Method(Protocol):
 
     def predict(self, state: State, x: Tensor) -> Prediction:
         """Classify x_NCHW, or what is precomputed of it; the model is in eval mode and no gradient is kept."""
+        ...
+
+    def score_classes(self, state: State, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
+        """What an answer is the largest of, called as `predict` is. Where x are training samples of the client's own,
+        `rows_N` are their places among them: none is answered by itself. Raises MlError where there is no such thing.
+        """
         ...
 
     def represent(self, state: State, x: Tensor) -> Tensor:

@@ -20,7 +20,11 @@ where the classifier still sees the embedding as it is, so that weight 0 is FedA
 round, `decay_unit: step` is the letter (M5). Of a class with fewer than K centroids all slots of a client's codebooks
 are padded, while what it sent stays in the pool; `padding: false` pads nothing (M6). The averaged model is tested with
 the pool, `eval_model: local` tests the client's own, which is not what it goes on from (M8): all train the average, as
-algorithm 1 has it (M9). The pool is of the clients' models before they were averaged, as in the paper.
+algorithm 1 has it (M9). The pool is of the clients' models before they were averaged, as in the paper: then prototypes
+of one model answer for another. `reembed` is ours: each round's prototypes are of the averaged model that it begins
+with, by one more forward pass, and the last round of a run exchanges them alone. So is `own_samples`: a client's own
+embeddings by the averaged model, which it keeps, answer beside the pool, as the local memory of kNN-Per does (Marfoq et
+al., *Personalized Federated Learning through Local Memorization*, 2022).
 
 The paper's own values are lr 0.01, momentum 0.5, decay 0.95, 1 epoch of batches of 32, tau 0.07, and K = 2 for MNIST, 4
 for Digit-5 and Office-10, 3 for DomainNet; the defaults are those of all methods, so that they are compared at the same
@@ -30,6 +34,7 @@ work.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 
 import numpy as np
@@ -39,23 +44,24 @@ from torch import Tensor
 
 from ml.methods.base import Blobs, Round, State
 from ml.methods.common.clustering import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean
-from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest
+from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest, measure_by_class
 from ml.methods.common.contrast import freeze
 from ml.methods.common.prototypes import CHUNK, PrototypeRows, find_sent_classes
 from ml.methods.common.sharing import SharesModel, get_agreed
 from ml.models.base import Model, dump_parameters
-from ml.payload import Arrays
+from ml.payload import Array, Arrays
 from ml.seeding import numpy_rng
 from ml.specs import MpFedClSpec, add_kind, get_kind
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction
+from ml.training.prior import ClassScores
 
 
 class MpFedCl(SharesModel[MpFedClSpec]):
     """Cross-entropy, and that of the embedding against everyone's codebooks.
 
-    The state besides the model is the pool, under "pool/", and with `eval_model: local` the client's own model as its
-    last local phase left it, under "local/".
+    The state besides the model is the pool, under "pool/", the client's own embeddings, under "own/", and with
+    `eval_model: local` the client's own model as its last local phase left it, under "local/".
     """
 
     # ---- training
@@ -67,9 +73,11 @@ class MpFedCl(SharesModel[MpFedClSpec]):
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         hyper, pool = self.spec.hyperparameters, self.get_pool(state)
+        before = partial(self.reembed, state, round_) if hyper.reembed else None
         if pool is None or not hyper.weight:
-            return Prepared()
-        return Prepared(self.make_codebooks(pool).to_tensors(state.data.num_classes, hyper.tau, state.data.device))
+            return Prepared(before=before)
+        context = self.make_codebooks(pool).to_tensors(state.data.num_classes, hyper.tau, state.data.device)
+        return Prepared(context, before=before)
 
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
         if not context:
@@ -95,12 +103,24 @@ class MpFedCl(SharesModel[MpFedClSpec]):
     # ---- exchange
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        if self.spec.is_closing(round_.height):
+            return self.get_weight(state), {}
         weight, payloads = super().finish(state, round_)
+        if self.spec.hyperparameters.reembed:
+            return weight, payloads
         if self.spec.hyperparameters.eval_model == "local":
             kept = add_kind("pool", get_kind(state.arrays, "pool") or {})
             state.arrays = kept | add_kind("local", dump_parameters(state.model))
         own = self.cluster(state, round_)
         return weight, {**payloads, "prototypes": {"classes": own.classes, "prototypes": own.prototypes}}
+
+    def reembed(self, state: State, round_: Round) -> Mapping[str, Arrays]:
+        """The prototypes of the model as it is, before the phase's steps; none where nothing has been averaged yet."""
+        own = self.cluster(state, round_) if round_.height > 1 else self._make_none()
+        return {"prototypes": {"classes": own.classes, "prototypes": own.prototypes}}
+
+    def _make_none(self) -> Clusters:
+        return Clusters(np.empty(0, np.int64), np.empty((0, self.spec.prototype_dim), np.float32))
 
     @torch.no_grad()
     def cluster(self, state: State, round_: Round) -> Clusters:
@@ -110,7 +130,7 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         is_sent_N = find_sent_classes(torch.bincount(samples.y), hyper.min_class_samples)[samples.y]
         v_ND, y_N = v_ND[is_sent_N], samples.y[is_sent_N]
         if not len(y_N):
-            return Clusters(np.empty(0, np.int64), np.empty((0, self.spec.prototype_dim), np.float32))
+            return self._make_none()
         if hyper.cluster == "mean":
             return cluster_by_mean(v_ND, y_N, state.data.num_classes)
         if hyper.cluster == "dbscan":
@@ -123,7 +143,22 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         pool = Pool.from_arrays(get_agreed(aggregate, "prototypes", round_))
         super().apply(state, round_, aggregate, blobs)
         kept = add_kind("local", get_kind(state.arrays, "local") or {})
-        state.arrays = kept | {name: array.copy() for name, array in add_kind("pool", pool.to_arrays()).items()}
+        kept |= {name: array.copy() for name, array in add_kind("pool", pool.to_arrays()).items()}
+        state.arrays = kept | add_kind("own", self.remember(state, round_))
+
+    @torch.no_grad()
+    def remember(self, state: State, round_: Round) -> dict[str, Array]:
+        """`own_samples`: `rows` int64[n] of the client's training samples, their `classes`, and their `embeddings`
+        float32[n, D] by the model as it is; nothing without."""
+        samples, most = state.data.train, self.spec.hyperparameters.own_samples
+        if most is None:
+            return {}
+        rows = np.arange(len(samples))
+        if len(rows) > most:
+            rows = np.sort(round_.rng("own samples").choice(len(rows), most, replace=False))
+        own, model = samples.take(rows), state.model.eval()
+        v_nD = torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(own.x, CHUNK)])
+        return {"rows": rows, "classes": own.y.cpu().numpy(), "embeddings": v_nD.float().cpu().numpy()}
 
     def get_pool(self, state: State) -> Pool | None:
         """U, Eq. (8); None before the first round, and where nobody has sent a prototype."""
@@ -138,14 +173,32 @@ class MpFedCl(SharesModel[MpFedClSpec]):
     # ---- inference
 
     def predict(self, state: State, x: Tensor) -> Prediction:
-        model, pool = self.get_tested_model(state), self.get_pool(state)
-        v_ND, z_ND = self.embed(model, x)
-        logits = model.classify(z_ND)
+        v_ND, logits, pool = self._compare(state, x)
         if pool is None:
             return Prediction(logits, logits.argmax(1))
-        if self.spec.hyperparameters.pool_in_inference == "padded":
-            pool = self.make_codebooks(pool).to_pool()
         return Prediction(logits, *find_nearest(v_ND, pool))
+
+    def score_classes(self, state: State, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
+        v_ND, logits, pool = self._compare(state, x)
+        if pool is None:
+            return ClassScores(logits)
+        own, left_out_NR = get_kind(state.arrays, "own"), None
+        if own is not None and rows_N is not None:
+            rows_R = np.concatenate([np.full(len(pool.classes) - len(own["rows"]), -1), own["rows"]])
+            left_out_NR = rows_N[:, None] == torch.tensor(rows_R, device=x.device)
+        distances_NC, authors_NC = measure_by_class(v_ND, pool, state.data.num_classes, left_out_NR)
+        return ClassScores(-distances_NC.square() / (2 * self.spec.hyperparameters.tau), distances_NC, authors_NC)
+
+    def _compare(self, state: State, x: Tensor) -> tuple[Tensor, Tensor, Pool | None]:
+        """v(x), the classifier's logits, and the pool that answers, the client's own embeddings last; None before there
+        is one."""
+        model, pool = self.get_tested_model(state), self.get_pool(state)
+        v_ND, z_ND = self.embed(model, x)
+        if pool is not None and self.spec.hyperparameters.pool_in_inference == "padded":
+            pool = self.make_codebooks(pool).to_pool()
+        if pool is not None and (own := get_kind(state.arrays, "own")) is not None:
+            pool = pool.add_own(own["classes"], own["embeddings"])
+        return v_ND, model.classify(z_ND), pool
 
     def represent(self, state: State, x: Tensor) -> Tensor:
         return self.embed(self.get_tested_model(state), x)[0]

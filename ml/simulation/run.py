@@ -27,8 +27,9 @@ from ml.clients.batched import explain_unbatchable
 from ml.clients.build import Compute, Federation, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.clients.embedding_snapshot import Snapshot, take_snapshot
+from ml.clients.priors import measure_priors
 from ml.data import forget_sources, get_classes, get_default_input, measure_target, open_once
-from ml.errors import DataError
+from ml.errors import DataError, MlError
 from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array
@@ -163,6 +164,19 @@ class ClientResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorResult:
+    """The answers after the last round, adjusted by `kappa` to each client's own prior (`ml.training.prior`), None for
+    the kappa that each client chooses: means over honest clients of the matched and the global accuracy."""
+
+    kappa: float | None
+    taa: float
+    global_: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kappa": self.kappa, "taa": _to_finite(self.taa), "global": _to_finite(self.global_)}
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationResult:
     """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on; `pretrained` says
     what was taken from the file of that name. `snapshots` are those after the last round, by client, that were asked
@@ -178,6 +192,7 @@ class SimulationResult:
     snapshots: Mapping[int, Snapshot] = field(default_factory=dict)
     liars: tuple[int, ...] = ()
     halted_at: int | None = None
+    priors: tuple[PriorResult, ...] = ()
 
     @property
     def best_taa(self) -> float:
@@ -201,6 +216,7 @@ class SimulationResult:
             "final_taa": _to_finite(self.final_taa),
             "final_global": _to_finite(self.final_global),
             "clients": [asdict(result) for result in self.clients],
+            **({"priors": [result.to_json() for result in self.priors]} if self.priors else {}),
             **({} if self.config.attack is None else {"liars": list(self.liars), "halted_at": self.halted_at}),
         }
 
@@ -256,6 +272,7 @@ def simulate(
                 so_far = {"rounds": [asdict(row) for row in rounds], "digests": digests}
                 saved.save({**so_far, "run": run.to_tree(), "seconds": spent_s + time.perf_counter() - start})
         shown = {k: take_snapshot(clients[run.honest[k]], config.seed) for k in snapshots}
+        priors = _measure_priors([clients[i] for i in run.honest])
         results = [
             _describe(i, client, made) for i, (client, made) in enumerate(zip(clients, run.trained, strict=True))
         ]
@@ -271,6 +288,7 @@ def simulate(
         shown,
         () if liars is None else liars.places,
         halted_at,
+        priors,
     )
 
 
@@ -353,6 +371,18 @@ def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:
     """The mean over the clients that say so; None where none does."""
     known = [metrics[name] for metrics in told if name in metrics]
     return compute_mean(known) if known else None
+
+
+def _measure_priors(honest: Sequence[Client]) -> tuple[PriorResult, ...]:
+    """The answers of the honest over kappa; nothing where the method's answers have no prior."""
+    try:
+        measured = [measure_priors(client) for client in honest]
+    except MlError:
+        return ()
+    return tuple(
+        PriorResult(kappa, compute_mean(row[i][1] for row in measured), compute_mean(row[i][2] for row in measured))
+        for i, (kappa, _, _) in enumerate(measured[0])
+    )
 
 
 def _describe(i: int, client: Client, made: Trained | None) -> ClientResult:

@@ -260,6 +260,11 @@ class MethodSpec(ABC):
         return ()
 
     @property
+    def closing_height(self) -> int | None:
+        """The last height of a run that ends, where contributions carry less than in those before; None without one."""
+        return None
+
+    @property
     def rule_settings(self) -> RuleSettings:
         """The settings of the rules besides contributions."""
         return PLAIN

@@ -7,7 +7,7 @@ its owners sent, Eq. (8). The same with class means is SP-FedCL, with DBSCAN's c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -17,7 +17,7 @@ import numpy as np
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.architectures import has_unit_embedding
-from ml.specs.base import Hyperparameters, choice, count, flag, number
+from ml.specs.base import Hyperparameters, choice, count, flag, number, switch
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
 from ml.specs.task import Task
 from ml.tasks import CLASSIFICATION
@@ -35,6 +35,12 @@ class MpFedClHyperparameters(ModelHyperparameters):
     `pool_in_inference` says whether a prediction looks at those means too. `eval_model` predicts by the averaged model
     or the client's own; `reduction` takes L_R's mean over the batch or its sum. Of classes with fewer than
     `min_class_samples` samples nothing is sent: of one with no more than K, a client sends each sample's own embedding.
+
+    `reembed` makes the pool of the averaged model, which predicts, and not of the clients' own before it was averaged:
+    what is clustered in a round is what the model that the round begins with makes of a client's samples. Then the pool
+    is one round behind, and the last round of a run brings it level: it exchanges prototypes, and nobody trains in it.
+    With `own_samples` the embeddings of so many of a client's own training samples answer beside the pool, and never
+    leave it.
 
     The paper's own values are lr 0.01, momentum 0.5, decay 0.95, one epoch of batches of 32, tau 0.07, and K = 2 for
     MNIST, 4 for Digit-5 and Office-10, 3 for DomainNet; where they are not written out, the defaults are those of all
@@ -55,6 +61,15 @@ class MpFedClHyperparameters(ModelHyperparameters):
     eval_model: str = choice("global", "local")
     reduction: str = choice("mean", "sum")
     min_class_samples: int = count(1)
+    reembed: bool | None = switch()
+    own_samples: int | None = count(None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reembed and self.eval_model == "local":
+            raise SpecError("method.reembed", "expected false with eval_model local: the pool is of the averaged model")
+        if self.own_samples is not None and self.eval_model == "local":
+            raise SpecError("method.own_samples", "expected none with eval_model local: they are of the averaged model")
 
     @property
     def max_prototypes(self) -> int:
@@ -66,6 +81,9 @@ class MpFedClHyperparameters(ModelHyperparameters):
 class MpFedClSpec(ModelSpec):
     """Two voted kinds: `model` as FedAvg's, and `prototypes`: `classes` int64[n] ascending, with repeats, and
     `prototypes` float32[n, D]. The aggregate of the latter has all rows of all clients, and `authors` int64[n] besides.
+
+    With `reembed` the prototypes of the first round are none, and the closing one carries nothing else: its aggregate
+    keeps the model before it.
 
     With `normalize` no row is longer than `MAX_LENGTH`: all train against all rows, and gradients grow with them, so
     that one liar's could leave nobody a model that gives numbers. Without it nothing bounds them. With a robust
@@ -115,8 +133,26 @@ class MpFedClSpec(ModelSpec):
         most = self.task.num_classes * self.hyperparameters.max_prototypes
         return {"model": self._make_schema(), "prototypes": ArraySchema(arrays, {"n": (0, most)})}
 
+    @property
+    def closing_height(self) -> int | None:
+        return self.task.rounds if self.hyperparameters.reembed and self.task.rounds > 1 else None
+
+    def is_closing(self, height: int) -> bool:
+        """Whether prototypes of the averaged model are all that this height exchanges."""
+        return height == self.closing_height
+
+    def schemas(self, height: int) -> Mapping[str, ArraySchema]:
+        return {"prototypes": self._schemas["prototypes"]} if self.is_closing(height) else self._schemas
+
     def rules(self, height: int) -> Mapping[str, str]:
-        return {**super().rules(height), "prototypes": "trimmed_pool" if self.hyperparameters.is_robust else "pool"}
+        pool = {"prototypes": "trimmed_pool" if self.hyperparameters.is_robust else "pool"}
+        return pool if self.is_closing(height) else {**super().rules(height), **pool}
+
+    def get_kept(self, height: int) -> Collection[str]:
+        return ("model",) if self.is_closing(height) else ()
+
+    def get_local_work(self, height: int) -> int:
+        return 0 if self.is_closing(height) else super().get_local_work(height)
 
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
         super().validate_payload(kind, arrays, height)

@@ -34,7 +34,8 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
     if isinstance(spec, StatisticsSpec):  # which stay in every aggregate
         aggregate |= _describe_results(spec.rules_of_statistics, spec.statistics_schemas)
     spans: list[tuple[int, dict[str, Any]]] = []
-    for number in range(1, last + 1):
+    closing = spec.closing_height
+    for number in (*range(1, last + 1), *(() if closing is None else (closing,))):
         payloads = _describe_round(spec, number, aggregate)
         if not spans or spans[-1][1] != payloads:
             spans.append((number, payloads))

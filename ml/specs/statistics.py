@@ -204,6 +204,11 @@ class StatisticsSpec(MethodSpec):
         return (*self.inner.get_kept(self.to_inner(height)), STATISTICS)
 
     @property
+    def closing_height(self) -> int | None:
+        own = self.inner.closing_height
+        return None if own is None else own + self.num_before
+
+    @property
     def sends_changes(self) -> bool:
         return self.inner.sends_changes
 

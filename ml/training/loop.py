@@ -72,6 +72,7 @@ class Stepping:
 
 Then = Callable[[Stepping], Mapping[str, Arrays]]
 Instead = Callable[[Stepping], "Progress"]
+Before = Callable[[], Mapping[str, Arrays]]
 
 
 class Batch(NamedTuple):
@@ -101,7 +102,8 @@ class Prepared:
 
     A method that has to see each step's gradients, or to change them before they are used, gives `on_gradients`, and
     one that has more to train when the steps are made gives `then`, which makes `then_steps` of its own; what that
-    returns are payloads beside those of `finish`. Either trains alone. `instead` makes the phase's steps in place of
+    returns are payloads beside those of `finish`. Either trains alone. `before` makes payloads of the model as the
+    phase begins. `instead` makes the phase's steps in place of
     this module's loop. `metrics` are the phase's besides those of all.
     """
 
@@ -109,6 +111,7 @@ class Prepared:
     by_sample: Tensors = field(default_factory=dict)
     on_gradients: OnGradients | None = None
     by_step: ByStep | None = None
+    before: Before | None = None
     then: Then | None = None
     then_steps: int = 0
     instead: Instead | None = None

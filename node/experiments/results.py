@@ -4,6 +4,7 @@ a figure asks for one, the snapshot of a client lies beside it, named in the JSO
 format, fednode, id, config     which run this is; `config` is what the id is a digest of
 rounds, clients                 series over the method's rounds (means over clients), and each client after the last
 sharing                         the same of the heights before round 1, where the method has some
+priors                          the answers after the last round over kappa, where they have priors
 liars, halted_at                of a run under attack: which clients lied, and the height that was never made, if any
 error                           in place of all these, why the run failed
 snapshot                        the names of the classes, and the SHA-256 of the file of arrays, of client 0
@@ -79,6 +80,14 @@ class ClientRow(_Part):
     num_test: int
 
 
+class PriorRow(_Part):
+    """The answers after the last round at one kappa; None is each client's own."""
+
+    kappa: float | None
+    taa: float
+    global_: float = Field(alias="global")
+
+
 class SnapshotRow(_Part):
     """The facts of a snapshot besides its arrays."""
 
@@ -97,6 +106,7 @@ class Result(_Part):
     sharing: tuple[RoundRow, ...] = ()
     rounds: tuple[RoundRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()
+    priors: tuple[PriorRow, ...] = ()
     liars: tuple[int, ...] = ()
     halted_at: Annotated[int, Field(ge=1)] | None = None
     error: str | None = None

@@ -411,6 +411,7 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
         **({"sharing": rows[: run.sharing_heights]} if run.sharing_heights else {}),
         "rounds": rows[run.sharing_heights :],
         "clients": [asdict(client) for client in result.clients],
+        **({"priors": [row.to_json() for row in result.priors]} if result.priors else {}),
         **({} if config.attack is None else {"liars": result.liars, "halted_at": result.halted_at}),
         **_describe_end(result.seconds, config.device),
     }

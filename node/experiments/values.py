@@ -12,9 +12,10 @@ from itertools import accumulate
 from typing import Literal
 
 from ml.training.metrics import compute_mean, count_rounds_to
+from ml.training.prior import KAPPAS
 from node.experiments.local_work import compute_epochs
 from node.experiments.network import compute_network_seconds
-from node.experiments.results import ClientRow, Result, RoundRow
+from node.experiments.results import ClientRow, PriorRow, Result, RoundRow
 from node.experiments.sections import NetworkSection
 
 Kind = Literal["accuracy", "share", "loss", "number", "rounds", "count", "bytes", "seconds"]
@@ -212,6 +213,29 @@ def _make_timed(label: str, series: str, *, best: bool) -> Value:
     )
 
 
+def _at_prior(kappa: float | None, take: Callable[[PriorRow], float]) -> Compute:
+    return lambda result, limits: next((take(row) for row in result.priors if row.kappa == kappa), None)
+
+
+def _make_priors() -> dict[str, Value]:
+    """`taa_at_prior_0.25` and `global_at_prior_0.25`, and with `_own` at each client's own kappa."""
+    values = {}
+    for kappa in (*KAPPAS, None):
+        name, label = ("own", "its own kappa") if kappa is None else (f"{kappa:g}", f"kappa {kappa:g}")
+        for series, text, take in (("taa", "TAA", _get_taa), ("global", "on all classes", _get_global)):
+            compute = _at_prior(kappa, take)
+            values[f"{series}_at_prior_{name}"] = Value(f"{text} at {label}", "accuracy", "higher", compute, "–")
+    return values
+
+
+def _get_taa(row: PriorRow) -> float:
+    return row.taa
+
+
+def _get_global(row: PriorRow) -> float:
+    return row.global_
+
+
 def _is_halted(result: Result, limits: Limits) -> float | None:
     return float(result.halted_at is not None) if result.is_attacked else None
 
@@ -328,6 +352,7 @@ VALUES: Mapping[str, Value] = {
     "best_taa_at_seconds": _make_timed("best TAA", "taa", best=True),
     "global_at_seconds": _make_timed("on all classes", "global", best=False),
     "best_global_at_seconds": _make_timed("best on all classes", "global", best=True),
+    **_make_priors(),
 }
 
 

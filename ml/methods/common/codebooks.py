@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ml.payload import Array, Arrays
 
+OWN = -1  # the author of a row that a client has not sent
 NOBODY = -100  # the row of a class that a codebook has not: what cross_entropy passes over
 
 
@@ -48,6 +49,14 @@ class Pool:
 
     def to_arrays(self) -> dict[str, Array]:
         return {"classes": self.classes, "prototypes": self.prototypes, "authors": self.authors}
+
+    def add_own(self, classes: Array, embeddings: Array) -> Pool:
+        """Those, and after them rows of a client's own that nobody else has."""
+        return Pool(
+            np.concatenate([self.classes, classes]),
+            np.concatenate([self.prototypes, embeddings]),
+            np.concatenate([self.authors, np.full(len(classes), OWN, np.int64)]),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +137,26 @@ def _compare(logits: Tensor, targets_BS: Tensor, reduction: str) -> Tensor:
     """The cross-entropy of each sample with each codebook, 0 where that has not its class."""
     targets = targets_BS.flatten()
     return F.cross_entropy(logits.view(len(targets), -1), targets, reduction=reduction, ignore_index=NOBODY)
+
+
+def measure_by_class(
+    v_MD: Tensor, pool: Pool, num_classes: int, left_out_MR: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The distance of each sample from the nearest row of each class, [M, C], and whose that is; infinity where there
+    is none but those that are `left_out_MR` of its answer."""
+    prototypes_RD = torch.tensor(pool.prototypes, device=v_MD.device)
+    authors_R = torch.tensor(pool.authors, device=v_MD.device)
+    distances_MR = torch.cdist(v_MD, prototypes_RD, compute_mode="donot_use_mm_for_euclid_dist")
+    if left_out_MR is not None:
+        distances_MR = distances_MR.masked_fill(left_out_MR, torch.inf)
+    distances_MC = torch.full((len(v_MD), num_classes), torch.inf, device=v_MD.device)
+    authors_MC = torch.full(distances_MC.shape, OWN, device=v_MD.device)
+    for class_ in np.unique(pool.classes).tolist():
+        (at,) = np.nonzero(pool.classes == class_)
+        rows = torch.from_numpy(at).to(v_MD.device)
+        distances_MC[:, class_], nearest_M = distances_MR[:, rows].min(1)
+        authors_MC[:, class_] = authors_R[rows][nearest_M]
+    return distances_MC, authors_MC
 
 
 def find_nearest(v_MD: Tensor, pool: Pool) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.errors import AggregationError
+from ml.errors import AggregationError, MlError
 from ml.methods.base import Blobs, Round, State
 from ml.methods.common.contrast import Represent, embed, freeze, represent
 from ml.methods.common.losses import GlobalPrototypes
@@ -25,6 +25,7 @@ from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.sharing import ModelSpec, PrototypeSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction, answer
+from ml.training.prior import ClassScores
 
 AnySpec = TypeVar("AnySpec", bound=MethodSpec)
 AnyModelSpec = TypeVar("AnyModelSpec", bound=ModelSpec)
@@ -48,6 +49,9 @@ class Classifies(Generic[AnySpec]):
 
     def predict(self, state: State, x: Tensor) -> Prediction:
         return answer(state.model(x), self.spec.task.kind)
+
+    def score_classes(self, state: State, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
+        return ClassScores(state.model(x))
 
     def represent(self, state: State, x: Tensor) -> Tensor:
         return state.model.embed(x)
@@ -120,6 +124,13 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
         if "classes" not in state.arrays:
             return None
         return PrototypeRows(state.arrays["classes"], state.arrays["prototypes"])
+
+    def score_classes(self, state: State, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
+        if getattr(self.spec.hyperparameters, "infer", "classifier") == "prototype":
+            raise MlError(
+                f"{self.spec.name}: expected infer classifier, whose logits a prior is added to; got prototype"
+            )
+        return super().score_classes(state, x, rows_N)
 
     def predict_nearest(self, state: State, x: Tensor, *, normalize: bool = False) -> Prediction:
         """The nearest P^i among the client's own classes, as in FedProto's code, with `normalize` at unit length; the
