@@ -156,10 +156,11 @@ class AsyncClient:
         samples: ArrayLike | str | PathLike[str] | Sequence[PathLike[str]],
         *,
         label: str | None = None,
+        prior: float | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
         """As `Client.predict`."""
-        return await self._do(lambda client: client.predict(samples, label=label, timeout_s=timeout_s))
+        return await self._do(lambda client: client.predict(samples, label=label, prior=prior, timeout_s=timeout_s))
 
     async def evaluate(
         self,

@@ -267,6 +267,7 @@ class Client:
         samples: ArrayLike | str | PathLike[str] | Sequence[PathLike[str]],
         *,
         label: str | tuple[str, ...] | None = None,
+        prior: float | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
         """Classifies samples with the node's model: an array of them, or files as `fednode predict` reads them.
@@ -275,14 +276,15 @@ class Client:
             said.labels, said.probabilities     # [N], and [N, K] for K classes
 
         `label` names the column of labels in a table: by default the one that the node's configuration names, or
-        `label`, if the table has it. The node's worker answers when it is free of a round, within
-        `timeout_s`; else NodeUnreachable says so.
+        `label`, if the table has it. With `prior` the answers lean to the shares that classes have among the node's own
+        samples: from 0, as everyone's, to 1, as this site's. The node's worker answers when it is free of a round,
+        within `timeout_s`; else NodeUnreachable says so.
         """
         from fednode.prediction import predict
         from node.admin.asking import Labelled
 
         with self._asking() as admin:
-            return predict(admin, samples, Labelled.fetch(admin, label), timeout_s)
+            return predict(admin, samples, Labelled.fetch(admin, label), timeout_s, prior)
 
     def evaluate(
         self,

@@ -80,16 +80,18 @@ class Predictions:
         return float(np.mean(is_right if is_right.ndim == 1 else is_right.all(1)))
 
 
-def predict(admin: AdminClient, given: Given, labelled: Labelled, timeout_s: float) -> Predictions:
+def predict(
+    admin: AdminClient, given: Given, labelled: Labelled, timeout_s: float, prior: float | None = None
+) -> Predictions:
     """The node's predictions, in as many requests as it takes. Raises NodeError for samples that cannot be read."""
     terms = Terms.fetch(admin)
     top = len(terms.classes)
     paths = _get_paths(given)
     if paths is not None:
-        return _gather([*ask(admin, terms, paths, top, labelled, timeout_s)], terms)
+        return _gather([*ask(admin, terms, paths, top, labelled, timeout_s, prior=prior)], terms)
     try:
         file = _read_array(given, terms)
-        return _gather([*ask_about(admin, terms, [file], top, timeout_s)], terms)
+        return _gather([*ask_about(admin, terms, [file], top, timeout_s, prior=prior)], terms)
     except DataError as error:
         raise NodeError(str(error)) from error
 

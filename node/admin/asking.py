@@ -96,6 +96,7 @@ def ask(
     timeout_s: float,
     *,
     alone: bool = False,
+    prior: float | None = None,
 ) -> Iterator[Answered]:
     """An answer for each sample in files, and in directories that hold one for each class. Raises NodeError for files
     that cannot be read, before anything is asked where that can be seen without reading them."""
@@ -106,19 +107,27 @@ def ask(
         for path, _ in found:
             validate_kind(path)
         files = (_read(path, name, terms, labelled) for path, name in found)
-        yield from ask_about(node, terms, files, top, timeout_s, alone=alone)
+        yield from ask_about(node, terms, files, top, timeout_s, alone=alone, prior=prior)
     except DataError as error:
         raise NodeError(str(error)) from error
 
 
 def ask_about(
-    node: AdminClient, terms: Terms, files: Iterable[InferenceFile], top: int, timeout_s: float, *, alone: bool = False
+    node: AdminClient,
+    terms: Terms,
+    files: Iterable[InferenceFile],
+    top: int,
+    timeout_s: float,
+    *,
+    alone: bool = False,
+    prior: float | None = None,
 ) -> Iterator[Answered]:
     """An answer for each sample in files that have been read."""
     ranked = get_top(top, len(terms.classes))
     max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked, 1 + alone)
     for batch in make_batches(files, terms.input.shape, max_samples):
-        yield from _match(terms, batch, node.predict(encode_batch(batch), ranked, timeout_s, alone=alone))
+        reply = node.predict(encode_batch(batch), ranked, timeout_s, alone=alone, prior=prior)
+        yield from _match(terms, batch, reply)
 
 
 def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) -> InferenceFile:

@@ -138,10 +138,12 @@ class AdminClient:
             finally:
                 events.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
 
-    def predict(self, samples: bytes, top: int, wait_s: float, *, alone: bool = False) -> pb.PredictReply:
+    def predict(
+        self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
+    ) -> pb.PredictReply:
         """The model's predictions for encoded samples, once the node's worker has come to them within `wait_s`; and
-        those of the model trained `alone`, where there is one."""
-        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s, alone=alone)
+        those of the model trained `alone`, where there is one. With `prior` they lean to the classes' shares there."""
+        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s, alone=alone, prior=prior)
         with self._translated(timeout_s := wait_s + CALL_S):
             return self._admin.Predict(request, timeout=timeout_s)
 

@@ -29,8 +29,10 @@ from node.pb import admin_pb2 as pb
 from node.training.learner import Learner
 from node.training.trainer import AnswerRefused, Predicted, Trainer, WorkerDied, WorkerFailed
 
+OWN = -1  # the author of a sample of the node's own, which nobody else has
 WAIT_S = 30.0  # unless the caller says otherwise
 MAX_WAIT_S = 3600.0
+MAX_PRIOR = 100.0  # by which nothing but the most frequent class is answered
 MAX_PREDICTIONS = 8  # in hand at a time: each holds its samples until the worker has come to them
 
 
@@ -67,6 +69,8 @@ class Predictor:
         wait_s = request.wait_s if request.HasField("wait_s") else WAIT_S
         if not 0 < wait_s <= MAX_WAIT_S:  # not a number is neither
             raise InvalidRequest(f"wait_s: expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {wait_s:g}")
+        if request.HasField("prior") and not 0 <= request.prior <= MAX_PRIOR:
+            raise InvalidRequest(f"prior: expected a number from 0 to {MAX_PRIOR:g}, got {request.prior:g}")
         self._check_worker()
         if self._count >= MAX_PREDICTIONS:
             raise TooManyPredictions(f"expected at most {MAX_PREDICTIONS} predictions at a time; ask again")
@@ -104,7 +108,8 @@ class Predictor:
     async def _ask_worker(self, request: pb.PredictRequest, wait_s: float) -> Predicted:
         try:
             async with asyncio.timeout(wait_s):
-                return await self._trainer.predict(request.samples, alone=request.alone)
+                kappa = request.prior if request.HasField("prior") else None
+                return await self._trainer.predict(request.samples, alone=request.alone, kappa=kappa)
         except TimeoutError:
             raise NotInTime(f"not answered within {wait_s:g} s: {self._describe_work()}") from None
         except AnswerRefused as error:
@@ -155,7 +160,7 @@ def _describe_answer(data: bytes, block: Block, judge: State, run: Run, top: int
             said.top.add(**_name(run, other, probabilities[i]))
         if "distances" in answer:
             said.distance = float(answer["distances"][i])
-        if "authors" in answer:
+        if "authors" in answer and answer["authors"][i] != OWN:
             _name_nearest(said, int(answer["authors"][i]), block, judge)
         yield said
 

@@ -27,6 +27,16 @@ def register(app: typer.Typer) -> None:
 def predict(
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT", help="An .npz, a .csv or image files.")],
     top: Annotated[int, typer.Option("--top", metavar="K", min=1, help="How many classes to show of each.")] = 3,
+    prior: Annotated[
+        float | None,
+        typer.Option(
+            "--prior",
+            metavar="KAPPA",
+            min=0,
+            max=100,
+            help="Lean to the classes this site has: 0 not at all, 1 as often as it has them.",
+        ),
+    ] = None,
     label: LabelOption = None,
     timeout_s: Annotated[
         float,
@@ -47,10 +57,13 @@ def predict(
     for each target, in the target's own unit. Labels or targets in several columns are those that the run calls so,
     or that --label names, each time one.
 
+    With --prior the answers lean to the shares that classes have among the node's own training samples: from 0, as
+    everyone's, to 1, as this site's and beyond. Nothing is trained again, and the shares stay here.
+
     A sample is named by its file, and by its place in the archive or its line in the table. PROBABILITY is the
     classifier's. Where a method's prototypes answer, DISTANCE is that of the nearest, and NEAREST the member it is of.
 
-    Examples: fednode predict scan1.png scan2.png --config node0.yaml, or fednode predict test.npz --top 5 --json
+    Examples: fednode predict scan1.png scan2.png --config node0.yaml, or fednode predict test.npz --prior 0.25 --json
     """
     from node.admin.asking import Labelled, Terms, ask
     from node.cli.output import print_json, print_table
@@ -59,7 +72,7 @@ def predict(
     try:
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
-            answers = list(ask(node, Terms.fetch(node), inputs, top, labelled, timeout_s))
+            answers = list(ask(node, Terms.fetch(node), inputs, top, labelled, timeout_s, prior=prior))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if as_json:

@@ -927,16 +927,18 @@ class Event(_message.Message):
     def __init__(self, cursor: _Optional[str] = ..., time: _Optional[str] = ..., kind: _Optional[str] = ..., data: _Optional[str] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("samples", "top", "wait_s", "alone")
+    __slots__ = ("samples", "top", "wait_s", "alone", "prior")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    PRIOR_FIELD_NUMBER: _ClassVar[int]
     samples: bytes
     top: int
     wait_s: float
     alone: bool
-    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ...) -> None: ...
+    prior: float
+    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ..., prior: _Optional[float] = ...) -> None: ...
 
 class PredictReply(_message.Message):
     __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone")

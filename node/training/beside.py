@@ -13,7 +13,7 @@ from ml.errors import MlError, Stopped
 from ml.measures.alone import TrainedAlone
 from ml.payload import Arrays
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, read_checkpoint
-from node.training.trainer import Answer
+from node.training.trainer import AnswerAlone
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Beside:
     """Of one worker. A round is kept once it is whole; what was done of the next is done again after a restart."""
 
     def __init__(
-        self, alone: TrainingAlone, run_dir: Path, before_dir: Path | None, answer: Answer | None = None
+        self, alone: TrainingAlone, run_dir: Path, before_dir: Path | None, answer: AnswerAlone | None = None
     ) -> None:
         self._alone = alone
         self._answer = answer

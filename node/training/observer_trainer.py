@@ -61,7 +61,7 @@ class ObserverTrainer:
     async def measure(self) -> Measured:
         return Measured()
 
-    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
         raise WorkerFailed("an observer has no model")
 
     async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:

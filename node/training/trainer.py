@@ -190,9 +190,9 @@ class Trainer(Protocol):
         over; nothing where this trainer has not lived through that. Raises as `predict`."""
         ...
 
-    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
         """Classifies the array `x` of these canonical bytes, if asked by the model trained `alone` too, and leaves the
-        client as it is.
+        client as it is. With `kappa` the answer leans to the client's own prior (`ml.training.prior`).
 
         It waits for the end of the call under way, and holds the next one up by no more than itself: of several
         predictions, `train` or `apply` waits for one. Raises AnswerRefused, WorkerDied and WorkerFailed.
@@ -270,7 +270,9 @@ class Client(Protocol):
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 
 
-Answer = Callable[[Samples, Callable[[], bool]], Arrays]  # `ml.clients.inference`, of samples and of whether to stop
+# `ml.clients.inference`, of samples and of whether to stop; of the client itself also at what kappa
+AnswerAlone = Callable[[Samples, Callable[[], bool]], Arrays]
+Answer = Callable[[Samples, Callable[[], bool], float | None], Arrays]
 
 
 def get_info(client: Client, device: str, precision: str = "fp32", resumed: Checkpoint | None = None) -> TrainerInfo:
@@ -410,11 +412,11 @@ class InlineTrainer:
     async def measure(self) -> Measured:
         return Measured(self._measure())
 
-    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
         if self._answer is None:
             raise AnswerRefused("expected a client that can be asked, got one that only trains")
         try:
-            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False)
+            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False, kappa)
         except MlError as error:
             raise AnswerRefused(str(error)) from error
         return Predicted(encode_arrays(answer), self._applied_round, self._run)

@@ -11,7 +11,7 @@ any other call, and begins anew behind it. What passes, all JSON but for what is
                        {call: "train", number, round, num_iterations, beacon, me, offers, gone, files} [blobs]
                        {call: "apply", number, round, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
                        {call: "pass_over", number, round}
-                       {call: "predict", number, alone} [samples]
+                       {call: "predict", number, alone, kappa} [samples]
                        {call: "score", number, round} [aggregates by place]
                        {call: "cancel", number}    {call: "abandon", number}
     from the worker    {number, saved, result} [payloads, or answers]  {number, saved, failed: why, spoiled}
@@ -175,9 +175,10 @@ class WorkerProcess:
             None if alone is None else TrainedAlone.from_mapping(alone),
         )
 
-    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+        header = {"call": "predict", "alone": alone, "kappa": kappa}
         async with self._predicting:
-            reply = await self._request(Call({"call": "predict", "alone": alone}, {"samples": samples}))
+            reply = await self._request(Call(header, {"samples": samples}))
         result = reply.header["result"]
         told = None if result["alone"] is None else TrainedAlone.from_mapping(result["alone"])
         said = reply.attachments.get("alone")

@@ -41,7 +41,7 @@ from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, f
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
 from node.training.progress import ProgressMeter
-from node.training.trainer import Answer, Client, apply_to, get_info, score_with, train_with
+from node.training.trainer import Answer, AnswerAlone, Client, apply_to, get_info, score_with, train_with
 from node.training.worker_config import TERMS
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Built(NamedTuple):
     device: str
     precision: str = "fp32"
     alone: TrainingAlone | None = None
-    answer_alone: Answer | None = None
+    answer_alone: AnswerAlone | None = None
 
 
 BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
@@ -196,11 +196,11 @@ class Session:
         }
 
     def predict(
-        self, samples: bytes, alone: bool, should_stop: Callable[[], bool]
+        self, samples: bytes, alone: bool, kappa: float | None, should_stop: Callable[[], bool]
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
         x = decode_arrays(samples, len(samples))["x"]
-        attachments = {"answer": encode_arrays(self._answer(x, should_stop))}
+        attachments = {"answer": encode_arrays(self._answer(x, should_stop, kappa))}
         told = None
         if alone and self.beside is not None:
             told, answer = self.beside.answer(x, should_stop)
@@ -351,7 +351,9 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
             case "score":
                 result = session.score(frame.header["round"], frame.attachments, should_stop)
             case _:
-                result, attachments = session.predict(frame.attachments["samples"], frame.header["alone"], should_stop)
+                asked = frame.header
+                samples = frame.attachments["samples"]
+                result, attachments = session.predict(samples, asked["alone"], asked["kappa"], should_stop)
     except Abandoned:
         answer: Mapping[str, Any] = {"abandoned": True}
     except Stopped:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -49,6 +50,7 @@ class Telling(ScriptedTrainer):
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed, 0.001)
         self.counts: list[int] = []
+        self.kappas: list[float | None] = []
         self.authors: list[int] | None = None
         self.error: Exception | None = None
         self.alone: TrainedAlone | None = None
@@ -56,12 +58,13 @@ class Telling(ScriptedTrainer):
         self.is_let = asyncio.Event()
         self.is_let.set()
 
-    async def predict(self, samples: bytes, *, alone: bool = False) -> Predicted:
+    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
         await self.is_let.wait()
         if self.error is not None:
             raise self.error
         x = payload.decode_arrays(samples, len(samples))["x"]
         self.counts.append(len(x))
+        self.kappas.append(kappa)
         labels = x[:, 0, 0, 0].astype(np.int64)
         probabilities = np.full((len(x), NUM_CLASSES), 0.05, np.float32)
         probabilities[np.arange(len(x)), labels] = 0.55
@@ -94,6 +97,10 @@ def encode(*labels: int) -> bytes:
 
 def ask(samples: bytes, top: int = 3, wait_s: float = PATIENCE_S) -> Callable[[AdminClient], pb.PredictReply]:
     return lambda node: node.predict(samples, top, wait_s)
+
+
+def _predict_at(prior: float | None, node: AdminClient) -> pb.PredictReply:
+    return node.predict(encode(1), 3, PATIENCE_S, prior=prior)
 
 
 async def get_code(one: Running, request: pb.PredictRequest) -> grpc.StatusCode:
@@ -217,6 +224,29 @@ async def test_a_worker_that_is_away_is_asked_again_and_one_that_is_gone_is_not(
         assert service is not None
         await one.net.wait_for(lambda: service.learner.failure is not None, "the worker to be given up")
         assert await get_code(one, request) is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_a_prior_reaches_the_worker_as_it_was_given_or_not_at_all(tmp_path: Path) -> None:
+    trainer = Telling()
+    async with running(tmp_path, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for_height(1)
+        for prior in (None, 0.0, 0.25, 100.0):
+            await one.ask(partial(_predict_at, prior))
+        for prior in (-0.1, 100.5, float("nan"), float("inf")):
+            request = pb.PredictRequest(samples=encode(1), prior=prior)
+            assert await get_code(one, request) is grpc.StatusCode.INVALID_ARGUMENT
+        assert trainer.kappas == [None, 0.0, 0.25, 100.0]
+
+
+async def test_what_is_nearest_to_a_sample_of_the_nodes_own_is_no_members(tmp_path: Path) -> None:
+    trainer = Telling()
+    async with running(tmp_path, rounds=2, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for(lambda: 2 in trainer.applied, "round 2 to be applied")
+        trainer.authors = [predictor.OWN, 0]
+        first, second = (await one.ask(ask(encode(7, 3)))).predictions
+        assert not first.HasField("nearest")
+        assert second.HasField("nearest")
+        assert first.distance == second.distance == 1.5
 
 
 async def test_who_only_observes_has_no_model(tmp_path: Path) -> None:
