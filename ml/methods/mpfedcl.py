@@ -13,18 +13,18 @@ is SP-FedCL; with `dbscan` DP-FedCL, where K of Eq. (10) is the most clusters th
 Eqs. (9) and (10), are `ml.methods.common.codebooks`.
 
 Where we deviate, or decide: the positives of Eq. (11) are the sample's own class, those "distinct from y" would drive
-it away from that (M1), and y is in the denominator (M7); L_R is the batch's mean, `reduction: sum` its sum (M2). v is
-the last hidden layer, 256 wide in the paper's networks, as table II counts it, and `embed: encoder` the layer before
-(M3); it has unit length, or tau 0.07 would saturate the softmax: the model gives it that, or else it is given here,
-where the classifier still sees the embedding as it is, so that weight 0 is FedAvg (M4). The learning rate decays by the
-round, `decay_unit: step` is the letter (M5). Of a class with fewer than K centroids all slots of a client's codebooks
-are padded, while what it sent stays in the pool; `padding: false` pads nothing (M6). The averaged model is tested with
-the pool, `eval_model: local` tests the client's own, which is not what it goes on from (M8): all train the average, as
-algorithm 1 has it (M9). The pool is of the clients' models before they were averaged, as in the paper: then prototypes
-of one model answer for another. `reembed` is ours: each round's prototypes are of the averaged model that it begins
-with, by one more forward pass, and the last round of a run exchanges them alone. So is `own_samples`: a client's own
-embeddings by the averaged model, which it keeps, answer beside the pool, as the local memory of kNN-Per does (Marfoq et
-al., *Personalized Federated Learning through Local Memorization*, 2022).
+it away from that (M1, `positives: letter`), and y is in the denominator (M7); L_R is the batch's mean, `reduction: sum`
+its sum (M2). v is the last hidden layer, 256 wide in the paper's networks, as table II counts it, and `embed: encoder`
+the layer before (M3); it has unit length, or tau 0.07 would saturate the softmax: the model gives it that, or else it
+is given here, where the classifier still sees the embedding as it is, so that weight 0 is FedAvg (M4). The learning
+rate decays by the round, `decay_unit: step` is the letter (M5). Of a class with fewer than K centroids all slots of a
+client's codebooks are padded, while what it sent stays in the pool; `padding: false` pads nothing (M6). The averaged
+model is tested with the pool, `eval_model: local` tests the client's own, which is not what it goes on from (M8): all
+train the average, as algorithm 1 has it (M9). The pool is of the clients' models before they were averaged, as in the
+paper: then prototypes of one model answer for another. `reembed` is ours: each round's prototypes are of the averaged
+model that it begins with, by one more forward pass, and the last round of a run exchanges them alone. So is
+`own_samples`: a client's own embeddings by the averaged model, which it keeps, answer beside the pool, as the local
+memory of kNN-Per does (Marfoq et al., *Personalized Federated Learning through Local Memorization*, 2022).
 
 The paper's own values are lr 0.01, momentum 0.5, decay 0.95, 1 epoch of batches of 32, tau 0.07, and K = 2 for MNIST, 4
 for Digit-5 and Office-10, 3 for DomainNet; the defaults are those of all methods, so that they are compared at the same
@@ -84,7 +84,8 @@ class MpFedCl(SharesModel[MpFedClSpec]):
             return compute_cross_entropy(model, batch, context)
         hyper = self.spec.hyperparameters
         v_BD, z_BD = self.embed(model, batch.x)
-        contrast = compute_contrastive_loss(v_BD, batch.y, context, hyper.reduction)
+        is_letter = hyper.positives == "letter"
+        contrast = compute_contrastive_loss(v_BD, batch.y, context, hyper.reduction, is_letter=is_letter)
         return torch.add(model.criterion(model.classify(z_BD), batch.y), contrast, alpha=hyper.weight)  # Eq. (12)
 
     def embed(self, model: Model, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ import numpy as np
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.architectures import has_unit_embedding
-from ml.specs.base import Hyperparameters, choice, count, flag, number, switch
+from ml.specs.base import Hyperparameters, choice, count, flag, number, option, switch
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
 from ml.specs.task import Task
 from ml.tasks import CLASSIFICATION
@@ -33,7 +33,8 @@ class MpFedClHyperparameters(ModelHyperparameters):
     than `max_clusters` the largest). `embed` is what is clustered, the embedding or the layer before it, of unit length
     with `normalize`. `padding` puts a class's mean into the codebooks of those who sent fewer than K of it, Eq. (10);
     `pool_in_inference` says whether a prediction looks at those means too. `eval_model` predicts by the averaged model
-    or the client's own; `reduction` takes L_R's mean over the batch or its sum. Of classes with fewer than
+    or the client's own; `reduction` takes L_R's mean over the batch or its sum. `positives` of Eq. (11) are the
+    sample's own class, or to the letter all others, which drives a sample away from its own. Of classes with fewer than
     `min_class_samples` samples nothing is sent: of one with no more than K, a client sends each sample's own embedding.
 
     `reembed` makes the pool of the averaged model, which predicts, and not of the clients' own before it was averaged:
@@ -60,12 +61,15 @@ class MpFedClHyperparameters(ModelHyperparameters):
     pool_in_inference: str = choice("centroids", "padded")
     eval_model: str = choice("global", "local")
     reduction: str = choice("mean", "sum")
+    positives: str | None = option("own", "letter")
     min_class_samples: int = count(1)
     reembed: bool | None = switch()
     own_samples: int | None = count(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.positives == "letter" and not self.padding:
+            raise SpecError("method.positives", "expected own without padding: a codebook may lack all other classes")
         if self.reembed and self.eval_model == "local":
             raise SpecError("method.reembed", "expected false with eval_model local: the pool is of the averaged model")
         if self.own_samples is not None and self.eval_model == "local":

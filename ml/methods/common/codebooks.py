@@ -120,13 +120,16 @@ class Codebooks:
 
 
 def compute_contrastive_loss(
-    v_BD: Tensor, y_B: Tensor, context: Mapping[str, Tensor], reduction: str = "mean"
+    v_BD: Tensor, y_B: Tensor, context: Mapping[str, Tensor], reduction: str = "mean", *, is_letter: bool = False
 ) -> Tensor:
-    """L_R, a scalar: Eq. (11') in the mean over the batch, or its sum. `context` is `Codebooks.to_tensors`'."""
+    """L_R, a scalar: Eq. (11') in the mean over the batch, or its sum. `context` is `Codebooks.to_tensors`'. To the
+    letter, Eq. (11)'s positives are the classes other than the sample's, alike; codebooks are padded then."""
     targets_BS = context["targets"][y_B]
     divisor, num_codebooks = len(y_B) if reduction == "mean" else 1, targets_BS.shape[1]
     with torch.autocast(v_BD.device.type, enabled=False):  # it would round what prototypes are compared by
         logits = v_BD.float() @ context["keys"]
+        if is_letter:
+            return _compare_with_others(logits, targets_BS) / (divisor * num_codebooks)
         if "bias" not in context:
             return _compare(logits, targets_BS, "sum") / (divisor * num_codebooks)
         losses_BS = _compare(logits + context["bias"], targets_BS, "none").view_as(targets_BS)
@@ -137,6 +140,16 @@ def _compare(logits: Tensor, targets_BS: Tensor, reduction: str) -> Tensor:
     """The cross-entropy of each sample with each codebook, 0 where that has not its class."""
     targets = targets_BS.flatten()
     return F.cross_entropy(logits.view(len(targets), -1), targets, reduction=reduction, ignore_index=NOBODY)
+
+
+def _compare_with_others(logits: Tensor, targets_BS: Tensor) -> Tensor:
+    """The sum over samples and codebooks of the mean cross-entropy with the classes that are not the sample's."""
+    logits_BSH = logits.view(*targets_BS.shape, -1)
+    num_others = logits_BSH.shape[2] - 1
+    is_held_BS = targets_BS != NOBODY
+    own_BS = logits_BSH.gather(2, targets_BS.clamp(min=0)[..., None])[..., 0]
+    others_BS = (logits_BSH.sum(2) - own_BS) / max(num_others, 1)
+    return ((logits_BSH.logsumexp(2) - others_BS) * is_held_BS).sum() * min(num_others, 1)
 
 
 def measure_by_class(

@@ -54,9 +54,11 @@ def compute_loss(
     tau: float = 0.07,
     num_classes: int = 2,
     reduction: str = "mean",
+    is_letter: bool = False,
 ) -> float:
     context = codebooks.to_tensors(num_classes, tau, CPU)
-    return compute_contrastive_loss(v, torch.tensor([1] if y is None else y), context, reduction).item()
+    y_B = torch.tensor([1] if y is None else y)
+    return compute_contrastive_loss(v, y_B, context, reduction, is_letter=is_letter).item()
 
 
 def compute_plainly(codebooks: list[dict[int, list[float]]], v: list[float], y: int, tau: float) -> float:
@@ -147,6 +149,22 @@ def test_the_loss_draws_a_sample_to_its_own_class() -> None:
     compute_contrastive_loss(v_BD, torch.tensor([1]), context).backward()  # type: ignore[no-untyped-call]
     assert v_BD.grad is not None
     assert v_BD.grad[0, 1] < 0 < v_BD.grad[0, 0]  # a step down goes towards [0,1] and [0.6,0.8]
+
+
+def test_to_the_letter_the_other_classes_are_the_positives() -> None:
+    pool_ = make_pool([(0, [1, 0]), (1, [0, 1]), (2, [-1, 0])], [(0, [0.8, 0.6]), (1, [0.6, 0.8]), (2, [0, -1])])
+    codebooks, v, tau = Codebooks.from_pool(pool_, 1), [0.6, 0.8], 0.5
+    for y in (0, 1, 2):
+        terms = []
+        for codebook in read(codebooks):
+            exponentials = {a: math.exp(float(np.dot(v, u)) / tau) for a, u in codebook.items()}
+            others = [math.log(value / sum(exponentials.values())) for a, value in exponentials.items() if a != y]
+            terms.append(-sum(others) / len(others))
+        given = compute_loss(codebooks, torch.tensor([v]), [y], tau=tau, num_classes=4, is_letter=True)
+        assert given == pytest.approx(sum(terms) / len(terms), rel=1e-5)
+    assert compute_loss(codebooks, torch.tensor([v]), [3], tau=tau, num_classes=4, is_letter=True) == 0
+    alone = Codebooks.from_pool(make_pool([(1, [0, 1])]), 1)
+    assert compute_loss(alone, torch.tensor([v]), [1], tau=tau, is_letter=True) == 0
 
 
 def test_a_batch_counts_in_the_mean_or_in_the_sum() -> None:

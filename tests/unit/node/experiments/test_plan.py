@@ -441,7 +441,7 @@ READY_POINTS = {
     "mpfedcl-table7-digits": 6 * 2 * 3,
     "mpfedcl-table8": 4 * 5 * 3,
     "mpfedcl-table8-digits": 5 * 2 * 3,
-    "mpfedcl-ablation-digits": 10 * 2 * 3,
+    "mpfedcl-ablation-digits": 11 * 2 * 3,
     "mpfedcl-prior-digits": 5 * 9,
     "uapdfl-table1": 3 * 3 * 7 * 3,
     "uapdfl-table1-digits": 8 * 3,
