@@ -1,14 +1,20 @@
 """Work on the machines of a Ray cluster, with the events that a pool of processes has.
 
-Each piece is a task. Ray does one that was lost with its machine again on another; so a piece may be done twice, and
-its outcome comes once. Each machine needs this version of fednode, and data at the same paths.
+A worker is an actor, which does one piece after another; there are as many as the machines that are alive have room
+for. Whether they are alive is Ray's to know, and what follows is done here: what a lost machine, or one that hangs, was
+at work on goes to another. So a piece may be done twice, and its outcome comes once. Each machine needs this version
+of fednode, and data at the same paths.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +23,8 @@ from node.experiments.pool import Advanced, Died, Event, Finished, Pieces, Work
 
 LOCAL = "ray"  # a cluster of this machine's own, or the one that RAY_ADDRESS names
 POLL_S = 0.3
-RETRIES = 5  # of a piece whose machine was lost
+LOOK_S = 2.0  # between two looks at which machines there are
+RETRIES = 2  # of a piece whose worker was lost
 
 
 def work_through_ray(
@@ -36,34 +43,155 @@ def work_through_ray(
     """
     ray = _import_ray()
     with _connected(ray, address):
-        inbox = _start_inbox(ray)
-        task = ray.remote(_do).options(num_cpus=1, num_gpus=gpu_share, max_retries=RETRIES)
-        running: dict[Any, int] = {}
+        crew = _Crew(ray, work, jobs, gpu_share)
         try:
             while not should_stop():
-                while (jobs is None or len(running) < jobs) and (taken := pieces.take()) is not None:
-                    index, piece = taken
-                    running[task.remote(work, piece, index, inbox)] = index
+                crew.set_to_work(pieces)
                 yield from pieces.list_news()
-                if not running and not pieces.may_come():
+                if crew.is_done and not pieces.may_come():
                     return
-                ready, _ = ray.wait(list(running), num_returns=max(len(running), 1), timeout=POLL_S)
-                for index, news in _empty(ray, inbox):
-                    yield Advanced(index, news)
-                for done in ready:
-                    yield _get_event(ray, done, running.pop(done))
+                yield from crew.listen()
         finally:
-            for left in running:
-                ray.cancel(left, force=True)
+            crew.dismiss()
 
 
-def _do(work: Work, piece: Any, index: int, inbox: Any) -> Any:
-    """The task, on some machine."""
-    return work(piece, lambda news: inbox.add.remote(index, news))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """A piece, and the actor that is at work on it, or waits for room; `where` will be its machine's id."""
+
+    worker: Any
+    where: Any
+    index: int
+    piece: Any
+    tries: int
+
+
+class _Crew:
+    """The workers of one sweep, and the pieces to be done again."""
+
+    def __init__(self, ray: Any, work: Work, jobs: int | None, gpu_share: float) -> None:
+        self._ray = ray
+        self._work = work
+        self._jobs = jobs
+        self._gpu_share = gpu_share
+        self._again: deque[tuple[int, Any, int]] = deque()
+        self._busy: dict[Any, _Job] = {}  # by the outcome that is to come
+        self._idle: list[tuple[Any, Any]] = []
+        self._inbox = _start_inbox(ray)
+        self._alive: dict[str, int] = {}  # how many workers each machine has room for
+        self._looked_s = -LOOK_S
+        self._is_one_gone = False  # of the machines, since busy workers were last looked at
+
+    @property
+    def is_done(self) -> bool:
+        return not self._busy and not self._again
+
+    def set_to_work(self, pieces: Pieces) -> None:
+        """As many as there is room for, and one more where there is none, for which a cluster may grow."""
+        self._look()
+        room = max(1, sum(self._alive.values()))
+        while len(self._busy) < min(room, self._jobs or room):
+            if self._again:
+                index, piece, tries = self._again.popleft()
+            elif (taken := pieces.take()) is not None:
+                (index, piece), tries = taken, 0
+            else:
+                break
+            worker, where = self._idle.pop() if self._idle else self._hire()
+            outcome = worker.do.remote(self._work, piece, index, self._inbox)
+            self._busy[outcome] = _Job(worker, where, index, piece, tries)
+        while self._idle:  # another may wait for the room that it takes
+            self._kill(self._idle.pop()[0])
+
+    def listen(self) -> Iterator[Event]:
+        """What has come within a moment."""
+        if not self._busy:
+            time.sleep(POLL_S)
+            return
+        ready, _ = self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=POLL_S)
+        for index, news in _empty(self._ray, self._inbox):
+            yield Advanced(index, news)
+        for outcome in ready:
+            yield from self._take(outcome)
+        for outcome, job in list(self._busy.items()) if self._is_one_gone else ():
+            if (machine := self._find_machine(job)) is not None and machine not in self._alive:
+                del self._busy[outcome]
+                yield from self._lose(job, "its machine was lost")
+        self._is_one_gone = False
+
+    def dismiss(self) -> None:
+        for worker in (*(worker for worker, _ in self._idle), *(job.worker for job in self._busy.values())):
+            self._kill(worker)
+
+    def _take(self, outcome: Any) -> Iterator[Event]:
+        job, errors = self._busy.pop(outcome), self._ray.exceptions
+        try:
+            yield Finished(job.index, self._ray.get(outcome))
+        except errors.RayTaskError as error:
+            yield Died(job.index, str(error.cause))
+        except errors.RayError as error:
+            yield from self._lose(job, str(error).strip().partition("\n")[0])
+            return
+        self._idle.append((job.worker, job.where))
+
+    def _lose(self, job: _Job, why: str) -> Iterator[Event]:
+        """The piece goes to another worker, unless it has brought down too many."""
+        self._kill(job.worker)
+        if job.tries >= RETRIES:
+            yield Died(job.index, f"{why} ({1 + job.tries} times)")
+        else:
+            self._again.append((job.index, job.piece, job.tries + 1))
+
+    def _look(self) -> None:
+        """Which machines there are, and that idle workers are on one of them."""
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = time.monotonic()
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        before = self._alive.keys()
+        self._alive = {node["NodeID"]: self._count_room(node["Resources"]) for node in nodes}
+        self._is_one_gone |= not before <= self._alive.keys()
+        self._idle = [(worker, where) for worker, where in self._idle if self._read(where) in self._alive]
+
+    def _count_room(self, resources: dict[str, float]) -> int:
+        cores = int(resources.get("CPU", 0))
+        return min(cores, int(resources.get("GPU", 0) / self._gpu_share + 1e-6)) if self._gpu_share else cores
+
+    def _hire(self) -> tuple[Any, Any]:
+        worker = self._ray.remote(_Worker).options(num_cpus=1, num_gpus=self._gpu_share, max_restarts=0).remote()
+        return worker, worker.find_machine.remote()
+
+    def _find_machine(self, job: _Job) -> str | None:
+        """None while the worker is not there yet."""
+        ready, _ = self._ray.wait([job.where], timeout=0)
+        return self._read(job.where) if ready else None
+
+    def _read(self, where: Any) -> str | None:
+        try:
+            machine: str = self._ray.get(where, timeout=POLL_S)
+        except self._ray.exceptions.RayError:
+            return None
+        return machine
+
+    def _kill(self, worker: Any) -> None:
+        with suppress(self._ray.exceptions.RayError, ValueError):  # it may be gone, or its machine
+            self._ray.kill(worker)
+
+
+class _Worker:
+    """The actor that does pieces, on some machine."""
+
+    def find_machine(self) -> str:
+        ray = import_module("ray")
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
+
+    def do(self, work: Work, piece: Any, index: int, inbox: Any) -> Any:
+        return work(piece, lambda news: inbox.add.remote(index, news))
 
 
 class _Inbox:
-    """The actor that tasks tell how far they have come."""
+    """The actor that workers tell how far they have come."""
 
     def __init__(self) -> None:
         self._news: list[tuple[int, Any]] = []
@@ -92,15 +220,6 @@ def _empty(ray: Any, inbox: Any) -> list[tuple[int, Any]]:
     return news
 
 
-def _get_event(ray: Any, done: Any, index: int) -> Event:
-    try:
-        return Finished(index, ray.get(done))
-    except ray.exceptions.RayTaskError as error:
-        return Died(index, str(error.cause))
-    except ray.exceptions.RayError as error:
-        return Died(index, f"Ray gave it up: {str(error).strip().partition(chr(10))[0]}")
-
-
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read as it is imported: nothing is told to anybody
     try:
@@ -112,11 +231,15 @@ def _import_ray() -> Any:
 @contextmanager
 def _connected(ray: Any, address: str) -> Iterator[None]:
     """Until then a part of the cluster, whose logs stay where they are."""
-    options: dict[str, Any] = {} if address == LOCAL else {"address": address}
-    if address == LOCAL and "RAY_ADDRESS" not in os.environ:
-        options = {"include_dashboard": False}
+    options: dict[str, Any] = {"address": address}
+    if address == LOCAL:  # never a cluster that happens to run here, or once did
+        named = os.environ.get("RAY_ADDRESS")
+        options = {"address": named} if named else {"address": "local", "include_dashboard": False}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         ray.init(**options, log_to_driver=False, logging_level="ERROR")
+        for number, handler in handlers.items():  # Ray puts its own in their place, by which SIGTERM ends the process
+            signal.signal(number, handler)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise NodeError(f"--on {address}: no Ray cluster there: {str(error).partition(chr(10))[0]}") from error
     try:
