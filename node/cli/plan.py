@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
+from node.cli.plan_bound import measure_bound, show_bound
 from node.cli.target import DataDir, NodeConfigFile, Socket
 from node.errors import NodeError
 
 if TYPE_CHECKING:
     from ml.budget import Plan
+    from node.cli.plan_bound import Bound
 
 BATCH = 32  # DFPL's
 UNITS_HZ = {"hz": 1.0, "": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
@@ -95,6 +97,13 @@ def show(
             "--frequency", metavar="F", parser=parse_frequency, help="Cycles of a processor a second, as in 2.5GHz."
         ),
     ] = None,
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound",
+            help="Also measure, on the samples of --config, which lambda and learning rate theory allows (dfpl).",
+        ),
+    ] = False,
     socket: Socket = None,
     config: NodeConfigFile = None,
     data_dir: DataDir = None,
@@ -105,6 +114,8 @@ def show(
 
     Example: fednode plan --budget 100s --rounds 20 --config node.yaml
     """
+    if bound and config is None:
+        raise typer.BadParameter("expected --config beside --bound: whose samples it is measured on")
     _check_given(
         {"--cycles": cycles},
         {"--hash-cycles": hash_cycles, "--difficulty": difficulty, "--clients": clients},
@@ -120,12 +131,18 @@ def show(
     else:
         facts = _measure(alpha_s, beta_s, socket, config, data_dir)
     plans = _compute_plans(facts, budget_s, rounds)
+    theory = measure_bound(config) if bound and config is not None else None
     if as_json:
-        _print_plans(facts, budget_s, plans)
-    elif rounds is not None:
+        _print_plans(facts, budget_s, plans, theory)
+        return
+    if rounds is not None:
         _show_one(facts, rounds, plans[rounds])
     else:
         _show_table(facts, budget_s, plans)
+    if theory is not None:
+        if facts.unit != "iteration":
+            raise NodeError("--bound: expected local iterations, got epochs")
+        show_bound(theory, [(number, plan.local_iterations) for number, plan in plans.items()])
 
 
 def _check_given(
@@ -222,9 +239,15 @@ def _choose_rounds(most: int, usual: int) -> list[int]:
     return sorted(spread | ({usual} if 1 <= usual <= most else set()))
 
 
-def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan]) -> None:
+def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan], theory: Bound | None) -> None:
     """As JSON."""
     from node.cli.output import print_json
+
+    def describe_limits(iterations: int) -> dict[str, float]:
+        if theory is None:
+            return {}
+        names = ("lambda_below", "lr_below", "lr_below_without_lambda")
+        return dict(zip(names, theory.compute_limits(iterations), strict=True))
 
     print_json(
         {
@@ -238,9 +261,11 @@ def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan]) -> N
                     "local_iterations": plan.local_iterations,
                     "available_s": plan.available_s,
                     "used_s": plan.used_s,
+                    **describe_limits(plan.local_iterations),
                 }
                 for rounds, plan in plans.items()
             ],
+            **({} if theory is None else {"bound": theory.to_json()}),
         }
     )
 

@@ -184,3 +184,36 @@ def test_a_node_that_has_measured_nothing_says_what_it_needs(capsys: Captured, t
     code, _, err = run(capsys, "--budget", "10s")
     assert code == 4
     assert "--socket" in err
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of two nodes that would train dfpl."""
+    directory = tmp_path_factory.mktemp("net") / "cluster"
+    assert main(["testnet", "-n", "2", "-o", str(directory), "--set", "lambda=1"]) == 0
+    return directory
+
+
+def test_a_bound_is_measured_on_the_nodes_own_samples(network: Path, capsys: Captured) -> None:
+    given = ("--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", network / "node0.yaml")
+    shown = run_json(capsys, *given, "--rounds", 5)
+    bound, (plan,) = shown["bound"], shown["plans"]
+    assert (bound["lambda"], bound["lr"], len(bound["squares"])) == (1.0, 0.1, 4)
+    square = sum(bound["squares"]) / 4
+    assert plan["lambda_below"] == pytest.approx(square / (bound["l2"] * 16 * bound["g"]))  # E is 16
+    assert plan["lr_below_without_lambda"] == pytest.approx(2 * square / (bound["l1"] * (square + bound["sigma"] ** 2)))
+    assert plan["lambda_below"] < 1  # so that with lambda 1 no learning rate is low enough
+    assert plan["lr_below"] == 0
+    code, out, _ = run(capsys, *given)
+    assert code == 0
+    assert [line.split() for line in out.splitlines() if line.split()[:2] == ["5", "16"]][1][3] == "none"
+
+
+def test_a_bound_needs_samples_and_a_method_that_it_is_of(network: Path, tmp_path: Path, capsys: Captured) -> None:
+    code, _, err = run(capsys, "--budget", "100s", "--alpha", 1, "--beta", 4, "--bound")
+    assert code == 2
+    assert "expected --config beside --bound" in " ".join(err.replace("│", " ").split())
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "other"), "--method", "fedavg"]) == 0
+    config_file = tmp_path / "other" / "node0.yaml"
+    code, _, err = run(capsys, "--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", config_file)
+    assert (code, "expected a chain of dfpl with aux l2 (got fedavg)" in err) == (1, True)

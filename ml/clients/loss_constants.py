@@ -1,0 +1,116 @@
+"""The constants of `ml.bounds`, measured on a client's own samples with its own model.
+
+Cross-entropy is trained for some steps, and looked at before, between and after them: the greatest of each constant
+counts, for a bound has to hold all the way. At each place, of some of the samples, the model in eval mode:
+
+    L1      the largest curvature: of the Hessian's eigenvalues the one of greatest size, by power iteration
+    L2      the largest singular value of the Jacobian of a class's mean embedding along the weights, over the classes
+    sigma   the root of the mean square distance of mini-batch gradients from that of all
+    G       the mean length of mini-batch gradients
+
+They are of these places alone: elsewhere the loss may bend more. Weights that are frozen do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ml.bounds import Constants
+from ml.models import Model
+from ml.models.base import copy_model
+
+MAX_SAMPLES = 1024  # that curvature and Jacobian are of
+PLACES = 4
+STEPS_BETWEEN = 20
+MINI_BATCHES = 16
+ITERATIONS = 20  # of a power iteration; it comes near the largest from below
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The constants, and at each place the square of the length of the gradient of all samples."""
+
+    constants: Constants
+    squares: tuple[float, ...]
+
+
+def measure_constants(model: Model, x: Tensor, y: Tensor, *, lr: float, batch_size: int, seed: int) -> Measured:
+    """Of a copy of the model; x and y are as it is trained on. Raises BoundError where a constant is no number."""
+    model, rng = copy_model(model).eval(), torch.Generator().manual_seed(seed)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    chosen = torch.randperm(len(y), generator=rng)[:MAX_SAMPLES].to(y.device)
+    x, y = x[chosen], y[chosen]
+
+    def draw() -> Tensor:
+        return torch.randperm(len(y), generator=rng)[:batch_size].to(y.device)
+
+    def compute_loss(rows: Tensor | None = None) -> Tensor:
+        return model.criterion(model(x if rows is None else x[rows]), y if rows is None else y[rows])
+
+    def embed_class(c: int) -> Tensor:
+        return model.embed(x[y == c]).mean(0)
+
+    classes = torch.unique(y).tolist()
+    found: list[tuple[float, float, float, float]] = []
+    squares = []
+    for place in range(PLACES):
+        for _ in range(STEPS_BETWEEN if place else 0):
+            for weight, slope in zip(weights, torch.autograd.grad(compute_loss(draw()), weights), strict=True):
+                weight.data -= lr * slope
+        whole = _flatten(torch.autograd.grad(compute_loss(), weights))
+        batches = [_flatten(torch.autograd.grad(compute_loss(draw()), weights)) for _ in range(MINI_BATCHES)]
+        spread = torch.stack([(batch - whole).square().sum() for batch in batches]).mean().sqrt()
+        length = torch.stack([batch.norm() for batch in batches]).mean()
+        curvature = compute_curvature(compute_loss, weights, rng)
+        slope_of_embedding = max(compute_jacobian_norm(partial(embed_class, c), weights, rng) for c in classes)
+        found.append((curvature, slope_of_embedding, spread.item(), length.item()))
+        squares.append(whole.square().sum().item())
+    return Measured(Constants(*map(max, zip(*found, strict=True))), tuple(squares))
+
+
+def compute_curvature(compute_loss: Callable[[], Tensor], weights: Sequence[Tensor], rng: torch.Generator) -> float:
+    """The greatest size of an eigenvalue of the loss's Hessian."""
+    slopes = torch.autograd.grad(compute_loss(), weights, create_graph=True)
+    flat = _flatten(slopes)
+    v = _draw_direction(flat, rng)
+    size = 0.0
+    for _ in range(ITERATIONS):
+        bent = _flatten(torch.autograd.grad(flat @ v, weights, retain_graph=True, materialize_grads=True))
+        size = bent.norm().item()
+        if not size:
+            break
+        v = bent / size
+    return size
+
+
+def compute_jacobian_norm(compute: Callable[[], Tensor], weights: Sequence[Tensor], rng: torch.Generator) -> float:
+    """The largest singular value of the Jacobian of what is computed, a vector."""
+    z_D = compute()
+    u_D = torch.zeros_like(z_D).requires_grad_()
+    along = torch.autograd.grad(z_D, weights, u_D, create_graph=True, materialize_grads=True)  # J^T u, linear in u
+    flat = _flatten(along)
+    u, size = _draw_direction(z_D, rng), 0.0
+    for _ in range(ITERATIONS):
+        back = _flatten(torch.autograd.grad(z_D, weights, u, retain_graph=True, materialize_grads=True))
+        (there,) = torch.autograd.grad(flat, u_D, back.detach(), retain_graph=True)  # J J^T u
+        size = back.norm().item()
+        length = there.norm()
+        if not length:
+            break
+        u = there / length
+    return size
+
+
+def _draw_direction(like: Tensor, rng: torch.Generator) -> Tensor:
+    v = torch.randn(like.shape, generator=rng).to(like)
+    direction: Tensor = v / v.norm()
+    return direction
+
+
+def _flatten(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
