@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
 from ml.errors import Abandoned, MlError, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
+from ml.measures.curves import describe_curves
 from ml.measures.kinds import AnyMeasures, measure_answers
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
 from ml.models.base import Model, dump_parameters, load_parameters
@@ -378,14 +379,28 @@ class Client:
         assert self._judged is not None  # noqa: S101
         return partial(self._measure, self._judged)
 
-    def _measure(self, judged: Judged) -> AnyMeasures | None:
-        task = self.spec.task
+    def keep_curves(self) -> Callable[[], dict[str, Any] | None]:
+        """As `keep_answers`, of `describe_curves`."""
+        self.keep_answers()
+        assert self._judged is not None  # noqa: S101
+        return partial(self._draw, self._judged)
+
+    def _draw(self, judged: Judged) -> dict[str, Any] | None:
+        answers = self._get_answers(judged)
+        return None if answers is None else describe_curves(self.spec.task.kind, answers[0], answers[2])
+
+    def _get_answers(self, judged: Judged) -> tuple[Any, Any, Any] | None:
+        """The truth, the labels given and what was said; None where there is nothing, or it is no numbers."""
         if not judged.logits:
             return None
-        labels, said = judged.to_numpy(task)
-        if not np.isfinite(said).all():
+        labels, said = judged.to_numpy(self.spec.task)
+        return (self.state.data.matched.y.cpu().numpy(), labels, said) if np.isfinite(said).all() else None
+
+    def _measure(self, judged: Judged) -> AnyMeasures | None:
+        task, answers = self.spec.task, self._get_answers(judged)
+        if answers is None:
             return None
-        y = self.state.data.matched.y.cpu().numpy()
+        y, labels, said = answers
         if task.kind == REGRESSION:
             y = task.scale.unscale(y.astype(np.float64))
         return measure_answers(task.kind, y, labels, said, judged.metrics["loss"])

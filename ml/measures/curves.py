@@ -5,12 +5,15 @@ Legend: N samples, C classes, K points of a curve.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.measures.classification import NUM_BINS, Floats, Ints
+from ml.measures.classification import MAX_CLASSES, NUM_BINS, Floats, Ints
+from ml.tasks import CLASSIFICATION, MULTILABEL
+
+MAX_POINTS = 60  # of a curve that is drawn
 
 
 class Roc(NamedTuple):
@@ -65,3 +68,34 @@ def compute_reliability(y_N: Ints, probabilities_NC: Floats, num_bins: int = NUM
     return Reliability(
         met / num_bins, (met + 1) / num_bins, counts[met], confidence[met] / counts[met], right[met] / counts[met]
     )
+
+
+def describe_curves(kind: str, y: Any, said_NC: Floats) -> dict[str, Any] | None:
+    """JSON-able, as a node draws them: `roc` has of each class or label its points, [false, true positive rate], of
+    MAX_POINTS at most, or None where there is no curve; `reliability` a mapping for each bin of confidence, and is None
+    of labels. None of a regression, and of more than 64 classes."""
+    num_classes = said_NC.shape[1]
+    if kind not in (CLASSIFICATION, MULTILABEL) or num_classes > MAX_CLASSES:
+        return None
+    is_of_NC = y > 0 if kind == MULTILABEL else y[:, None] == np.arange(num_classes)
+    curves = (compute_roc(is_of_NC[:, c], said_NC[:, c]) for c in range(num_classes))
+    bins = None if kind == MULTILABEL else compute_reliability(y, said_NC)
+    return {
+        "roc": [None if curve is None else _thin(curve) for curve in curves],
+        "reliability": None if bins is None else [dict(zip(bins._fields, row, strict=True)) for row in _to_rows(bins)],
+    }
+
+
+def _thin(curve: Roc) -> list[list[float]]:
+    """The points where the curve bends, and of these so many that it looks the same."""
+    points_K2 = np.stack([curve.false_rate, curve.true_rate], axis=1)
+    steps_K2 = np.diff(points_K2, axis=0)
+    turns = np.abs(steps_K2[1:, 0] * steps_K2[:-1, 1] - steps_K2[1:, 1] * steps_K2[:-1, 0]) > 1e-12
+    bends_K2 = points_K2[np.concatenate([[True], turns, [True]])]
+    at = np.unique(np.linspace(0, len(bends_K2) - 1, MAX_POINTS).round().astype(np.int64))
+    found: list[list[float]] = bends_K2[at].round(6).tolist()
+    return found
+
+
+def _to_rows(bins: Reliability) -> list[list[float]]:
+    return [[round(float(value), 6) for value in row] for row in zip(*bins, strict=True)]

@@ -125,6 +125,14 @@ class NodeView:
     async def get_status(self) -> pb.NodeStatus:
         return await self._status.show(self._config.node.name)
 
+    def get_curves(self) -> dict[str, Any]:
+        """Those of the newest round that was measured since this node has started. Raises NotFound."""
+        curves = self._service.records.curves
+        if curves is None:
+            raise NotFound("no curves yet: they are drawn once this node has measured a round of classes or labels")
+        run = self._chain.runs.calendar.get_span(curves["height"]).run
+        return {**curves, "run": run.number, "round": run.get_round(curves["height"]), "classes": list(run.classes)}
+
     def get_version(self) -> pb.Version:
         return pb.Version(
             version=get_version(),

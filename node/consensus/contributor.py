@@ -143,6 +143,7 @@ class Contributor:
             round_ = self._runs.find(height)
             if round_ is None or round_.spec.get_local_work(round_.number):  # else nobody has trained in it
                 record.signs = find_signs(record.measures, record.train)
+            self._records.curves = {"height": height, **measured.curves} if measured.curves else None
             self._published.publish(record)
         self._records.on_measured(height)
 

@@ -218,6 +218,7 @@ class Records:
         learning: LearningWatch,
     ) -> None:
         self.current: RoundRecord | None = None
+        self.curves: dict[str, Any] | None = None  # of the newest round that was measured, and its height; never kept
         self.learning = learning
         self._call = call
         self._transport = transport

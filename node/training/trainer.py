@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from chain.rules import Limits
 from chain.run import Run
@@ -110,10 +110,11 @@ class Trained:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
-    was trained without the others, None where there is none."""
+    was trained without the others, None where there is none. `curves` are those of `describe_curves`."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
+    curves: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +267,7 @@ class Client(Protocol):
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
     def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
+    def keep_curves(self) -> Callable[[], dict[str, Any] | None]: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 
@@ -352,6 +354,7 @@ class InlineTrainer:
         self._applied_round = 0
         self._run = 1
         self._measure: Callable[[], AnyMeasures | None] = lambda: None
+        self._draw: Callable[[], dict[str, Any] | None] = lambda: None
 
     @property
     def client(self) -> Client:
@@ -399,18 +402,22 @@ class InlineTrainer:
             raise AggregateSpoiled(f"round {round_number}: {error}") from error
         except (MlError, FileUnusable) as error:
             raise TrainingFailed(f"round {round_number}: {error}") from error
-        self._applied_round, self._measure = round_number, self._client.keep_answers()
+        self._keep(round_number)
         return metrics
 
     async def pass_over(self, round_number: int) -> Metrics:
         if self._applied_round == round_number:
             self._client.go_back()
         metrics = self._client.evaluate()
-        self._applied_round, self._measure = round_number, self._client.keep_answers()
+        self._keep(round_number)
         return metrics
 
+    def _keep(self, round_number: int) -> None:
+        self._applied_round = round_number
+        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+
     async def measure(self) -> Measured:
-        return Measured(self._measure())
+        return Measured(self._measure(), curves=self._draw())
 
     async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
         if self._answer is None:

@@ -173,6 +173,7 @@ class WorkerProcess:
         return Measured(
             None if measures is None else read_measures(measures),
             None if alone is None else TrainedAlone.from_mapping(alone),
+            result["curves"],
         )
 
     async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:

@@ -93,6 +93,7 @@ class Session:
         self._round, self._phase = 0, Phase.APPLIED
         self._is_saved = False
         self._measure: Callable[[], AnyMeasures | None] = lambda: None
+        self._draw: Callable[[], dict[str, Any] | None] = lambda: None
         self.resumed = self._resume()
         if self.resumed is None and before is not None:
             self._go_on_from(before)
@@ -175,7 +176,7 @@ class Session:
                 self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
             )
             self._move(round_number, Phase.APPLIED)
-        self._measure = self._client.keep_answers()
+        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
         return {"metrics": metrics, "refused": refused}
 
     def pass_over(self, round_number: int) -> Mapping[str, Any]:
@@ -184,7 +185,7 @@ class Session:
             self._client.go_back()
         self._move(round_number, Phase.APPLIED)
         metrics = dict(self._client.evaluate())
-        self._measure = self._client.keep_answers()
+        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
         return {"metrics": metrics}
 
     def measure(self) -> Mapping[str, Any]:
@@ -192,6 +193,7 @@ class Session:
         measures = self._measure()
         return {
             "measures": None if measures is None else measures.to_mapping(),
+            "curves": self._draw(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
         }
 

@@ -64,6 +64,25 @@ _BYTES = {
     },
 }
 _DISTANCES = {"type": "array", "items": {"type": ["number", "null"]}}
+_CURVES = {
+    "type": "object",
+    "properties": {
+        "height": {"type": "integer"},
+        "run": {"type": "integer"},
+        "round": {"type": "integer"},
+        "classes": {"type": "array", "items": _STRING},
+        "roc": {
+            "type": "array",
+            "description": "By class: points of false and true positive rate; null where it has no samples, or all.",
+            "items": {"type": ["array", "null"]},
+        },
+        "reliability": {
+            "type": ["array", "null"],
+            "description": "By bin of confidence: low, high, counts, confidence, accuracy.",
+            "items": {"type": "object"},
+        },
+    },
+}
 _PROTOTYPES = {
     "type": "object",
     "properties": {
@@ -157,6 +176,12 @@ class Reading:
                     Parameter("max_points", "integer", "At most about so many rounds."),
                 ),
             ),
+            Endpoint(
+                "/curves",
+                "ROC and reliability of the newest round's model on the own test samples; gone after a restart.",
+                self._get_curves,
+                _CURVES,
+            ),
             Endpoint("/model", "As `fednode model info`.", self._get_model, pb.ModelInfo),
         )
 
@@ -185,6 +210,9 @@ class Reading:
 
     async def _list_peers(self, request: Request) -> dict[str, Any]:
         return to_json(self._view.list_peers())
+
+    async def _get_curves(self, request: Request) -> dict[str, Any]:
+        return self._view.get_curves()
 
     async def _get_model(self, request: Request) -> dict[str, Any]:
         return to_json((await self._view.read_model()).info)

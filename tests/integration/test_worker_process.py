@@ -126,11 +126,13 @@ async def test_what_is_measured_is_the_round_that_was_taken_in_though_it_has_tra
     trainer: Trainer = WorkerProcess(always(make_config(tmp_path))) if kind == "process" else inline
     await trainer.start(TASK)
     assert (await trainer.measure()).measures is None  # nothing has been taken in
+    assert (await trainer.measure()).curves is None
     await trainer.apply(1, aggregate(4))
     await trainer.train(2, TRAIN)
     measured = (await trainer.measure()).measures
     assert measured is not None
     assert measured.loss == 4.0
+    assert (await trainer.measure()).curves == {"roc": [[[0, 0], [1, 1]]], "reliability": None, "number": 4.0}
     await trainer.pass_over(2)
     measured = (await trainer.measure()).measures
     assert measured is not None

@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,25 @@ def test_learning_says_what_was_measured(site: Served, visit: Visits) -> None:
     with page.expect_download() as picture:
         page.click("text=PNG")
     assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_curves_are_those_of_the_newest_model_on_the_own_test_samples(site: Served, visit: Visits) -> None:
+    one = visit()
+    page = one.show("learning")
+    page.wait_for_selector("svg.plot")
+    told = site.ask("curves")
+    measures = site.tell("node0", "status")["measures"]
+    assert told["round"] == ROUNDS
+    assert sum(bin_["counts"] for bin_ in told["reliability"]) == measures["num_samples"]
+    error = sum(bin_["counts"] * abs(bin_["accuracy"] - bin_["confidence"]) for bin_ in told["reliability"])
+    assert abs(error / measures["num_samples"] - measures["summary"]["calibration_error"]) < 1e-4
+    drawn = {each["class"] for each in measures["classes"] if 0 < each["num_samples"] < measures["num_samples"]}
+    label = page.get_attribute("section[aria-label^=ROC] svg.plot", "aria-label")
+    assert set(label.removeprefix("ROC curves of ").split(", ")) == drawn
+    for curve, each in zip(told["roc"], measures["classes"], strict=True):
+        if curve:  # the area under few points is that of all, or nearly
+            area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(curve))
+            assert abs(area - each["values"]["auc"]) < 0.02
 
 
 def test_a_round_says_what_rounds_show_says(site: Served, visit: Visits) -> None:

@@ -211,6 +211,10 @@ class FakeClient:
         number = self._number
         return lambda: Measures(2, 1, number, 0.25, 0.1, [[1, 1], [0, 0]], [None, None], [None, None])
 
+    def keep_curves(self) -> Callable[[], dict[str, Any] | None]:
+        number = self._number
+        return lambda: {"roc": [[[0, 0], [1, 1]]], "reliability": None, "number": number}
+
     def state_arrays(self) -> Arrays:
         return {"model/w": np.array([self._number])}
 

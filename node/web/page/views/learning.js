@@ -3,6 +3,7 @@
 import { html, useMemo, useState } from "../lib.js";
 import { useLive, useSeries } from "../live.js";
 import { Chart } from "../chart.js";
+import { Curves } from "../curves.js";
 import { Card, Empty, Facts, Figures, Matrix, Note, Notes, Table, Title } from "../parts.js";
 import { MEASURES, getMain, plural, showNumber, showSeconds } from "../words.js";
 
@@ -27,6 +28,7 @@ export function LearningView() {
       <${Summary} status=${status} measures=${measures} />
       <${Alone} alone=${status.alone} measures=${measures} />
       <${Classes} classes=${measures.classes} />
+      ${measures.classes.length > 0 && html`<${Curves} head=${live.head} />`}
       <${Confusion} classes=${measures.classes} />
       <${RunsBeside} points=${live.history.points} />
     </div>`;
@@ -107,8 +109,10 @@ function Classes({ classes }) {
   if (!classes.length) return null;
   const names = ["sensitivity", "specificity", "precision", "f1", "auc"].filter((name) => classes.some((one) => name in one.values));
   const used = names.length ? names : Object.keys(classes[0].values);
-  return html`<${Card} title="Class by class">
-    <${Table} label="classes" rows=${classes} getKey=${(one) => one.class} columns=${[
+  const held = classes.filter((one) => one.num_samples > 0 || one.num_given > 0);
+  const others = classes.length - held.length;
+  return html`<${Card} title="Class by class" end=${others > 0 && html`<span>${plural(others, "other class is", "other classes are")} neither here nor given</span>`}>
+    <${Table} label="classes" rows=${held} getKey=${(one) => one.class} columns=${[
       ["class", (one) => one.class, "wide"],
       ["samples", (one) => one.num_samples, "number"],
       ["given", (one) => one.num_given, "number"],

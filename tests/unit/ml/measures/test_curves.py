@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from sklearn import calibration, metrics
 
 from ml.measures.classification import compute_areas, count_confusion, measure
-from ml.measures.curves import compute_reliability, compute_roc
+from ml.measures.curves import MAX_POINTS, compute_reliability, compute_roc, describe_curves
 
 
 def make_answers(num: int, num_classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -54,3 +56,35 @@ def test_counts_are_scikit_learns() -> None:
 def test_samples_of_one_kind_have_no_curve() -> None:
     assert compute_roc(np.ones(3, bool), np.arange(3.0)) is None
     assert compute_roc(np.zeros(3, bool), np.arange(3.0)) is None
+
+
+def test_curves_are_described_with_few_points_that_draw_the_same() -> None:
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 3, 500)
+    said = rng.dirichlet(np.ones(3), 500)
+    said[np.arange(500), y] += 0.4
+    said /= said.sum(axis=1, keepdims=True)
+    told = describe_curves("classification", y, said)
+    assert told is not None
+    assert json.loads(json.dumps(told)) == told
+    for c, points in enumerate(told["roc"]):
+        assert len(points) <= MAX_POINTS
+        assert (points[0], points[-1]) == ([0, 0], [1, 1])
+        whole = compute_roc(y == c, said[:, c])
+        assert whole is not None
+        assert np.trapezoid(*np.transpose(points)[::-1]) == pytest.approx(
+            np.trapezoid(whole.true_rate, whole.false_rate), abs=0.01
+        )
+    assert sum(bin_["counts"] for bin_ in told["reliability"]) == 500
+
+
+def test_where_there_is_no_curve_there_is_none() -> None:
+    said = np.full((4, 2), 0.5)
+    told = describe_curves("classification", np.zeros(4, np.int64), said)
+    assert told is not None
+    assert told["roc"] == [None, None]
+    labels = describe_curves("multilabel", np.array([[1, 0], [0, 0], [1, 0], [0, 0]]), said)
+    assert labels is not None
+    assert (labels["roc"][1], labels["reliability"]) == (None, None)
+    assert describe_curves("regression", np.zeros((4, 1)), said) is None
+    assert describe_curves("classification", np.zeros(4, np.int64), np.full((4, 65), 1 / 65)) is None
