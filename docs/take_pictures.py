@@ -23,7 +23,8 @@ VIEWS = {
     "model": "model",
     "settings": "settings",
 }
-WIDTH, MAX_HEIGHT = 1280, 1500
+WIDTH, MAX_HEIGHT = 1280, 1900
+COLOURS = 128  # which keep a picture small
 SETTLE_MS = 1500
 
 
@@ -49,9 +50,10 @@ def main(address: str) -> None:
 
 
 def _save(data: bytes, path: Path) -> None:
-    """No longer than a reader scrolls."""
+    """No longer than a reader scrolls, and small."""
     picture = Image.open(io.BytesIO(data)).convert("RGB")
-    picture.crop((0, 0, picture.width, min(picture.height, MAX_HEIGHT))).save(path, optimize=True)
+    shown = picture.crop((0, 0, picture.width, min(picture.height, MAX_HEIGHT)))
+    shown.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import yaml
 
 from node.testnet.layout import TestnetSpec, make_testnet
 from support.data.certificates import Authority
+from support.faults.relay import relaying
 from support.federation.real_nodes import run_command
 from support.pages import Served, find_free_http_ports
 
@@ -71,6 +75,41 @@ def test_over_tls_the_page_is_opened_acted_by_and_checks_blocks(
     other.click("button:has-text('Look')")
     other.wait_for_selector("text=may look")
     context.close()
+
+
+@contextmanager
+def forwarding(port: int) -> Iterator[str]:
+    """An address on this machine that leads there, as a published port or `kubectl port-forward` does."""
+    loop, stack = asyncio.new_event_loop(), AsyncExitStack()
+    thread = threading.Thread(target=loop.run_forever, name="forwarding")
+    thread.start()
+    opening = stack.enter_async_context(relaying([("127.0.0.1", port)]))
+    try:
+        yield asyncio.run_coroutine_threadsafe(opening, loop).result()[0].address
+    finally:
+        asyncio.run_coroutine_threadsafe(stack.aclose(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def test_by_a_port_that_is_forwarded_the_page_is_opened_and_acted_by(
+    make_open: Callable[..., Served], browser: Any
+) -> None:
+    """As with Compose and Kubernetes, whose containers listen on all interfaces."""
+    site = make_open(tls_in_front=True)
+    with forwarding(site.http_port) as place:
+        address = site.tell("node0", "open", "--at", f"http://{place}")["address"]
+        assert address.startswith(f"http://{place}/#key=")
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector("text=may act")
+        page.goto(f"http://{place}/#/settings")
+        page.click("text=Pause training")
+        page.click("dialog >> text=Pause training >> nth=-1")
+        site.wait_for(lambda: bool(site.tell("node0", "status")["paused"]), "the pause")
+        context.close()
 
 
 def test_in_the_clear_there_are_metrics_and_no_page(make_open: Callable[..., Served]) -> None:

@@ -8,9 +8,12 @@ const TOGETHER_S = 3; // statuses come each second or so
 
 export function findProblems({ overview, evidence, events }) {
   const { status, members, peers } = overview;
+  const away = findAway(members, peers, status);
+  const isExplained = away.some((one) => one.isWhy); // why it waits is told once
   return [
-    ...findStall(status, members),
-    ...findAway(members, peers),
+    ...(isExplained ? [] : findStall(status, members)),
+    ...findSilence(status),
+    ...away,
     ...findTraining(status),
     ...findClocks(status),
     ...findEvidence(evidence),
@@ -36,11 +39,15 @@ function findStall(status, members) {
       : "After a start this takes a minute: the data are read and the worker is made ready. Where it lasts, the node's log says why.";
     found.push({ state: lacksQuorum ? "bad" : "warn", what: `This node is not ready: ${status.unready_reason}.`, remedy });
   }
-  if (status.silence) found.push({ state: "bad", what: `This node signs nothing: ${status.silence}.`, remedy: "It goes on by itself once enough heights have passed." });
   return found;
 }
 
-function findAway(members, peers) {
+function findSilence(status) {
+  if (!status.silence) return [];
+  return [{ state: "bad", what: `This node signs nothing: ${status.silence}.`, remedy: "It goes on by itself once enough heights have passed." }];
+}
+
+function findAway(members, peers, status) {
   const byId = new Map(peers.peers.map((peer) => [peer.id, peer]));
   const away = members.members.filter((member) => !member.me && describeMember(member).state !== "ok");
   const together = findTogether(away);
@@ -54,7 +61,7 @@ function findAway(members, peers) {
         : `See whether its daemon runs and its address is right. Rounds go on while ${members.quorum} of ${members.members.length} are in sight.`;
       return { state: "warn", what: `${member.name} is ${word}: ${since}.`, remedy };
     });
-  return together.length ? [describeCut(together, members), ...found] : found;
+  return together.length ? [describeCut(together, members, status), ...found] : found;
 }
 
 // Who fell silent at one time with others: rather a network that was cut than daemons that ended.
@@ -65,13 +72,13 @@ function findTogether(away) {
   return together.length > 1 ? together : [];
 }
 
-function describeCut(together, members) {
+function describeCut(together, members, { done }) {
   const names = together.map((member) => member.name).sort();
   const isEnough = members.members.filter((member) => member.alive).length >= members.quorum;
   const what = `${list(names)} went out of sight together: nothing heard for ${showSeconds(Math.min(...together.map((member) => member.silent_s)))}.`;
   const ask = `Ask at one of them whether it sees the ${together.length > 2 ? "others" : "other"}: if it does, mend the network between you and them, else start their daemons.`;
-  const goOn = isEnough ? "Rounds go on meanwhile." : `Rounds wait for ${members.quorum} of ${members.members.length}; nothing was lost, and they go on by themselves.`;
-  return { state: isEnough ? "warn" : "bad", what, remedy: `${ask} ${goOn}` };
+  const wait = `${done ? "All rounds are made; changes wait" : "Rounds wait"} for ${members.quorum} of ${members.members.length}; nothing was lost, and they go on by themselves.`;
+  return { state: isEnough ? "warn" : "bad", what, remedy: `${ask} ${isEnough ? "Rounds go on meanwhile." : wait}`, isWhy: !isEnough };
 }
 
 function findTraining(status) {

@@ -35,8 +35,9 @@ function Members({ members, peers, version }) {
       ["clock", (member) => showAhead(member.clock_ahead_s)],
       ["heard of", (member) => (member.me ? "–" : member.silent_s === null ? "never" : `${showSeconds(member.silent_s)} ago`)],
       ["sent / received", (member) => (getPeer(member) ? `${showBytes(getPeer(member).bytes_sent)} / ${showBytes(getPeer(member).bytes_received)}` : "–")],
-      ["refused", (member) => describeRefused(getPeer(member)), "wide"],
+      ["not taken", (member) => describeRefused(getPeer(member)), "wide"],
     ]} />
+    <p class="small soft">Not taken of a member, and why: what is of another height or came twice was late, which is usual. What was against a rule counts against it.</p>
     ${members.observers.length > 0 && html`<p class="small">Observers: ${list(members.observers.map((one) => `${one.name} (${one.alive ? "up" : "away"})`))}. They read, and decide nothing.</p>`}
   <//>`;
 }

@@ -86,6 +86,27 @@ def test_compose_files_are_what_the_specification_has(tmp_path: Path, data: Path
     assert subprocess.run([*command, files[3]], capture_output=True, check=False).returncode != 0
 
 
+def read_environments() -> dict[str, dict[str, str]]:
+    """What containers get, by where it stands."""
+    ours = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["node0"]["environment"]
+    written = yaml.safe_load(render_compose(NODES))["services"]["node0"]["environment"]
+    base = yaml.safe_load((ROOT / "node/testnet/targets/kubernetes_base/statefulset.yaml").read_text())
+    [container] = base["spec"]["template"]["spec"]["containers"]
+    pods = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    return {"docker-compose.yml": ours, "--target compose": written, "--target k8s": pods}
+
+
+@pytest.mark.parametrize("where", ["docker-compose.yml", "--target compose", "--target k8s"])
+def test_the_page_of_a_container_is_there_for_who_forwards_its_port(tmp_path: Path, where: str) -> None:
+    config_file = make_testnet(tmp_path / "net", replace(SMALL, num_nodes=1, base_port=0)).nodes[0].config_file
+    env = {name: value for name, value in read_environments()[where].items() if name.startswith("FEDNODE__HTTP__")}
+    http = load_config(config_file, (), env).http
+    assert (http.listen, http.serves_page) == ("0.0.0.0:8080", True)
+    assert http.token_file is not None
+    less = {name: value for name, value in env.items() if not name.endswith("TLS_IN_FRONT")}
+    assert not load_config(config_file, (), less).http.serves_page
+
+
 @pytest.mark.parametrize("name", NODES)
 def test_a_container_sees_its_own_key_and_volume_alone_and_may_do_nothing_else(name: str) -> None:
     services = yaml.safe_load(render_compose(NODES))["services"]
