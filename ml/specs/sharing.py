@@ -62,11 +62,19 @@ class AggregationHyperparameters(Hyperparameters):
 
 @dataclass(frozen=True, kw_only=True)
 class SentHyperparameters(Hyperparameters):
-    """`weights`: samples signs n_k as the weight, uniform signs 1, so that no one learns n_k. `bn_buffers`: whether the
-    running statistics of batch norm are averaged like weights, or stay each member's own and are not sent."""
+    """`weights`: samples signs n_k as the weight, bucketed the power of two that is not above it, uniform signs 1, so
+    that no one learns n_k. `bn_buffers`: whether the running statistics of batch norm are averaged like weights, or
+    stay each member's own and are not sent."""
 
-    weights: str = choice("samples", "uniform")
+    weights: str = choice("samples", "bucketed", "uniform")
     bn_buffers: str = choice("average", "local")
+
+    def choose_weight(self, num_samples: int, max_weight: int) -> int:
+        """What a member of so many samples signs."""
+        if self.weights == "uniform":
+            return 1
+        weight = min(num_samples, max_weight)
+        return 1 << max(weight.bit_length() - 1, 0) if self.weights == "bucketed" else weight
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,6 +99,8 @@ def make(
 
     For four members and more, and where the method takes them, it sets aggregation to trimmed_mean and weight_cap to 4:
     one member that lies then moves nobody out of the others' range. --set aggregation=mean is the papers' rule.
+    Whoever the members are, of a class with fewer than 5 samples no prototypes leave a site (min_class_samples), and a
+    site signs the number of its samples as a power of two (weights: bucketed).
 
     Inputs are normalised by the mean and deviation of all members' training samples: in round 1 each tells its sums,
     and nothing is trained. --set input.normalize=auto takes those of --data instead, --set input.mean and input.std say

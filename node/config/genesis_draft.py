@@ -42,6 +42,9 @@ from node.errors import ConfigError
 TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
 # What sites begin with against lying members, as far as their method takes it; papers, and what tries them, do without.
 GUARDS: Mapping[str, Any] = {"aggregation": "trimmed_mean", "weight_cap": 4}
+# What sites begin with for their own sake, whoever the members are: of a class with few samples nothing leaves, and how
+# many samples a site has is told to a power of two.
+CARE: Mapping[str, Any] = {"min_class_samples": 5, "weights": "bucketed"}
 MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
@@ -218,17 +221,23 @@ def complete_genesis(
         raise ConfigError(f"the initial model does not fit genesis: {error}") from error
 
 
-def find_guards(method: Any) -> dict[str, Any]:
-    """Those of GUARDS that genesis' `method` takes and does not set itself; none where it is no method."""
+def find_guards(method: Any, wanted: Mapping[str, Any] = GUARDS) -> dict[str, Any]:
+    """Those of `wanted` that genesis' `method` takes and does not set itself; none where it is no method."""
     if not isinstance(method, Mapping) or method.get("name") not in METHODS:
         return {}
     settings, guards = METHODS[method["name"]].settings, dict[str, Any]()
-    for key, value in GUARDS.items():
+    for key, value in wanted.items():
         if key not in method:
             with suppress(SpecError):
                 settings.from_mapping({**method, **guards, key: value})
                 guards[key] = value
     return guards
+
+
+def _add_settings(asked: YamlSource, settings: Mapping[str, Any]) -> YamlSource:
+    if not settings:
+        return asked
+    return YamlSource(asked.path, asked.value | {"method": asked.value["method"] | settings}, asked.origins)
 
 
 def make_genesis(
@@ -240,10 +249,10 @@ def make_genesis(
     spec = replace(spec, normalize=AGREED)
     with open_once():
         asked, _ = draft_genesis(spec)
+    asked = _add_settings(asked, find_guards(asked.value["method"], CARE))
     guards = find_guards(asked.value["method"])
     if guards and len(members) >= MIN_GUARDED:
-        asked = YamlSource(asked.path, asked.value | {"method": asked.value["method"] | guards}, asked.origins)
-        guards = {}
+        asked, guards = _add_settings(asked, guards), {}
     genesis, initial_model, _ = complete_genesis(asked, members, spec)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from chain.store.sqlite import SqliteStore
 from ml.data import get_classes
 from ml.models import initial_parameters
 from node.cli import main
-from node.config.genesis_draft import find_guards
+from node.config.genesis_draft import CARE, find_guards
 from node.config.genesis_file import INITIAL_MODEL, load_genesis
 from node.config.identity import load_identity
 from node.config.node_config import load_config
@@ -303,6 +303,22 @@ def test_a_method_is_given_what_is_recommended_and_not_set(method: object, recom
 )
 def test_a_method_is_given_the_guards_that_it_takes_and_has_not(method: object, guards: dict[str, object]) -> None:
     assert find_guards(method) == guards
+
+
+@pytest.mark.parametrize(
+    ("method", "care"),
+    [
+        ({"name": "dfpl"}, {"min_class_samples": 5}),
+        ({"name": "mpfedcl"}, {"min_class_samples": 5, "weights": "bucketed"}),
+        ({"name": "fedavg"}, {"weights": "bucketed"}),
+        ({"name": "fedavg", "weights": "samples"}, {}),
+        ({"name": "uapdfl"}, {"weights": "bucketed"}),
+        ({"name": "dispfl"}, {}),
+        ({"name": "local"}, {}),
+    ],
+)
+def test_a_method_is_given_what_spares_sites(method: object, care: dict[str, object]) -> None:
+    assert find_guards(method, CARE) == care
 
 
 def test_genesis_without_data_says_classes_and_input_itself(capsys: Captured, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ class SharesParts(Classifies[AnyPeerSpec]):
         return self.get_weight(state), {kind: self.get_part(state, kind) for kind in self.spec.part_schemas}
 
     def get_weight(self, state: State) -> int:
-        """n_i, or 1 where it is not to be known."""
-        return 1 if self.spec.max_weight_is_one else min(len(state.data.train), self.spec.task.max_weight)
+        """n_i, or less of it where it is not to be known."""
+        return self.spec.hyperparameters.choose_weight(len(state.data.train), self.spec.task.max_weight)
 
     def get_part(self, state: State, kind: str) -> dict[str, Array]:
         """The client's own `g` or `h`, as it stands."""

@@ -69,7 +69,7 @@ class SharesModel(Classifies[AnyModelSpec]):
         return self.get_weight(state), {"model": {name: array for name, array in parameters.items() if name in sent}}
 
     def get_weight(self, state: State) -> int:
-        return 1 if self.spec.max_weight_is_one else min(len(state.data.train), self.spec.task.max_weight)
+        return self.spec.hyperparameters.choose_weight(len(state.data.train), self.spec.task.max_weight)
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
         load_parameters(state.model, get_agreed(aggregate, "model", round_))

@@ -23,6 +23,8 @@ from ml.payload import Arrays, encode_arrays
 from ml.seeding import get_partition_seed
 from ml.specs import METHODS as SPECS
 from ml.specs import add_kind, get_kind
+from ml.specs.sharing import SentHyperparameters
+from ml.specs.uapdfl import UaPdflSpec
 from ml.training.loop import Batch, Diverged, Schedule
 from support.data.placement import ProductsWatch, displace
 from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round
@@ -90,6 +92,16 @@ def test_fedavg_sends_its_model_at_the_weight_of_its_samples() -> None:
         assert are_equal(trained.payloads["model"], get_kind(client.state_arrays(), "model") or {})
     for client in make_digit_clients({"name": "fedavg", "weights": "uniform"}):
         assert client.train(1, BEACON).weight == 1
+    for client in make_digit_clients({"name": "fedavg", "weights": "bucketed"}):
+        weight = client.train(1, BEACON).weight
+        assert weight <= client.num_train < 2 * weight
+        assert weight.bit_count() == 1
+
+
+def test_a_bucket_never_holds_more_than_there_is() -> None:
+    hyper = UaPdflSpec.settings.from_mapping({"weights": "bucketed"})
+    assert isinstance(hyper, SentHyperparameters)
+    assert [hyper.choose_weight(n, 1000) for n in (1, 2, 3, 4, 719, 1000, 5000)] == [1, 2, 2, 4, 512, 512, 512]
 
 
 @pytest.mark.parametrize("partition", ["classes:3,1", "dirichlet:0.3"])
