@@ -253,7 +253,7 @@ def simulate(
         spent_s = 0.0
         if saved is not None and (tree := saved.load()) is not None:
             run.load_tree(tree["run"])
-            rounds += [RoundResult(**row) for row in tree["rounds"]]
+            rounds += [RoundResult(**_freeze(row)) for row in tree["rounds"]]
             digests += tree["digests"]
             spent_s = tree["seconds"]
             if on_round is not None:
@@ -393,6 +393,15 @@ def _describe(i: int, client: Client, made: Trained | None) -> ClientResult:
 
 def _to_finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
+
+
+def _freeze(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a round that was saved, where tuples have become lists."""
+
+    def freeze(value: Any) -> Any:
+        return tuple(map(freeze, value)) if isinstance(value, list) else value
+
+    return {name: freeze(value) for name, value in row.items()}
 
 
 def _make_beacon(seed: int, height: int) -> bytes:

@@ -71,6 +71,7 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
     )
     rounds = json.loads(simulated.out)["rounds"]
     timed = {name: [row.pop("train_s") for row in document["rounds"]] for name, document in runs.items()}
+    assert all(row.pop("aggregate_s") >= 0 for document in runs.values() for row in document["rounds"])
     assert all(seconds > 0 for own in timed.values() for seconds in own)
     same = [document for document in runs.values() if document["rounds"] == rounds]
     assert [(one["config"]["method"]["name"], one["config"]["partition"]) for one in same] == [("dfpl", "iid")]

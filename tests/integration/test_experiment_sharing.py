@@ -67,7 +67,7 @@ def read_numbers(directory: Path) -> dict[str, Any]:
     found = {}
     for path in (directory / "runs").glob("*.json"):
         document = json.loads(path.read_text())
-        rounds = [{key: value for key, value in row.items() if key != "train_s"} for row in document["rounds"]]
+        rounds = [{key: value for key, value in row.items() if not key.endswith("_s")} for row in document["rounds"]]
         found[path.stem] = (rounds, document["clients"])
     return found
 
