@@ -199,7 +199,7 @@ def test_a_figure_goes_by_the_seconds_of_its_network(experiment: Experiment, tmp
     finished = take_stock(experiment, tmp_path).finished
     section = FigureSection.model_validate({"x": "network_seconds", "panels": "network"})
     (figure,) = make_figures(experiment, section, finished)
-    assert [panel.label for panel in figure.panels] == ["network far", "network near"]
+    assert [panel.label for panel in figure.panels] == ["far", "near"]
     assert [panel.lines[0].x for panel in figure.panels] == [pytest.approx([s, 2 * s]) for s in (FAR, NEAR)]
     assert figure.title == "TAA by time over the network"
     section = FigureSection.model_validate({"x": "network", "y": "seconds_to", "panels": []})
