@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 MOST_WRITTEN = 12  # classes whose counts and names have room
 _DASHES = ("-", "--", ":", "-.")
-_MOST_COLUMNS = 3
 _INCHES = 3.4  # of a panel
 
 
@@ -38,20 +36,11 @@ def describe(figure: AnswersFigure) -> str:
 
 
 def _draw(figure: AnswersFigure) -> tuple[Canvas, dict[str, str]]:
-    from matplotlib.figure import Figure as Canvas
-
-    count = len(figure.panels)
-    columns = min(count, _MOST_COLUMNS)
-    rows = math.ceil(count / columns)
-    canvas = Canvas(figsize=(_INCHES * columns, _INCHES * rows), layout="constrained")
-    grid: Any = canvas.subplots(rows, columns, squeeze=False)
-    for i, axes in enumerate(grid.flat):
-        if i >= count:
-            axes.set_visible(False)
-            continue
-        axes.set_title(figure.panels[i].label)
+    canvas, grid = drawing_style.lay_out_panels(len(figure.panels), (_INCHES, _INCHES))
+    for axes, panel in zip(grid, figure.panels, strict=True):
+        axes.set_title(panel.label)
         axes.set_aspect("equal")
-        _DRAW[figure.kind](axes, figure.panels[i])
+        _DRAW[figure.kind](axes, panel)
     return canvas, {}
 
 

@@ -49,7 +49,9 @@ def name_axis(axis: str) -> str:
 
 def name_fact(axis: str, text: str) -> str:
     """A value where nothing beside it says of which axis it is: `R 10`, but `dfpl`."""
-    return text if axis in ("", "method", "task", "data", "model", "partition", "network") else f"{name_axis(axis)} {text}"
+    return (
+        text if axis in ("", "method", "task", "data", "model", "partition", "network") else f"{name_axis(axis)} {text}"
+    )
 
 
 def show_where(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -82,6 +83,22 @@ def _matplotlib_style(more: Mapping[str, Any]) -> Any:
         raise NodeError("expected matplotlib to be installed: pip install 'fednode[report]'") from error
     style: Any = {**_STYLE, **more}
     return matplotlib.rc_context(style)
+
+
+MOST_COLUMNS = 3
+
+
+def lay_out_panels(count: int, inches: tuple[float, float]) -> tuple[Canvas, list[Any]]:
+    """A drawing with axes for so many panels, each so wide and high, in rows of three."""
+    from matplotlib.figure import Figure as Canvas
+
+    columns = min(count, MOST_COLUMNS)
+    rows = math.ceil(count / columns)
+    canvas = Canvas(figsize=(inches[0] * columns, inches[1] * rows), layout="constrained")
+    grid: Any = canvas.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    return canvas, list(grid.flat[:count])
 
 
 # ---- from matplotlib's document to a part of a page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-_MOST_COLUMNS = 3
 _DARKEST = 0.75
 _FIELD_INCHES = (0.62, 0.42)
 _EDGE_INCHES = (0.9, 0.8)
@@ -38,23 +36,14 @@ def describe(figure: GridFigure) -> str:
 
 
 def _draw(figure: GridFigure) -> tuple[Canvas, dict[str, str]]:
-    from matplotlib.figure import Figure as Canvas
-
-    count = len(figure.panels)
-    columns = min(count, _MOST_COLUMNS)
-    rows = math.ceil(count / columns)
     width = max(2.4, _FIELD_INCHES[0] * max(len(panel.columns) for panel in figure.panels)) + _EDGE_INCHES[0]
     height = max(1.4, _FIELD_INCHES[1] * max(len(panel.rows) for panel in figure.panels)) + _EDGE_INCHES[1]
-    canvas = Canvas(figsize=(width * columns, height * rows), layout="constrained")
+    canvas, grid = drawing_style.lay_out_panels(len(figure.panels), (width, height))
     canvas.suptitle(figure.value_label + (", %" if figure.kind in PERCENT else ""), fontsize=9)
-    grid: Any = canvas.subplots(rows, columns, squeeze=False)
     means = [mean for panel in figure.panels for mean in panel.means]
     low, high = min(means), max(means)
-    for i, axes in enumerate(grid.flat):
-        if i >= count:
-            axes.set_visible(False)
-            continue
-        _draw_panel(axes, figure, figure.panels[i], low, high)
+    for axes, panel in zip(grid, figure.panels, strict=True):
+        _draw_panel(axes, figure, panel, low, high)
     return canvas, {}
 
 
