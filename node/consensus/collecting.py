@@ -74,6 +74,8 @@ class Collecting:
     @property
     def has_all_awaited(self) -> bool:
         """Whether there is nobody left to wait for, and enough are here."""
+        if len(self._verified_at_s) < len(self._awaited) - len(self.accused):  # asked at every contribution
+            return False
         eligible = self.eligible
         return len(eligible) >= self._num_wanted and eligible >= self._awaited - self.accused
 
@@ -112,7 +114,7 @@ class Collecting:
 
     def begin_wait(self, now: Now) -> bool:
         """Whether the timer is to be started: enough are here, and it does not run yet."""
-        if len(self.eligible) < self._num_wanted or self._waiting_s is not None or self.cutoff_s is not None:
+        if self._waiting_s is not None or self.cutoff_s is not None or len(self.eligible) < self._num_wanted:
             return False
         self._waiting_s = now.monotonic_s
         return True

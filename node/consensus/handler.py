@@ -195,10 +195,13 @@ class PeerHandler:
 
     def _hear_through(self, status: Status) -> None:
         """What a status of our height tells of members that this node is not connected with, as far as it is news."""
-        told = (status.contributing | status.abstaining) & ~self._peers.connected_members
-        if self._peers.is_meshed:
-            told &= status.reaches
-        members = self._current.tip.state.member_ids
+        members, connected = self._current.tip.state.member_ids, self._peers.connected_members
+        if not self._peers.is_meshed:  # one word is enough, and this is one
+            for index in list_bits(status.contributing & ~connected):
+                if self._peers.get(members[index]) is not None:
+                    self._hear(members[index], contributes=True)
+            return
+        told = status.reaches & (status.contributing | status.abstaining) & ~connected
         for index in list_bits(told):
             member, contributes = members[index], bool(status.contributing >> index & 1)
             if (member, contributes) in self._heard or self._peers.get(member) is None:  # the latter: this node itself

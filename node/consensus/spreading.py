@@ -16,7 +16,7 @@ from chain.block import Digest, Id
 from node.p2p.bundle import MAX_PARTS, PART_BYTES, PART_KINDS, encode_bundle
 from node.p2p.transport.base import Message, MessageKind, Transport
 
-PAUSE_S = 0.02  # between two messages to the same neighbour
+PAUSE_S = 0.015  # between two messages to the same neighbour
 FULL_BYTES = 64 * 1024  # of a bundle, from which on another is begun
 MAX_WAITING = 4096  # objects; more within one pause no honest federation signs
 

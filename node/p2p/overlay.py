@@ -16,6 +16,8 @@ from chain.block import Digest, Id
 MESH_MAX = 64  # members, up to which each is connected with all others
 NUM_RINGS = 8  # of connections, over which statuses go
 NUM_EAGER = 4  # of these, over which what is new is passed on at once: the others repair
+NUM_EAGER_OF_MANY = 6  # the same, of more than MANY members: so none is more than four steps away
+MANY = 128
 MAX_PASSED = 16  # silent members passed over on one side of one ring
 
 
@@ -24,6 +26,7 @@ class Overlay:
 
     def __init__(self, chain_id: Digest, members: Sequence[Id], me: Id) -> None:
         self._me = me
+        self._num_eager = NUM_EAGER if len(members) <= MANY else NUM_EAGER_OF_MANY
         self._rings = tuple(_draw_ring(chain_id, members, number, me) for number in range(NUM_RINGS))
 
     def choose(self, is_silent: Callable[[Id], bool]) -> tuple[list[Id], list[Id]]:
@@ -34,7 +37,7 @@ class Overlay:
             for side in (ring, ring[::-1]):
                 passed = list(_walk(side, is_silent))
                 linked.update(dict.fromkeys(passed))
-                if number < NUM_EAGER:
+                if number < self._num_eager:
                     eager.update(dict.fromkeys(passed))
         return list(linked), list(eager)
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from chain import codec
-from chain.block import Digest, Id, Phase
+from chain.block import Digest, Id, Phase, Vote
+from chain.codec import encode_vote
 from chain.votes import VIEW_WINDOW
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
@@ -155,7 +156,7 @@ def test_a_third_that_claims_to_hold_all_and_passes_nothing_on_stops_nobody(tmp_
 
 
 def test_a_neighbours_flood_costs_it_its_connection_and_no_author_its_place(tmp_path: Path) -> None:
-    """What others have signed, again and again; rubbish behind an honest contribution; and at last a forged vote."""
+    """What others have signed, again and again, with rubbish behind it; and at last a forged vote."""
 
     async def story() -> None:
         async with neighbourhood(tmp_path, seed=2) as net:
@@ -187,5 +188,13 @@ def test_a_neighbours_flood_costs_it_its_connection_and_no_author_its_place(tmp_
                 service = get_service(net, name)
                 assert len(service.gossip.spreading._waiting) <= 4 * N
                 assert service.handler.num_kept <= 2 * N * (VIEW_WINDOW + 2)
+            victim = next(name for name in NAMES[1:] if get_service(net, name).peers.is_connected(net.id("node0")))
+            forged = Vote(Phase.PREVOTE, net[victim].height + 2, 0, bytes(32), net.id("node5"), bytes(64))
+            post(
+                net.id(victim),
+                Message(MessageKind.BUNDLE, encode_bundle([Message(MessageKind.VOTE, encode_vote(forged))])),
+            )
+            bans = [end.bans for end in [net.network.find(net.id(victim))] if end is not None]
+            await net.wait_for(lambda: bans[0].is_banned(net.id("node0")), f"{victim} refuses node0")
 
     run_virtual(story())

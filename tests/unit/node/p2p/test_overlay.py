@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from chain.block import Id
-from node.p2p.overlay import NUM_EAGER, NUM_RINGS, Overlay
+from node.p2p.overlay import MANY, NUM_EAGER, NUM_EAGER_OF_MANY, NUM_RINGS, Overlay
 
 CHAIN = b"c" * 32
 MEMBERS = [hashlib.sha256(bytes([i // 256, i % 256])).digest() for i in range(100)]
@@ -43,6 +43,12 @@ def test_both_ends_agree_who_is_whose_neighbour_and_nobody_has_many() -> None:
         assert len(eager) <= 2 * NUM_EAGER
         for other in eager:
             assert member in OVERLAYS[other].choose(lambda other: False)[1]
+
+
+def test_of_very_many_more_are_told_at_once() -> None:
+    many = [hashlib.sha256(bytes([i // 256, i % 256, 1])).digest() for i in range(MANY + 1)]
+    eager = Overlay(CHAIN, many, many[0]).choose(lambda _: False)[1]
+    assert 2 * NUM_EAGER < len(eager) <= 2 * NUM_EAGER_OF_MANY
 
 
 def test_another_chain_draws_other_neighbours() -> None:
