@@ -1,5 +1,5 @@
-"""What goes wrong in a real federation shows on the page within seconds, with what to do about it: a network that is
-cut in two, a contribution that is refused, a model that gives one answer only."""
+"""Trouble in a real federation, which the page shows within seconds, with what to do about it: a network that is cut in
+two, a contribution that is refused, a model that gives one answer only."""
 
 from __future__ import annotations
 
