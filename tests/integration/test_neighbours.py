@@ -85,7 +85,7 @@ def test_payloads_come_with_their_contributions_and_next_to_nobody_asks_for_them
             await net.wait_for_height(3)
             all_bytes = sum(ref.size for one in net["node0"].get_block(2).contributions for ref in one.payloads)
             pulled_bytes = sum(get_service(net, name).blobs.pulled_bytes for name in NAMES)
-            assert pulled_bytes < 3 * N * all_bytes / 50
+            assert pulled_bytes < 3 * N * all_bytes / 20  # of the first round some, before there are connections
 
     run_virtual(story())
 
