@@ -419,6 +419,8 @@ class Client:
         Raises MlError where there is no such thing."""
         if self.spec.task.kind != CLASSIFICATION:
             raise MlError(f"task {self.spec.task.kind}: expected classes, which a prior is of")
+        if not hasattr(self.method, "score_classes"):  # a plugin's, written before there were priors
+            raise MlError(f"{self.spec.name}: expected score_classes of its method, to add a prior to; got none")
         self.state.model.eval()
         return self.method.score_classes(self.state, x, rows_N)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -207,6 +208,15 @@ def test_every_method_with_a_classifier_has_a_prior_and_others_say_why_not() -> 
     assert client.predict(x, 0.25).logits == pytest.approx(shifted.log_softmax(1), abs=1e-5)
     (client, *_) = make_digit_clients({"name": "fedproto"})
     with pytest.raises(MlError, match="fedproto: expected infer classifier"):
+        client.predict(x, 0.25)
+
+
+def test_a_plugins_method_that_knows_of_no_prior_is_told_from_one_that_fails() -> None:
+    (client, *_) = make_digit_clients({"name": "fedavg"})
+    x, method = client.state.data.matched.x, client.method
+    client.method = SimpleNamespace(spec=method.spec, predict=method.predict)
+    assert len(client.predict(x).labels) == len(x)
+    with pytest.raises(MlError, match="fedavg: expected score_classes"):
         client.predict(x, 0.25)
 
 
