@@ -442,7 +442,7 @@ READY_POINTS = {
     "mpfedcl-table8": 4 * 5 * 3,
     "mpfedcl-table8-digits": 5 * 2 * 3,
     "mpfedcl-ablation-digits": 11 * 2 * 3,
-    "mpfedcl-prior-digits": 5 * 9,
+    "mpfedcl-prior-digits": 6 * 9,
     "uapdfl-table1": 3 * 3 * 7 * 3,
     "uapdfl-table1-digits": 8 * 3,
     "uapdfl-table2": 3 * 3 * 7 * 3,
