@@ -21,7 +21,7 @@ from node.admin.stored_chain import StoredChain
 from node.admin.tokens import Role
 from node.errors import InvalidRequest, PermissionRefused
 from node.pb import admin_pb2 as pb
-from node.web.endpoint import Endpoint
+from node.web.endpoint import Endpoint, Parameter, read_number
 from node.web.files_dropped import read_dropped
 
 MAX_BODY_BYTES = 64 << 10
@@ -95,6 +95,10 @@ class Acting:
                 "As `fednode predict`, of the samples in one file, which is the body: npz, csv or an image.",
                 self._predict,
                 pb.PredictReply,
+                parameters=(
+                    Parameter("name", "string", "The file's, whose ending says what it is."),
+                    Parameter("prior", "number", "As `--prior` of `fednode predict`."),
+                ),
                 method="POST",
                 body={"type": "string", "format": "binary"},
             ),
@@ -153,12 +157,13 @@ class Acting:
     async def _predict(self, request: Request) -> dict[str, Any]:
         if self._num_dropped >= MAX_DROPPED:
             raise TooManyPredictions(f"expected at most {MAX_DROPPED} files at a time; ask again")
+        prior = read_number(request, "prior")
         self._num_dropped += 1
         try:
             samples = await read_dropped(request, self._chain.runs.calendar.newest.run)
         finally:
             self._num_dropped -= 1
-        return to_json(await self._predictor.predict(pb.PredictRequest(samples=samples, alone=True)))
+        return to_json(await self._predictor.predict(pb.PredictRequest(samples=samples, alone=True, prior=prior)))
 
 
 async def read_body(request: Request, **kinds: type) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -64,6 +65,20 @@ def parse_whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_HEIGHT):
         raise InvalidRequest(f"{name}: expected a whole number from 0 on, got {quote(text)}")
     return int(text)
+
+
+def read_number(request: Request, name: str) -> float | None:
+    """Raises InvalidRequest."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidRequest(f"{name}: expected a number, got {quote(text)}")
+    return value
 
 
 def read_flag(request: Request, name: str) -> bool:

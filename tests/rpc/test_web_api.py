@@ -336,3 +336,8 @@ async def test_a_dropped_file_is_predicted(tmp_path: Path) -> None:
         np.savez(archive, x=np.zeros((2, *shape), np.float32))
         answer = await page.post(f"{API}/predict?name=two.npz", archive.getvalue(), key=page.open(Role.READ))
         assert answer.code == 200, answer.json
+        leaning = await page.post(f"{API}/predict?name=two.npz&prior=1", archive.getvalue(), key=page.open(Role.READ))
+        assert leaning.code == 200, leaning.json
+        for wrong in ("x", "nan", "-1", "1e9"):
+            refused = f"{API}/predict?name=two.npz&prior={wrong}"
+            assert (await page.post(refused, archive.getvalue(), key=page.open(Role.READ))).code == 400, wrong

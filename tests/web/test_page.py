@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from support.pages import ROUNDS, Served, Visit
@@ -62,6 +64,10 @@ MAKE_TROUBLE = """async () => {
 PAUSE = """fetch("api/v1/pause", {
   method: "POST", headers: { "Content-Type": "application/json" }, body: "{}",
 }).then((response) => response.status)"""
+
+ANSWERS = "[...document.querySelectorAll('[aria-label=answers] tbody tr')]"
+HAS_CHANGED = f"said => {ANSWERS}.some((row, i) => row.innerText !== said[i])"
+IS_AS_BEFORE = f"said => {ANSWERS}.length === said.length && {ANSWERS}.every((row, i) => row.innerText === said[i])"
 
 
 # ---- what is shown
@@ -159,6 +165,25 @@ def test_federation_model_and_settings_say_what_their_commands_say(site: Served,
     shown = site.tell("node0", "config", "show")
     assert str(shown["config"]["training"]["seed"]) in text  # 64 bits, and none is lost
     assert "node0.yaml:" in text
+
+
+def test_a_file_is_asked_about_and_the_dial_leans_its_answers(site: Served, visit: Visits) -> None:
+    one = visit(key=True)
+    page = one.show("model")
+    archive = io.BytesIO()
+    np.savez(archive, x=np.random.default_rng(1).random((8, 1, 8, 8), np.float32))
+    file: Any = {"name": "noise.npz", "mimeType": "application/octet-stream", "buffer": archive.getvalue()}
+    page.set_input_files("input[type=file]", files=file)
+    rows = page.locator("[aria-label=answers] tbody tr")
+    rows.nth(7).wait_for()
+    before = rows.all_inner_texts()
+    dial = page.get_by_role("slider")
+    dial.fill("1")
+    page.wait_for_selector("text=leans 1.00 to the classes that this site has")
+    page.wait_for_function(HAS_CHANGED, arg=before)
+    dial.fill("0")
+    page.wait_for_selector("text=as the model answers")
+    page.wait_for_function(IS_AS_BEFORE, arg=before)
 
 
 def test_the_doctor_is_asked_and_says_what_the_command_says(site: Served, visit: Visits) -> None:

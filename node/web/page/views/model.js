@@ -16,7 +16,7 @@ export function ModelView() {
     <${Title}>${status.num_train === null ? "Model and data" : `${showCount(status.num_train)} samples to train on, ${showCount(status.num_test)} to test on`}<//>
     <div class="grid">
       <${Samples} measures=${status.measures} />
-      <${Predict} />
+      <${Predict} hasClasses=${model.record?.task === "classification"} />
       <${ModelCard} found=${model} status=${status} />
       <${Arrays} found=${model} />
     </div>`;
@@ -30,16 +30,25 @@ function Samples({ measures }) {
   <//>`;
 }
 
-function Predict() {
+function sayPrior(prior) {
+  return prior ? `leans ${showNumber(prior, 2)} to the classes that this site has` : "as the model answers";
+}
+
+function Predict({ hasClasses }) {
   const [isOver, setOver] = useState(false);
   const [found, setFound] = useState(null);
-  const take = (file) => {
+  const [prior, setPrior] = useState(0);
+  const take = (file, kappa = prior) => {
     if (!file) return;
-    setFound({ name: file.name });
-    postFile(`/predict?name=${encodeURIComponent(file.name)}`, file).then(
-      (record) => setFound({ name: file.name, record }),
-      (error) => setFound({ name: file.name, error }),
+    setFound({ file });
+    postFile(`/predict?name=${encodeURIComponent(file.name)}${kappa ? `&prior=${kappa}` : ""}`, file).then(
+      (record) => setFound({ file, record }),
+      (error) => setFound({ file, error }),
     );
+  };
+  const lean = (kappa) => {
+    setPrior(kappa);
+    take(found?.file, kappa);
   };
   if (!getRole()) {
     return html`<${Card} title="Ask the model" wide="w6"><${Empty} title="A key is needed to ask">Run <code>fednode open</code> where the node runs, or <code>fednode predict FILE</code> there.<//><//>`;
@@ -53,8 +62,14 @@ function Predict() {
       <label>choose a file <input type="file" accept=".npz,.csv,image/*" onChange=${(event) => take(event.target.files[0])} /></label>
       <span class="small">It goes to this node and no further.</span>
     </div>
+    ${hasClasses && html`<label class="dial">Whose answer?
+      <span class="small">everyone's</span>
+      <input type="range" min="0" max="1" step="0.05" value=${prior} aria-valuetext=${sayPrior(prior)} onChange=${(event) => lean(Number(event.target.value))} />
+      <span class="small">this site's</span>
+      <span class="small soft">${sayPrior(prior)}</span>
+    </label>`}
     <div aria-live="polite">
-      ${found && !found.record && !found.error && html`<p class="soft">Asking about ${found.name} …</p>`}
+      ${found && !found.record && !found.error && html`<p class="soft">Asking about ${found.file.name} …</p>`}
       ${found?.error && html`<${Notes}><${Note} state="bad" what=${found.error.message} /><//>`}
       ${found?.record && html`<${Answers} record=${found.record} />`}
     </div>
