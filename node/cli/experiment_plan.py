@@ -53,9 +53,7 @@ def plan(
         shares["cuda"] = count
     with open_once():
         root = (data_root or file.parent).absolute()
-        found = estimate(
-            pending, stock.finished.values(), tuple(shares), root, lambda text: print(text, file=sys.stderr)
-        )
+        found = estimate(pending, stock.finished.values(), tuple(shares), root, _tell)
     hours = {device: _add_hours(found, device, share) for device, share in shares.items()}
     if as_json:
         print_json(
@@ -100,7 +98,7 @@ def _to_json(own: Estimate, shares: dict[str, int]) -> dict[str, object]:
 def _print(found: Sequence[Estimate], shares: dict[str, int], hours: dict[str, float | None]) -> None:
     from node.cli.output import print_table
 
-    headings = [f">HOURS ON {'CPU' if device == 'cpu' else 'GPUS'} x {share}" for device, share in shares.items()]
+    headings = [f">TIME ON {'CPU' if device == 'cpu' else 'GPUS'} x {share}" for device, share in shares.items()]
     rows = [
         (
             own.label,
@@ -120,4 +118,6 @@ def _print(found: Sequence[Estimate], shares: dict[str, int], hours: dict[str, f
 
 
 def _show(hours: float | None) -> str:
-    return "–" if hours is None else f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
+    from node.cli.output import show_seconds
+
+    return "–" if hours is None else show_seconds(hours * HOUR_S)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,9 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Runs that are alike but for seed, partition and rounds. `seconds` are of one process on each device; None, and
-    `reason` says why, where the data or the device are not there. `is_measured` on finished runs, on that device."""
+    """Runs that are alike but for seed, partition, rounds and settings. `seconds` are of one process on each device;
+    None, and `reason` says why, where the data or the device are not there. `is_measured` on finished runs, on that
+    device."""
 
     label: str
     runs: int
@@ -71,7 +72,24 @@ def estimate(
         kinds.setdefault(_get_kind(run.config), []).append(run)
     known = _measure_finished(finished)
     clock = _Clock(data_root, report)
-    return [_estimate(own, known.get(kind, {}), devices, clock) for kind, own in kinds.items()]
+    found = [_estimate(own, known.get(kind, {}), devices, clock) for kind, own in kinds.items()]
+    alike: dict[tuple[str, bool, str | None], Estimate] = {}
+    for own in found:
+        key = (own.label, own.is_measured, own.reason)
+        alike[key] = _add(alike[key], own) if key in alike else own
+    return list(alike.values())
+
+
+def _add(one: Estimate, other: Estimate) -> Estimate:
+    """Of runs that differ in settings alone, which have no place in a line."""
+    pairs = {device: (one.seconds[device], other.seconds[device]) for device in one.seconds}
+    return replace(
+        one,
+        runs=one.runs + other.runs,
+        heights=one.heights + other.heights,
+        steps=None if one.steps is None or other.steps is None else one.steps + other.steps,
+        seconds={name: None if a is None or b is None else a + b for name, (a, b) in pairs.items()},
+    )
 
 
 def _estimate(runs: Sequence[Run], known: Mapping[str, float], devices: Sequence[str], clock: _Clock) -> Estimate:
