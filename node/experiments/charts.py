@@ -67,9 +67,10 @@ def _draw(figure: Figure, colours: Mapping[str, int]) -> tuple[Canvas, dict[str,
             axes.set_ylabel(figure.y_label + (", %" if figure.kind in PERCENT else ""))
         if i + columns >= count:
             axes.set_xlabel(figure.x_label)
-    canvas.legend(
-        [handles[label] for label in labels], labels, loc="lower center", ncols=legend_columns, columnspacing=1.4
-    )
+    if any(labels):
+        canvas.legend(
+            [handles[label] for label in labels], labels, loc="lower center", ncols=legend_columns, columnspacing=1.4
+        )
     return canvas, titles
 
 
