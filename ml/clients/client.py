@@ -410,22 +410,23 @@ class Client:
         """Classify x_NCHW, or what is precomputed of it, as the client stands: as the method answers, or adjusted by
         `kappa` to the classes that this client has (`ml.training.prior`). Raises MlError where that cannot be."""
         if kappa is not None:
-            return adjust(self.score_classes(x), self.compute_log_prior(), kappa)
+            log_prior_C = self.compute_log_prior()
+            return adjust(self.score_classes(x), log_prior_C, kappa)
         self.state.model.eval()
         return self.method.predict(self.state, x)
 
     def score_classes(self, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
         """What a kappa adjusts, of samples; `rows_N` are their places where they are training samples of this client.
         Raises MlError where there is no such thing."""
-        if self.spec.task.kind != CLASSIFICATION:
-            raise MlError(f"task {self.spec.task.kind}: expected classes, which a prior is of")
         if not hasattr(self.method, "score_classes"):  # a plugin's, written before there were priors
             raise MlError(f"{self.spec.name}: expected score_classes of its method, to add a prior to; got none")
         self.state.model.eval()
         return self.method.score_classes(self.state, x, rows_N)
 
     def compute_log_prior(self) -> Tensor:
-        """That of the classes this client has, float32[C]."""
+        """That of the classes this client has, float32[C]. Raises MlError where samples have none."""
+        if self.spec.task.kind != CLASSIFICATION:
+            raise MlError(f"task {self.spec.task.kind}: expected classes, which a prior is of")
         return compute_log_prior(self.state.data.train.y, self.state.data.num_classes)
 
     def state_arrays(self) -> dict[str, Array]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
 from node.experiments import drawing_style
@@ -127,18 +128,24 @@ def _draw_boxes(axes: Axes, panel: Panel, colours: Mapping[str, int], handles: d
     width = _BOXES_WIDTH / max(len(panel.lines), 1)
     for j, line in enumerate(panel.lines):
         look: Any = {"color": COLOURS[colours[line.label] % len(COLOURS)], "linewidth": 1.2}
-        drawn = axes.boxplot(
-            [list(values) for values in line.values],
-            positions=[x + (j - (len(panel.lines) - 1) / 2) * width for x in line.x],
-            widths=0.8 * width,
-            whis=(0, 100),
-            manage_ticks=False,
-            boxprops=look,
-            whiskerprops=look,
-            capprops=look,
-            medianprops=look,
-        )
-        handles.setdefault(line.label, drawn["boxes"][0])
+        for x, values in zip(line.x, line.values, strict=True):
+            at = x + (j - (len(panel.lines) - 1) / 2) * width
+            left, right, cap = at - 0.4 * width, at + 0.4 * width, 0.2 * width
+            low, first, median, third, high = summarise(values)
+            (box,) = axes.plot([left, right, right, left, left], [first, first, third, third, first], **look)
+            axes.plot([left, right], [median, median], **look)
+            for end, quartile in ((low, first), (high, third)):
+                axes.plot([at, at], [quartile, end], **look)
+                axes.plot([at - cap, at + cap], [end, end], **look)
+            handles.setdefault(line.label, box)
+
+
+def summarise(values: Sequence[float]) -> tuple[float, float, float, float, float]:
+    """The least, the quartiles with the median between them, and the greatest."""
+    if len(values) == 1:
+        return (values[0],) * 5
+    first, median, third = quantiles(values, method="inclusive")
+    return min(values), first, median, third, max(values)
 
 
 def _describe(figure: Figure, line: Line) -> str:

@@ -41,7 +41,9 @@ class Node:
         terms = {"classes": self._classes, "input": {"shape": [2, 1, 1]}}
         return [pb.RunView(number=2, terms=json.dumps(terms))]
 
-    def predict(self, samples: bytes, top: int, wait_s: float, *, alone: bool = False) -> pb.PredictReply:
+    def predict(
+        self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
+    ) -> pb.PredictReply:
         x = payload.decode_arrays(samples, len(samples))["x"]
         self.counts.append(len(x))
         labels = (x[:, 0, 0, 0] > 0).astype(int)

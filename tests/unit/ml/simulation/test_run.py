@@ -123,7 +123,7 @@ def test_beacons_are_asked_for_by_height_as_the_chain_grows() -> None:
 def test_json_has_the_promised_fields_and_nothing_that_varies() -> None:
     result = run("dfpl", hyperparameters={"lambda": 0.5}, **QUICK)
     document = json.loads(json.dumps(result.to_json()))
-    assert document.keys() == {"config", "rounds", "best_taa", "final_taa", "final_global", "clients"}
+    assert document.keys() == {"config", "rounds", "best_taa", "final_taa", "final_global", "clients", "priors"}
     assert [entry.keys() for entry in document["rounds"]] == [
         {"round", "taa", "tal", "taa_local", "global", "tal_global"}
         | {"sent_params", "sent_bytes", "received_params", "received_bytes", "aux_loss"}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import ConfigError
+from node.experiments.charts import summarise
 from node.experiments.figures import make_figures, make_pair_figures
 from node.experiments.grids import format_grid_csv, make_grid_figures, say_figures
 from node.experiments.plan import Experiment
@@ -126,3 +127,9 @@ def test_what_cannot_be_laid_out_is_refused_before_anything_runs(tmp_path: Path,
     with pytest.raises(ConfigError) as caught:
         make_experiment(tmp_path, SMALL + f"report: {{figures: [{figure}]}}\n")
     assert problem in caught.value.describe()
+
+
+def test_a_box_is_of_quartiles_and_its_whiskers_of_the_ends() -> None:
+    assert summarise([4.0, 1.0, 3.0, 2.0, 10.0]) == (1.0, 2.0, 3.0, 4.0, 10.0)
+    assert summarise([1.0, 2.0]) == (1.0, 1.25, 1.5, 1.75, 2.0)
+    assert summarise([7.0]) == (7.0,) * 5

@@ -99,7 +99,7 @@ def test_shots_limit_the_samples_of_each_class_and_client() -> None:
 
 
 def test_other_schemes_deal_the_union() -> None:
-    forms = {"classes": "classes:3,1", "dirichlet": "dirichlet:0.5"}
+    forms = {"classes": "classes:3,1", "owned": "owned:0+1,1+2,2+3,3+4", "dirichlet": "dirichlet:0.5"}
     for name in set(SCHEMES) - {"domains"}:
         scheme = forms.get(name, name)
         plain = make_partition(scheme, TRAIN_Y, TEST_Y, 4, 1)
