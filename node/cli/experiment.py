@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli import INTERRUPTED
+from node.cli.experiment_attack import make_attack_group
 from node.cli.experiment_options import (
     DataRootOption,
     GpusOption,
@@ -38,6 +39,7 @@ def register(app: typer.Typer) -> None:
     group.command("plan")(plan)
     group.command("report")(report)
     group.command("reconstruct")(reconstruct)
+    group.add_typer(make_attack_group(), name="attack")
     app.add_typer(group, name="experiment")
 
 

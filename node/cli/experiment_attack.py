@@ -1,0 +1,105 @@
+"""`fednode experiment attack`: what is learned of a site's samples from what it sends, in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.cli.bench.figures import ThreadsOption, print_figures, report, show_ratio
+from node.cli.options import AsJson, make_group
+from node.cli.testnet import DataOption, ModelOption, SeedOption, SizeOption
+from node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ml.simulation.run import SimulationConfig
+
+SizesOption = Annotated[
+    str, typer.Option("--sizes", metavar="N,…", help="How many samples of each class the site has, one after another.")
+]
+RoundsOption = Annotated[
+    int, typer.Option("--rounds", metavar="R", min=1, help="The last round's sending is attacked.")
+]
+RepeatsOption = Annotated[
+    int, typer.Option("--repeats", metavar="N", min=1, help="Each with another seed, from --seed on.")
+]
+
+
+def make_attack_group() -> typer.Typer:
+    group = make_group("Measure what members learn of each other's samples.")
+    group.command("membership")(membership)
+    group.callback()(lambda: None)
+    return group
+
+
+def membership(
+    sizes: SizesOption = "1,2,5,20,100",
+    rounds: RoundsOption = 10,
+    data: DataOption = "digits",
+    model: ModelOption = "mlp",
+    size: SizeOption = None,
+    seed: SeedOption = 1,
+    repeats: RepeatsOption = 9,
+    threads: ThreadsOption = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Measure whether a site's training samples can be told.
+
+    Prototypes by the distance of the sample from them, models by their loss on it: of dfpl, mpfedcl, fedavg and uapdfl.
+
+    Example: fednode experiment attack membership --sizes 1,5 --repeats 3
+    """
+    from node.experiments.leaks.membership import run_membership_bench
+
+    with _asked(data, model, size, rounds, seed, threads) as config:
+        figures = run_membership_bench(config, sizes=_read_sizes(sizes), repeats=repeats, report=report)
+    print_figures(figures, _show_membership, as_json)
+
+
+@contextmanager
+def _asked(data: str, model: str, size: int | None, rounds: int, seed: int, threads: int) -> Iterator[SimulationConfig]:
+    """A federation of two, of whose runs what `ml` refuses is a ConfigError within."""
+    from ml.simulation.run import SimulationConfig
+    from node.config.genesis_file import translate_errors
+    from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model
+
+    asked: dict[str, Any] = {"method": {"name": "fedavg"}, "model": make_model(model), "data": make_data(data)}
+    own = complete_data(asked["data"])
+    with translate_errors(apply_settings(asked, (), tuple(asked))):
+        yield SimulationConfig(
+            method=asked["method"],
+            data=own,
+            model=asked["model"],
+            input=make_input(own, asked["model"], size),
+            partition="iid",
+            clients=2,
+            rounds=rounds,
+            seed=seed,
+            threads=threads,
+        )
+
+
+def _read_sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(word) if word.isdecimal() else 0 for word in text.split(","))
+    if not all(sizes) or len(set(sizes)) < len(sizes):
+        raise ConfigError(f"--sizes: expected different whole numbers from 1 on, as in 1,5,20 (got {text!r})")
+    return sizes
+
+
+def _show_job(figures: dict[str, Any]) -> None:
+    machine, job = figures["machine"], figures["job"]
+    print(f"torch          {machine['torch']} on {machine['device']}, {machine['threads']} threads")
+    print(
+        f"federation     a site and an attacker with {job['own']} samples of each class, {job['data']['format']}, "
+        f"{job['model']['name']}, {job['rounds']} rounds, {len(job['seeds'])} run{'s' * (len(job['seeds']) > 1)}"
+    )
+
+
+def _show_membership(figures: dict[str, Any]) -> None:
+    _show_job(figures)
+    print("AUC            of telling the site's samples from others: median (least to greatest); 0.5 tells nothing")
+    print(f"{'of each class':37}" + "".join(f"{size:>18}" for size in figures["job"]["sizes"]))
+    for name, by_size in figures["attacks"].items():
+        print(f"{name:37}" + "".join(f"{show_ratio(spread):>18}" for spread in by_size.values()))

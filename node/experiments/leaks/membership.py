@@ -1,0 +1,125 @@
+"""`fednode experiment attack membership`: whether a sample was in a site's training set, told from what the site sent.
+
+The attacker is the other member. It has a sample with its class and wants to know whether the site trained on it. Its
+score is to be higher for samples that the site has:
+
+    prototypes            minus the distance from the sample's embedding to the nearest prototype of its class that the
+                          site sent last; with DFPL by the attacker's own model, as the site's never leaves it, or by
+                          the site's, as if it had got out; with MP-FedCL by the model that the site sends beside them
+    models                minus the loss of the sample by the model that the site sent last: the threshold attack of
+                          Yeom, Giacomelli, Fredrikson, Jha, *Privacy Risk in Machine Learning*, 2018
+
+The area under the ROC curve over all samples of the site and all held out, one threshold for all classes, is 0.5 where
+nothing is told and 1 where every member of the set is. Shadow models and earlier rounds would tell more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ml.measures.classification import compute_areas
+from ml.methods.base import Samples
+from ml.models.base import Model
+from ml.simulation.run import SimulationConfig, use_threads
+from node.experiments.leaks.played import OWN, Played, play
+from node.experiments.measured import describe_spread, describe_torch
+from node.host.machine import get_machine
+
+METHODS = ("dfpl", "mpfedcl", "fedavg", "uapdfl")
+
+Score = Callable[[Samples], Tensor]  # [N], to be high of what the site has
+
+
+def run_membership_bench(
+    config: SimulationConfig, *, sizes: Sequence[int], repeats: int, report: Callable[[str], None]
+) -> dict[str, Any]:
+    """The AUC by what is attacked and number of samples in each class; repetition r has the seed `config.seed` + r for
+    everything. Of `config.method` the name is passed over. Raises ConfigError, and as `simulate`."""
+    found: dict[str, dict[str, list[float]]] = {}
+    with use_threads(config.threads):
+        for size in sizes:
+            for method in METHODS:
+                report(f"{method}, {size} samples of each class")
+                for seed in range(config.seed, config.seed + repeats):
+                    played = play(dataclasses.replace(config, method={"name": method}, seed=seed), size)
+                    for name, score in list_attacks(played).items():
+                        auc = compute_auc(score(played.site.state.data.train), score(played.held_out))
+                        found.setdefault(name, {}).setdefault(str(size), []).append(auc)
+    return {
+        "machine": {**get_machine(), **describe_torch(played.site.device, config.threads)},
+        "job": describe_job(config, sizes=sizes, repeats=repeats),
+        "attacks": {
+            name: {size: describe_spread(values) for size, values in by_size.items()} for name, by_size in found.items()
+        },
+    }
+
+
+def describe_job(config: SimulationConfig, *, sizes: Sequence[int], repeats: int) -> dict[str, Any]:
+    return {
+        "data": dict(config.data),
+        "model": dict(config.model),
+        "rounds": config.rounds,
+        "own": OWN,
+        "seeds": list(range(config.seed, config.seed + repeats)),
+        "sizes": list(sizes),
+    }
+
+
+def list_attacks(played: Played) -> dict[str, Score]:
+    """The attacks on what this site has sent, by name."""
+    method, prototypes = played.site.spec.name, played.last.payloads.get("prototypes")
+    if prototypes is None:
+        return {f"{method}: model": _by_loss(played.get_model())}
+    if played.last.model:
+        model = played.get_model()
+        return {
+            f"{method}: prototypes": _by_distance(played, model, prototypes),
+            f"{method}: model": _by_loss(model),
+        }
+    own, theirs = played.attacker.state.model, played.site.state.model
+    return {
+        f"{method}: prototypes, own model": _by_distance(played, own, prototypes),
+        f"{method}: prototypes, the site's model": _by_distance(played, theirs, prototypes),
+    }
+
+
+def compute_auc(members: Tensor, others: Tensor) -> float:
+    """The chance that a sample of the site's scores higher than one that is not; half of it where they are equal."""
+    scores = torch.cat([members, others]).double().cpu().numpy()
+    is_member = np.arange(len(scores)) < len(members)
+    area, _ = compute_areas(is_member, scores)
+    assert area is not None  # noqa: S101 - there are samples of both kinds
+    return area
+
+
+def score_by_distance(z: Tensor, y: Tensor, classes: Tensor, prototypes: Tensor) -> Tensor:
+    """Minus the distance to the nearest prototype of a sample's class [N]; minus infinity where there is none."""
+    distances = torch.cdist(z.double(), prototypes.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    return -distances.masked_fill(y[:, None] != classes, torch.inf).amin(1)
+
+
+def _by_distance(played: Played, model: Model, prototypes: Mapping[str, Any]) -> Score:
+    of, vectors = (torch.from_numpy(prototypes[name].copy()) for name in ("classes", "prototypes"))
+
+    @torch.no_grad()
+    def score(samples: Samples) -> Tensor:
+        z = played.represent(model, samples.x)
+        device = z.device
+        return score_by_distance(z, samples.y, of.to(device), vectors.to(device))
+
+    return score
+
+
+def _by_loss(model: Model) -> Score:
+    @torch.no_grad()
+    def score(samples: Samples) -> Tensor:
+        return -F.cross_entropy(model(samples.x).double(), samples.y, reduction="none")
+
+    return score

@@ -1,0 +1,116 @@
+"""A federation of two, played to its end: a site whose samples of each class are counted, and an attacker who reads all
+that members read.
+
+The samples of a data set are dealt anew for that: as many of each class as was asked to the site, `OWN` of each to the
+attacker, and up to `OWN` of each to nobody, who are held out. Site and attacker run the method as nodes do, and all
+that the site sends is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ml.clients.client import Client
+from ml.methods.base import ClientData, Samples, State
+from ml.methods.common.contrast import freeze
+from ml.models.base import Model, dump_parameters
+from ml.payload import Arrays
+from ml.seeding import numpy_rng
+from ml.simulation.rounds import Rounds
+from ml.simulation.run import SimulationConfig, begin_simulation
+from node.errors import ConfigError
+
+OWN = 35  # samples of each class that the attacker has, and that are held out at most
+MIN_HELD_OUT = 10  # of each class
+IDS = tuple(i.to_bytes(32, "big") for i in range(2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sending:
+    """One round of the site: the model that it began from, where members have one in common, and its payloads."""
+
+    parent: Arrays
+    payloads: Mapping[str, Arrays]
+
+    @property
+    def model(self) -> Arrays:
+        """The model that was sent, whole or in two parts; empty where none was."""
+        return {name: array for kind in ("model", "g", "h") for name, array in self.payloads.get(kind, {}).items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """Both clients as the last round left them, what the site has sent in each, and the samples that neither has."""
+
+    site: Client
+    attacker: Client
+    sent: Sequence[Sending]
+    held_out: Samples
+
+    @property
+    def last(self) -> Sending:
+        return self.sent[-1]
+
+    def get_model(self) -> Model:
+        """The model that the site sent last."""
+        return freeze(self.site.state.model, self.last.model).eval()
+
+    def represent(self, model: Model, x: Tensor) -> Tensor:
+        """What the method's prototypes are compared with [N, D], by this model."""
+        return self.site.method.represent(State(model.eval(), self.site.state.data), x)
+
+
+def play(config: SimulationConfig, counts: Sequence[int] | int) -> Played:
+    """All rounds of `config` between a site with so many samples of each class and the attacker. Raises ConfigError for
+    data that have too few, and as `simulate`."""
+    clients, initial, _ = begin_simulation(config)
+    first, second = (client.state.data for client in clients)
+    parts = (first.train, second.train, first.everyone)
+    samples = Samples(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+    num_classes = first.num_classes
+    of_each = np.broadcast_to(np.asarray(counts, np.int64), num_classes)
+    dealt = deal(samples.y.cpu().numpy(), of_each, numpy_rng(config.seed, "leak"))
+    own, others, held_out = (samples.take(rows) for rows in dealt)
+    site, attacker = (
+        Client(
+            client.method,
+            client.state.model,
+            ClientData(train, held_out, held_out, num_classes),
+            seed=client.seed,
+            engine=client.engine,
+        )
+        for client, train in zip(clients, (own, others), strict=True)
+    )
+    rounds = Rounds([site, attacker], IDS, initial)
+    sent = []
+    for height in range(1, config.rounds + 1):
+        parent = dump_parameters(attacker.state.model)
+        rounds.play(height, numpy_rng(config.seed, "beacon", height).bytes(32))
+        trained = rounds.trained[0]
+        assert trained is not None  # noqa: S101 - nobody lies, so none is left out
+        sent.append(Sending(parent, trained.payloads))
+    return Played(site, attacker, sent, held_out)
+
+
+def deal(
+    y: NDArray[np.int64], counts: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of the site, of the attacker, and of nobody. Raises ConfigError where a class has too few samples."""
+    site, attacker, nobody = [], [], []
+    for c, count in enumerate(counts.tolist()):
+        rows = rng.permutation(np.flatnonzero(y == c))
+        if len(rows) < count + OWN + MIN_HELD_OUT:
+            raise ConfigError(
+                f"--data: class {c}: expected at least {count + OWN + MIN_HELD_OUT} samples, {count} for the site, "
+                f"{OWN} for the attacker and {MIN_HELD_OUT} held out (got {len(rows)})"
+            )
+        site.append(rows[:count])
+        attacker.append(rows[count : count + OWN])
+        nobody.append(rows[count + OWN : count + 2 * OWN])
+    return np.concatenate(site), np.concatenate(attacker), np.concatenate(nobody)
