@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +30,7 @@ RepeatsOption = Annotated[
 
 def make_attack_group() -> typer.Typer:
     group = make_group("Measure what members learn of each other's samples.")
+    group.command("inversion")(inversion)
     group.command("membership")(membership)
     group.callback()(lambda: None)
     return group
@@ -56,6 +58,39 @@ def membership(
     with _asked(data, model, size, rounds, seed, threads) as config:
         figures = run_membership_bench(config, sizes=_read_sizes(sizes), repeats=repeats, report=report)
     print_figures(figures, _show_membership, as_json)
+
+
+def inversion(
+    sizes: SizesOption = "1,2,5,20,100",
+    rounds: RoundsOption = 10,
+    data: DataOption = "digits",
+    model: ModelOption = "mlp",
+    size: SizeOption = None,
+    seed: SeedOption = 1,
+    repeats: RepeatsOption = 9,
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw what comes back, too.")] = None,
+    threads: ThreadsOption = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what of a site's samples its prototypes give back.
+
+    A decoder that the attacker trains on samples of its own undoes the embedding, and descent on its image matches the
+    prototype: of dfpl and mpfedcl.
+
+    Example: fednode experiment attack inversion --sizes 1,5,100 --repeats 3 --png back.png
+    """
+    from node.experiments.leaks.inversion import run_inversion_bench
+    from node.experiments.reconstruct_plot import check_picture, draw_panels
+
+    if png is not None:
+        check_picture(png)
+    with _asked(data, model, size, rounds, seed, threads) as config:
+        made = run_inversion_bench(config, sizes=_read_sizes(sizes), repeats=repeats, report=report)
+    if png is not None:
+        job = made.figures["job"]
+        title = f"prototypes on {job['data']['format']}: the site's nearest sample, and what comes back"
+        draw_panels(png, made.panels, f"{title} ({job['model']['name']})")
+    print_figures(made.figures, _show_inversion, as_json)
 
 
 @contextmanager
@@ -103,3 +138,14 @@ def _show_membership(figures: dict[str, Any]) -> None:
     print(f"{'of each class':37}" + "".join(f"{size:>18}" for size in figures["job"]["sizes"]))
     for name, by_size in figures["attacks"].items():
         print(f"{name:37}" + "".join(f"{show_ratio(spread):>18}" for spread in by_size.values()))
+
+
+def _show_inversion(figures: dict[str, Any]) -> None:
+    _show_job(figures)
+    print("recovered      PSNR in dB to the nearest of the site's samples of the class, and how many images are nearer")
+    print("               to that one than to any held out; medians")
+    print(f"{'of each class':37}" + "".join(f"{size:>14}" for size in figures["job"]["sizes"]))
+    print(f"{'a guess':37}" + "".join(f"{chance:>14.0%}" for chance in figures["chance"].values()))
+    for name, by_size in figures["attacks"].items():
+        cells = [f"{scores['psnr']['median']:.1f}  {scores['told']['median']:4.0%}" for scores in by_size.values()]
+        print(f"{name:37}" + "".join(f"{cell:>14}" for cell in cells))

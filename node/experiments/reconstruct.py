@@ -116,7 +116,7 @@ def run_reconstruct_bench(
         "layers": found,
         "meaning": explain(layers[0], found[layers[0]]),
     }
-    return Reconstruction(figures, tuple(Panel(layer, runs[0].rows) for layer, runs in measured.items()))
+    return Reconstruction(figures, tuple(Panel(f"layer {layer}", runs[0].rows) for layer, runs in measured.items()))
 
 
 def explain(layer: str, found: Mapping[str, Any]) -> str:

@@ -1,5 +1,5 @@
-"""The picture of an attack on encrypted sets, drawn by matplotlib: samples across, the attack's images of them
-downwards, and a block for each random layer."""
+"""The picture of an attack, drawn by matplotlib: samples across, the attack's images of them downwards, and a block for
+each random layer or model that was attacked."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ GAP = 0.06  # between samples, in parts of one
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """Samples of one run by row: as they are, as they were shared, and as attacks recovered them. Images [N, C, H, W]
+    """Samples of one run by row, as they are, as they were shared, and as attacks recovered them. Images [N, C, H, W]
     in 0..1; of others than one or three channels, the first are shown."""
 
-    layer: str
+    title: str
     rows: Mapping[str, Images]
 
 
@@ -54,7 +54,7 @@ def draw_panels(path: Path, panels: Sequence[Panel], title: str) -> None:
         axes.imshow(
             lay_out(list(panel.rows.values())), vmin=0, vmax=1, cmap="gray", extent=(0, num_samples, num_rows, 0)
         )
-        axes.set_title(f"layer {panel.layer}", fontsize=9)
+        axes.set_title(panel.title, fontsize=9)
         names = list(panel.rows) if i % across == 0 else []
         axes.set_yticks([row + 0.5 for row in range(len(names))], names)
         axes.set_xticks([])

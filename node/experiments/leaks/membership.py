@@ -28,7 +28,7 @@ from ml.measures.classification import compute_areas
 from ml.methods.base import Samples
 from ml.models.base import Model
 from ml.simulation.run import SimulationConfig, use_threads
-from node.experiments.leaks.played import OWN, Played, play
+from node.experiments.leaks.played import Played, describe_job, play
 from node.experiments.measured import describe_spread, describe_torch
 from node.host.machine import get_machine
 
@@ -58,17 +58,6 @@ def run_membership_bench(
         "attacks": {
             name: {size: describe_spread(values) for size, values in by_size.items()} for name, by_size in found.items()
         },
-    }
-
-
-def describe_job(config: SimulationConfig, *, sizes: Sequence[int], repeats: int) -> dict[str, Any]:
-    return {
-        "data": dict(config.data),
-        "model": dict(config.model),
-        "rounds": config.rounds,
-        "own": OWN,
-        "seeds": list(range(config.seed, config.seed + repeats)),
-        "sizes": list(sizes),
     }
 
 

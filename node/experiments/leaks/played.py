@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,3 +115,15 @@ def deal(
         attacker.append(rows[count : count + OWN])
         nobody.append(rows[count + OWN : count + 2 * OWN])
     return np.concatenate(site), np.concatenate(attacker), np.concatenate(nobody)
+
+
+def describe_job(config: SimulationConfig, *, sizes: Sequence[int], repeats: int) -> dict[str, Any]:
+    """What was run, for JSON."""
+    return {
+        "data": dict(config.data),
+        "model": dict(config.model),
+        "rounds": config.rounds,
+        "own": OWN,
+        "seeds": list(range(config.seed, config.seed + repeats)),
+        "sizes": list(sizes),
+    }

@@ -196,7 +196,7 @@ def test_each_layer_and_attack_has_its_scores_and_the_same_seed_gives_them_again
             assert scores.keys() == SCORES
             assert all(math.isfinite(spread["median"]) for spread in scores.values())
         assert found["attacks"]["mean image"]["told_apart"]["median"] <= 1 / 20
-    assert [panel.layer for panel in made.panels] == list(layers)
+    assert [panel.title for panel in made.panels] == [f"layer {layer}" for layer in layers]
     assert list(made.panels[0].rows) == ["original", "shared", "no pairs", "4 pairs", "20 pairs"]
     assert json.loads(json.dumps(made.figures)) == made.figures
     again = bench(layers[:1], attack=QUICK, method={"share_dtype": "uint8"})

@@ -1,0 +1,208 @@
+"""`fednode experiment attack inversion`: what an attacker recovers of a site's samples from its prototypes.
+
+The attacker is the other member. It has the prototypes that the site sent last, with their classes, and samples of its
+own, and an embedding: with DFPL its own model's, as the site's never leaves it, or the site's, as if that had got out;
+with MP-FedCL that of the model that the site sends beside them. For each prototype it gives an image:
+
+    mean of the class     of its own samples: what is known without any prototype
+    decoder               a small network, trained to undo the embedding on its own samples, applied to the prototype
+    matched               an image that gradient descent draws from the decoder's to where its embedding is nearest to
+                          the prototype, held back a little to where it began
+
+A prototype of several samples is none of theirs, so an image is measured against the nearest of those that the site has
+of that class: its PSNR, and whether that one is nearer than all held-out samples of the class. Of guesses as many are
+as there are samples of the site's among all. Each attack is a first attempt of seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ml.data.base import Images
+from ml.fededs.encryptor import AdamW
+from ml.fededs.reconstruction_attack import compute_psnr
+from ml.methods.base import Samples
+from ml.models.base import Model
+from ml.seeding import derive_seed
+from ml.simulation.run import SimulationConfig, use_threads
+from node.errors import ConfigError
+from node.experiments.leaks.played import Played, describe_job, play
+from node.experiments.measured import describe_spread, describe_torch
+from node.experiments.reconstruct_plot import Panel
+from node.host.machine import get_machine
+
+METHODS = ("dfpl", "mpfedcl")
+MEAN, DECODER, MATCHED = "mean of the class", "decoder", "matched"
+WIDTH, DECODER_STEPS, DECODER_LR = 128, 500, 0.003
+NOISE = 0.1  # on what the decoder is trained on, in deviations: prototypes lie beside embeddings
+STILL = 0.2  # of the mean deviation: units that stand still on the attacker's samples may not on the site's
+MATCH_STEPS, MATCH_LR = 300, 0.05
+PRIOR = 0.01  # of the distance from where the descent began
+SHOWN = 6  # classes in a picture
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inversion:
+    """The measurements, for JSON, and of the first repetition a panel for each embedding."""
+
+    figures: dict[str, Any]
+    panels: tuple[Panel, ...]
+
+
+def run_inversion_bench(
+    config: SimulationConfig, *, sizes: Sequence[int], repeats: int, report: Callable[[str], None]
+) -> Inversion:
+    """PSNR and share of images told by what is attacked, attack and number of samples in each class; repetition r has
+    the seed `config.seed` + r for everything. Of `config.method` the name is passed over. Raises ConfigError, and as
+    `simulate`."""
+    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    chance: dict[str, float] = {}
+    rows: dict[str, dict[str, Images]] = {}
+    with use_threads(config.threads):
+        for size in sizes:
+            for method in METHODS:
+                report(f"{method}, {size} samples of each class")
+                for seed in range(config.seed, config.seed + repeats):
+                    played = play(dataclasses.replace(config, method={"name": method}, seed=seed), size)
+                    _check(played)
+                    chance[str(size)] = compute_chance(played)
+                    for name, model in list_embeddings(played).items():
+                        images = invert(played, model, seed)
+                        for attack, recovered in images.items():
+                            key = MEAN if attack == MEAN else f"{name}: {attack}"
+                            found.setdefault(key, {}).setdefault(str(size), []).append(score(played, recovered))
+                        if seed == config.seed:
+                            rows.setdefault(name, {}).update(_draw(played, images[MATCHED], size))
+    figures = {
+        "machine": {**get_machine(), **describe_torch(played.site.device, config.threads)},
+        "job": describe_job(config, sizes=sizes, repeats=repeats),
+        "chance": chance,
+        "attacks": {
+            name: {
+                size: {key: describe_spread([run[key] for run in runs]) for key in runs[0]} for size, runs in of.items()
+            }
+            for name, of in found.items()
+        },
+    }
+    return Inversion(figures, tuple(Panel(name, drawn) for name, drawn in rows.items()))
+
+
+def list_embeddings(played: Played) -> dict[str, Model]:
+    """The models that an attacker may embed by, by what is attacked."""
+    method = played.site.spec.name
+    if played.last.model:
+        return {method: played.get_model()}
+    return {
+        f"{method}, own model": played.attacker.state.model,
+        f"{method}, the site's model": played.site.state.model,
+    }
+
+
+def invert(played: Played, model: Model, seed: int) -> dict[str, Tensor]:
+    """An image [K, C, H, W] for each of the site's prototypes, by attack."""
+    classes, prototypes = _read_prototypes(played)
+    own = played.attacker.state.data.train
+    means = torch.stack([own.x[own.y == c].mean(0) for c in classes.tolist()])
+    with torch.no_grad():
+        z = played.represent(model, own.x)
+    decoded = decode(z, own.x, prototypes, seed)
+    matched = match(lambda x: played.represent(model, x), prototypes, decoded, scale=z.var(0).sum().item())
+    return {MEAN: means, DECODER: decoded, MATCHED: matched}
+
+
+def decode(z: Tensor, x: Tensor, prototypes: Tensor, seed: int) -> Tensor:
+    """Images of `prototypes` by a network that was trained to make `x` of their embeddings `z`."""
+    mean, std = z.mean(0), z.std(0)
+    std = std.clamp(min=STILL * std.mean().item())
+    known, target = (z - mean) / std, x.flatten(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "decoder"))
+        network = nn.Sequential(nn.Linear(z.shape[1], WIDTH), nn.ReLU(), nn.Linear(WIDTH, target.shape[1])).to(z.device)
+        optimizer = AdamW(network.parameters(), DECODER_LR)
+        for _ in range(DECODER_STEPS):
+            noise = NOISE * torch.randn(known.shape).to(z.device)
+            optimizer.step(F.mse_loss(network(known + noise), target))
+    with torch.no_grad():
+        decoded: Tensor = network((prototypes - mean) / std)
+    return decoded.view(-1, *x.shape[1:])
+
+
+def match(embed: Callable[[Tensor], Tensor], prototypes: Tensor, begin: Tensor, *, scale: float) -> Tensor:
+    """Images whose embeddings are near `prototypes`, by descent from `begin`; `scale` is the embedding's variance."""
+    x = begin.clone().requires_grad_()
+    optimizer = AdamW([x], MATCH_LR, weight_decay=0.0)
+    for _ in range(MATCH_STEPS):
+        distances = (embed(x) - prototypes).square().sum(1) / max(scale, 1e-12)
+        held_back = (x - begin).square().flatten(1).mean(1)
+        optimizer.step((distances + PRIOR * held_back).sum())
+    return x.detach()
+
+
+def score(played: Played, recovered: Tensor) -> dict[str, float]:
+    """Of the images: their mean PSNR in dB to the nearest of the site's samples of their class, and how many of them
+    are `told`: nearer to one of those than to all held out."""
+    classes, _ = _read_prototypes(played)
+    own, others = played.site.state.data.train, played.held_out
+    low, high = _get_range(played)
+    psnr, told = [], []
+    for c, image in zip(classes.tolist(), recovered.clamp(low, high), strict=True):
+        nearest, is_told = compare(image, own.x[own.y == c], others.x[others.y == c])
+        psnr.append(compute_psnr(image[None], nearest[None], high - low).item())
+        told.append(is_told)
+    return {"psnr": sum(psnr) / len(psnr), "told": sum(told) / len(told)}
+
+
+def compare(image: Tensor, own: Tensor, others: Tensor) -> tuple[Tensor, bool]:
+    """The nearest of the site's `own` samples to an image, by squared error, and whether none of `others` is as
+    near."""
+    to_own, to_others = ((x - image).square().flatten(1).sum(1) for x in (own, others))
+    return _find_nearest(image, own), bool(to_own.min() < to_others.min())
+
+
+def _find_nearest(image: Tensor, samples: Tensor) -> Tensor:
+    return samples[(samples - image).square().flatten(1).sum(1).argmin()]
+
+
+def compute_chance(played: Played) -> float:
+    """The share of guesses that would be told."""
+    own, others = len(played.site.state.data.train), len(played.held_out)
+    return own / (own + others)
+
+
+def _check(played: Played) -> None:
+    shape = tuple(played.held_out.x.shape[1:])
+    if len(shape) != 3:
+        raise ConfigError(f"--model: expected one that trains on images, not on what a frozen part makes (got {shape})")
+
+
+def _read_prototypes(played: Played) -> tuple[Tensor, Tensor]:
+    sent, device = played.last.payloads["prototypes"], played.site.device
+    classes, prototypes = (torch.from_numpy(sent[name].copy()).to(device) for name in ("classes", "prototypes"))
+    return classes, prototypes
+
+
+def _get_range(played: Played) -> tuple[float, float]:
+    """What is seen lies within, as the attacker knows of its own samples."""
+    x = played.attacker.state.data.train.x
+    return x.min().item(), x.max().item()
+
+
+def _draw(played: Played, recovered: Tensor, size: int) -> Mapping[str, Images]:
+    """Two rows: of the first prototype of each class the image, and over it the site's sample that is nearest."""
+    classes, _ = _read_prototypes(played)
+    own: Samples = played.site.state.data.train
+    low, high = _get_range(played)
+    firsts = [classes.tolist().index(c) for c in torch.unique(classes).tolist()][:SHOWN]
+    images = recovered[firsts].clamp(low, high)
+    nearest = torch.stack(
+        [_find_nearest(image, own.x[own.y == c]) for c, image in zip(classes[firsts], images, strict=True)]
+    )
+    shown = [((x - low) / (high - low)).float().clamp(0, 1).cpu().numpy() for x in (nearest, images)]
+    return {f"nearest of {size}": shown[0], f"back, of {size}": shown[1]}
