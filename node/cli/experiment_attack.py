@@ -21,7 +21,7 @@ SizesOption = Annotated[
     str, typer.Option("--sizes", metavar="N,…", help="How many samples of each class the site has, one after another.")
 ]
 RoundsOption = Annotated[
-    int, typer.Option("--rounds", metavar="R", min=1, help="The last round's sending is attacked.")
+    int, typer.Option("--rounds", metavar="R", min=1, help="What is sent in the last is attacked; by property, in all.")
 ]
 RepeatsOption = Annotated[
     int, typer.Option("--repeats", metavar="N", min=1, help="Each with another seed, from --seed on.")
@@ -32,6 +32,7 @@ def make_attack_group() -> typer.Typer:
     group = make_group("Measure what members learn of each other's samples.")
     group.command("inversion")(inversion)
     group.command("membership")(membership)
+    group.command("property")(tell_property)
     group.callback()(lambda: None)
     return group
 
@@ -93,6 +94,33 @@ def inversion(
     print_figures(made.figures, _show_inversion, as_json)
 
 
+def tell_property(
+    most: Annotated[
+        int, typer.Option("--most", metavar="N", min=10, help="Samples of the class that the site has most of.")
+    ] = 50,
+    rounds: RoundsOption = 10,
+    data: DataOption = "digits",
+    model: ModelOption = "mlp",
+    size: SizeOption = None,
+    seed: SeedOption = 1,
+    repeats: RepeatsOption = 9,
+    threads: ThreadsOption = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what is told of a site's classes and their sizes.
+
+    Of half of the classes the site has none. Prototypes, models and unit representations are asked which those are, and
+    of which others it has more: of dfpl, mpfedcl, fedavg and uapdfl.
+
+    Example: fednode experiment attack property --most 20 --repeats 3
+    """
+    from node.experiments.leaks.property import run_property_bench
+
+    with _asked(data, model, size, rounds, seed, threads) as config:
+        figures = run_property_bench(config, most=most, repeats=repeats, report=report)
+    print_figures(figures, _show_property, as_json)
+
+
 @contextmanager
 def _asked(data: str, model: str, size: int | None, rounds: int, seed: int, threads: int) -> Iterator[SimulationConfig]:
     """A federation of two, of whose runs what `ml` refuses is a ConfigError within."""
@@ -149,3 +177,18 @@ def _show_inversion(figures: dict[str, Any]) -> None:
     for name, by_size in figures["attacks"].items():
         cells = [f"{scores['psnr']['median']:.1f}  {scores['told']['median']:4.0%}" for scores in by_size.values()]
         print(f"{name:37}" + "".join(f"{cell:>14}" for cell in cells))
+
+
+def _show_property(figures: dict[str, Any]) -> None:
+    _show_job(figures)
+    print(f"site           by class, in an order of its own: {', '.join(map(str, figures['job']['sizes']))} samples")
+    print(
+        "told           classes rightly taken to be there or absent; rank correlation with the true numbers, over all"
+    )
+    print("               classes and over those that are there: median (least to greatest); 50% and 0 tell nothing")
+    print(f"{'':37}{'there or absent':>20}{'rank':>24}{'rank, of those there':>24}")
+    for name, scores in figures["attacks"].items():
+        there = scores["present"]
+        cells = f"{there['median']:.0%} ({there['min']:.0%} to {there['max']:.0%})"
+        ranks = "".join(f"{show_ratio(scores[key]):>24}" for key in ("rank", "rank_of_present"))
+        print(f"{name:37}{cells:>20}{ranks}")

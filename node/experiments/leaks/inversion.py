@@ -107,7 +107,7 @@ def list_embeddings(played: Played) -> dict[str, Model]:
 
 def invert(played: Played, model: Model, seed: int) -> dict[str, Tensor]:
     """An image [K, C, H, W] for each of the site's prototypes, by attack."""
-    classes, prototypes = _read_prototypes(played)
+    classes, prototypes = read_prototypes(played)
     own = played.attacker.state.data.train
     means = torch.stack([own.x[own.y == c].mean(0) for c in classes.tolist()])
     with torch.no_grad():
@@ -148,7 +148,7 @@ def match(embed: Callable[[Tensor], Tensor], prototypes: Tensor, begin: Tensor, 
 def score(played: Played, recovered: Tensor) -> dict[str, float]:
     """Of the images: their mean PSNR in dB to the nearest of the site's samples of their class, and how many of them
     are `told`: nearer to one of those than to all held out."""
-    classes, _ = _read_prototypes(played)
+    classes, _ = read_prototypes(played)
     own, others = played.site.state.data.train, played.held_out
     low, high = _get_range(played)
     psnr, told = [], []
@@ -182,7 +182,8 @@ def _check(played: Played) -> None:
         raise ConfigError(f"--model: expected one that trains on images, not on what a frozen part makes (got {shape})")
 
 
-def _read_prototypes(played: Played) -> tuple[Tensor, Tensor]:
+def read_prototypes(played: Played) -> tuple[Tensor, Tensor]:
+    """The classes and vectors that the site sent last."""
     sent, device = played.last.payloads["prototypes"], played.site.device
     classes, prototypes = (torch.from_numpy(sent[name].copy()).to(device) for name in ("classes", "prototypes"))
     return classes, prototypes
@@ -196,7 +197,7 @@ def _get_range(played: Played) -> tuple[float, float]:
 
 def _draw(played: Played, recovered: Tensor, size: int) -> Mapping[str, Images]:
     """Two rows: of the first prototype of each class the image, and over it the site's sample that is nearest."""
-    classes, _ = _read_prototypes(played)
+    classes, _ = read_prototypes(played)
     own: Samples = played.site.state.data.train
     low, high = _get_range(played)
     firsts = [classes.tolist().index(c) for c in torch.unique(classes).tolist()][:SHOWN]

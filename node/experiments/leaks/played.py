@@ -34,7 +34,8 @@ IDS = tuple(i.to_bytes(32, "big") for i in range(2))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sending:
-    """One round of the site: the model that it began from, where members have one in common, and its payloads."""
+    """One round of the site: the model that the attacker had before it, which where members have one in common is the
+    site's, too, and the site's payloads."""
 
     parent: Arrays
     payloads: Mapping[str, Arrays]
@@ -67,7 +68,7 @@ class Played:
         return self.site.method.represent(State(model.eval(), self.site.state.data), x)
 
 
-def play(config: SimulationConfig, counts: Sequence[int] | int) -> Played:
+def play(config: SimulationConfig, counts: NDArray[np.int64] | int) -> Played:
     """All rounds of `config` between a site with so many samples of each class and the attacker. Raises ConfigError for
     data that have too few, and as `simulate`."""
     clients, initial, _ = begin_simulation(config)
