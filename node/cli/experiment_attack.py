@@ -33,7 +33,6 @@ def make_attack_group() -> typer.Typer:
     group.command("inversion")(inversion)
     group.command("membership")(membership)
     group.command("property")(tell_property)
-    group.callback()(lambda: None)
     return group
 
 

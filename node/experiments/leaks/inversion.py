@@ -68,7 +68,7 @@ def run_inversion_bench(
     with use_threads(config.threads):
         for size in sizes:
             for method in METHODS:
-                report(f"{method}, {size} samples of each class")
+                report(f"{method}, {size} of each class")
                 for seed in range(config.seed, config.seed + repeats):
                     played = play(dataclasses.replace(config, method={"name": method}, seed=seed), size)
                     _check(played)
