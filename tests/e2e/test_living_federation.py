@@ -239,7 +239,7 @@ async def test_an_upgrade_height_stops_the_node_that_cannot_follow(tmp_path: Pat
             assert done.code == code, done.err
             return done.out + done.err
 
-        height = (await net.get_status("node0"))["height"] + 80
+        height = (await net.get_status("node0"))["height"] + 200  # five commands away, each of a second or three
         change = json.loads(await say("node0", "propose", "upgrade", 3, "--from", height, "--yes", "--json"))["id"]
         await net.wait_for(lambda now: all("upgrade" in now[name] for name in ("node3",)), "the warning at node3")
         assert "this release speaks 2" in await say("node3", "approve", change[:8], code=1)
