@@ -21,7 +21,7 @@ from torch import Tensor
 from ml.clients.common_model import CommonModel
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
-from ml.errors import Abandoned, MlError, PayloadError, Spoiled, Stopped
+from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
 from ml.measures.curves import describe_curves
 from ml.measures.kinds import AnyMeasures, measure_answers
@@ -30,7 +30,7 @@ from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
-from ml.tasks import CLASSIFICATION, REGRESSION
+from ml.tasks import REGRESSION
 from ml.training.criterion import make_criterion
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
@@ -51,7 +51,6 @@ from ml.training.loop import (
 )
 from ml.training.metrics import Judged, Prediction, judge
 from ml.training.optimizers import Sgd, make_optimizer
-from ml.training.prior import ClassScores, adjust, compute_log_prior
 
 TestSet = Literal["matched", "global"]
 
@@ -214,7 +213,9 @@ class Client:
         """The steps of a local phase, and what is trained then. Raises as `ml.training.loop.train`, the model then
         somewhere on its way."""
         compute_loss, prepared = self.method.compute_loss, phase.prepared
-        stepping = Stepping(self.engine.autocast(self.device), should_stop, on_step)
+        stepping = Stepping(
+            self.engine.autocast(self.device, self.state.model), should_stop, on_step, self.engine.can_replay
+        )
         if prepared.instead is not None:
             return prepared.instead(stepping)
         progress = train(
@@ -261,7 +262,7 @@ class Client:
             "steps": progress.steps,
             "samples": sum(map(len, phase.schedule.batches)),
             "seconds": seconds,
-            "alpha_s": seconds / max(iterations, 1),
+            **({"alpha_s": seconds / iterations} if iterations else {}),
             **{name: value for name, value in before_exchange.items() if name != "loss"},
             "test_loss": before_exchange["loss"],
             **phase.prepared.metrics,
@@ -406,28 +407,10 @@ class Client:
         return measure_answers(task.kind, y, labels, said, judged.metrics["loss"])
 
     @torch.no_grad()
-    def predict(self, x: Tensor, kappa: float | None = None) -> Prediction:
-        """Classify x_NCHW, or what is precomputed of it, as the client stands: as the method answers, or adjusted by
-        `kappa` to the classes that this client has (`ml.training.prior`). Raises MlError where that cannot be."""
-        if kappa is not None:
-            log_prior_C = self.compute_log_prior()
-            return adjust(self.score_classes(x), log_prior_C, kappa)
+    def predict(self, x: Tensor) -> Prediction:
+        """Classify x_NCHW, or what is precomputed of it, as the client stands (`ml.clients.priors` adjusts that)."""
         self.state.model.eval()
         return self.method.predict(self.state, x)
-
-    def score_classes(self, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
-        """What a kappa adjusts, of samples; `rows_N` are their places where they are training samples of this client.
-        Raises MlError where there is no such thing."""
-        if not hasattr(self.method, "score_classes"):  # a plugin's, written before there were priors
-            raise MlError(f"{self.spec.name}: expected score_classes of its method, to add a prior to; got none")
-        self.state.model.eval()
-        return self.method.score_classes(self.state, x, rows_N)
-
-    def compute_log_prior(self) -> Tensor:
-        """That of the classes this client has, float32[C]. Raises MlError where samples have none."""
-        if self.spec.task.kind != CLASSIFICATION:
-            raise MlError(f"task {self.spec.task.kind}: expected classes, which a prior is of")
-        return compute_log_prior(self.state.data.train.y, self.state.data.num_classes)
 
     def state_arrays(self) -> dict[str, Array]:
         """A copy of everything that training has changed: the model under "model/", the method's under "state/"."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ml.clients.client import Client
+from ml.clients.priors import make_predict_at
 from ml.data.base import InputFormat, Samples
 from ml.data.fit_input import fit
 from ml.data.inference_files import validate_samples
@@ -50,6 +51,7 @@ def answer(
     """
     validate_samples(x_NCHW, input_format.shape)
     input_format = client.complete_input(input_format)
+    predict = client.predict if kappa is None else make_predict_at(client, kappa)
     parts: dict[str, list[Tensor]] = {}
     for start in range(0, len(x_NCHW), CHUNK):
         if should_stop():
@@ -57,8 +59,7 @@ def answer(
         with np.errstate(over="ignore", invalid="ignore"):  # what is too large shows in the answer
             fitted = input_format.normalise(transform(fit(x_NCHW[start : start + CHUNK], input_format.shape)))
         chunk = client.engine.lay_out_samples(torch.tensor(fitted).to(client.device))
-        prediction = client.predict(chunk, kappa)
-        for name, tensor in _describe(prediction, client.spec.task).items():
+        for name, tensor in _describe(predict(chunk), client.spec.task).items():
             parts.setdefault(name, []).append(tensor.cpu())
     return {name: torch.cat(tensors).numpy() for name, tensors in parts.items()}
 

@@ -66,10 +66,10 @@ class Trained:
 
     `metrics`: loss (mean over the steps), first_loss and last_loss (over their first and last quarter), iterations (E),
     steps, seconds (of the whole phase, since what comes before the first step and after the last is time that mining
-    does not have), alpha_s (those for each local iteration), and accuracy and test_loss on the matched test set before
-    anything was exchanged, samples (those that the steps went over, each as often as it came); and what the method says
-    besides. `went_back` says why the phase began from the client's own state before the last aggregate, None where it
-    did not.
+    does not have), alpha_s (those for each local iteration, if there was one), and accuracy and test_loss on the
+    matched test set before anything was exchanged, samples (those that the steps went over, each as often as it came);
+    and what the method says besides. `went_back` says why the phase began from the client's own state before the last
+    aggregate, None where it did not.
     """
 
     weight: int

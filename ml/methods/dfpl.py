@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -40,13 +41,19 @@ from ml.training.metrics import Prediction
 
 class Dfpl(SharesPrototypes[DfplSpec]):
     """Cross-entropy, and the distance of local prototypes from the global ones. The state has `aux_loss`, too: R_k as
-    the last local phase left it."""
+    Eq. (4) prints it, whatever `aux` trains by, of the prototypes that the last local phase has left."""
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         weight, payloads = super().finish(state, round_)
-        local = payloads["prototypes"]
-        state.arrays = {**state.arrays, "aux_loss": measure_distance(local, state.arrays)}
+        state.arrays = {**state.arrays, "aux_loss": self._measure_aux_loss(state, payloads["prototypes"])}
         return weight, payloads
+
+    def _measure_aux_loss(self, state: State, local: Arrays) -> Array:
+        """Float32[], of the client's own prototypes; 0 where there are no global ones of their classes."""
+        if (target := self.get_prototypes(state)) is None:
+            return np.zeros((), np.float32)
+        own_nD, classes_n = (torch.tensor(local[name], device=state.data.device) for name in ("prototypes", "classes"))
+        return np.asarray(compute_prototype_loss(own_nD, classes_n, target).item(), np.float32)
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float]:
         left = state.arrays.get("aux_loss")
@@ -84,15 +91,3 @@ class Dfpl(SharesPrototypes[DfplSpec]):
         if hyper.infer == "classifier":
             return super().predict(state, x)
         return self.predict_nearest(state, x, normalize=bool(hyper.normalize))
-
-
-def measure_distance(local: Arrays, common: Arrays) -> Array:
-    """R_k of Eq. (4), float32, between prototypes of all of a client's samples and global ones, each with `classes`; 0
-    while there are none in common."""
-    rows = {int(c): row for row, c in enumerate(common.get("classes", ()))}
-    pairs = [(row, rows[int(c)]) for row, c in enumerate(local["classes"]) if int(c) in rows]
-    if not pairs:
-        return np.zeros((), np.float32)
-    mine, theirs = map(list, zip(*pairs, strict=True))
-    difference = local["prototypes"][mine].astype(np.float64) - common["prototypes"][theirs]
-    return np.asarray(np.sqrt(np.square(difference).sum(1)).mean(), np.float32)

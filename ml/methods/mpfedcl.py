@@ -126,8 +126,8 @@ class MpFedCl(SharesModel[MpFedClSpec]):
     @torch.no_grad()
     def cluster(self, state: State, round_: Round) -> Clusters:
         """u_{i,j}, Eq. (7), of all local samples with the model in eval mode."""
-        hyper, samples, model = self.spec.hyperparameters, state.data.train, state.model.eval()
-        v_ND = torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(samples.x, CHUNK)])
+        hyper, samples = self.spec.hyperparameters, state.data.train
+        v_ND = self._embed_all(state.model, samples.x)
         is_sent_N = find_sent_classes(torch.bincount(samples.y), hyper.min_class_samples)[samples.y]
         v_ND, y_N = v_ND[is_sent_N], samples.y[is_sent_N]
         if not len(y_N):
@@ -157,9 +157,14 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         rows = np.arange(len(samples))
         if len(rows) > most:
             rows = np.sort(round_.rng("own samples").choice(len(rows), most, replace=False))
-        own, model = samples.take(rows), state.model.eval()
-        v_nD = torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(own.x, CHUNK)])
+        own = samples.take(rows)
+        v_nD = self._embed_all(state.model, own.x)
         return {"rows": rows, "classes": own.y.cpu().numpy(), "embeddings": v_nD.float().cpu().numpy()}
+
+    def _embed_all(self, model: Model, x: Tensor) -> Tensor:
+        """v(x) of many samples, the model in eval mode."""
+        model.eval()
+        return torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(x, CHUNK)])
 
     def get_pool(self, state: State) -> Pool | None:
         """U, Eq. (8); None before the first round, and where nobody has sent a prototype."""

@@ -27,7 +27,7 @@ from ml.payload import Arrays, decode_arrays
 from ml.simulation.exchange import Exchange, Size
 from ml.simulation.liars import Liars
 from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
-from ml.specs.uapdfl import MAX_PAIRED, UaPdflSpec
+from ml.specs.uapdfl import MAX_PAIRED
 from ml.training.loop import Diverged
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Rounds:
             applied=[metrics for metrics, _ in applied],
             spoiled=frozenset(i for i, (_, is_spoiled) in enumerate(applied) if is_spoiled),
             on_all=self._evaluate_on_all(),
-            divergences=self._measure_divergences(exchange),
+            divergences=self._measure_divergences(exchange, beacon),
             aggregate_s=aggregate_s,
         )
 
@@ -116,13 +116,13 @@ class Rounds:
         told = first.evaluate("global")
         return [told, *(told if answer_alike(first, client) else client.evaluate("global") for client in others)]
 
-    def _measure_divergences(self, exchange: Exchange) -> tuple[tuple[float, ...], ...] | None:
+    def _measure_divergences(self, exchange: Exchange, beacon: bytes) -> tuple[tuple[float, ...], ...] | None:
         """By client; None where the method has none, or not of all."""
-        spec, ids = self._spec, self._ids
-        if not isinstance(spec, UaPdflSpec) or len(ids) > MAX_PAIRED or self._parent is None:
+        ids = self._ids
+        if len(exchange.offers) < len(ids) or len(ids) > MAX_PAIRED:
             return None
-        by_author = spec.compute_divergences(self._parent)
-        if len(by_author) < len(ids):
+        told = self._spec.explain(exchange.height, beacon, exchange.offers, self._parent) or {}
+        if (by_author := told.get("divergences")) is None:
             return None
         place = {offer.author: row for row, offer in enumerate(exchange.offers)}
         return tuple(tuple(by_author[place[me]][place[peer]] for peer in ids) for me in ids)

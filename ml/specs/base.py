@@ -221,6 +221,14 @@ class Offer:
     digests: Mapping[str, bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class RoundKinds:
+    """What a round exchanges: the schema of each kind, and the rules of those that are voted on."""
+
+    schemas: Mapping[str, ArraySchema]
+    rules: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class MethodSpec(ABC):
     """A method without its training: hyper-parameters, payloads by height, and how they combine (DESIGN §7)."""
@@ -260,8 +268,8 @@ class MethodSpec(ABC):
         return ()
 
     @property
-    def closing_height(self) -> int | None:
-        """The last height of a run that ends, where contributions carry less than in those before; None without one."""
+    def closing(self) -> RoundKinds | None:
+        """What the round with which a run ends exchanges, whatever its number; None where it is as those before it."""
         return None
 
     @property

@@ -17,7 +17,7 @@ import numpy as np
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.architectures import has_unit_embedding
-from ml.specs.base import Hyperparameters, choice, count, flag, number, option, switch
+from ml.specs.base import Hyperparameters, RoundKinds, choice, count, flag, number, option, switch
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
 from ml.specs.task import Task
 from ml.tasks import CLASSIFICATION
@@ -145,12 +145,21 @@ class MpFedClSpec(ModelSpec):
         """Whether prototypes of the averaged model are all that this height exchanges."""
         return height == self.closing_height
 
+    @property
+    def closing(self) -> RoundKinds | None:
+        if not self.hyperparameters.reembed:
+            return None
+        return RoundKinds({"prototypes": self._schemas["prototypes"]}, self._pool_rule)
+
+    @cached_property
+    def _pool_rule(self) -> Mapping[str, str]:
+        return {"prototypes": "trimmed_pool" if self.hyperparameters.is_robust else "pool"}
+
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
         return {"prototypes": self._schemas["prototypes"]} if self.is_closing(height) else self._schemas
 
     def rules(self, height: int) -> Mapping[str, str]:
-        pool = {"prototypes": "trimmed_pool" if self.hyperparameters.is_robust else "pool"}
-        return pool if self.is_closing(height) else {**super().rules(height), **pool}
+        return self._pool_rule if self.is_closing(height) else {**super().rules(height), **self._pool_rule}
 
     def get_kept(self, height: int) -> Collection[str]:
         return ("model",) if self.is_closing(height) else ()
@@ -165,6 +174,8 @@ class MpFedClSpec(ModelSpec):
         classes, most = arrays["classes"], self.hyperparameters.max_prototypes
         if not len(classes):
             return
+        if height == 1 and self.hyperparameters.reembed:
+            raise PayloadError(f"payload 'prototypes': expected none in the first round, got {len(classes)}")
         if not np.all(classes[1:] >= classes[:-1]):
             raise PayloadError(f"payload 'prototypes': expected classes in ascending order, got {classes.tolist()}")
         if (most_of_one := int(np.bincount(classes).max())) > most:

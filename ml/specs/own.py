@@ -21,6 +21,7 @@ from ml.specs.task import Task
 
 _DAEMONS = (
     "get_kept",
+    "closing",
     "wanted",
     "get_streamed",
     "get_shared_height",

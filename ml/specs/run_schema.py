@@ -4,7 +4,9 @@ It belongs to what members agree on when they start a run (FEDERATION §1): a ru
 where both hold the same arrays, and whoever reads the chain learns what was sent without the code of any method.
 
     aggregate   {"model/fc1.weight": "float32[32,784]", ...}: each array of the aggregate after the last kind of round
-    rounds      {"1": {kind: payload, ...}, "2..": {...}}: by round or span of rounds, the last of which is open
+    rounds      {"1": {kind: payload, ...}, "2..": {...}}: by round or span of rounds, the last of which is open, and
+                under "last" what the round with which a run ends has instead, whatever its number, of methods where it
+                has something else
     payload     {"arrays": {...} | "aggregate", "rule": NAME | null, "max_bytes": N, "bounds": {...}, "ranges": {...}}
 
 A change holds few levels of values, so that bounds and ranges are text, as in "0..10". A dimension is a number or the
@@ -21,7 +23,7 @@ from typing import Any
 
 from ml.aggregation.nova import NOVA_NUMBERS
 from ml.payload import ArraySchema, ArraySpec
-from ml.specs.base import MethodSpec
+from ml.specs.base import MethodSpec, RoundKinds
 from ml.specs.statistics import StatisticsSpec
 
 SAME = "aggregate"  # in the place of arrays that the aggregate has under the same names
@@ -34,15 +36,16 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
     if isinstance(spec, StatisticsSpec):  # which stay in every aggregate
         aggregate |= _describe_results(spec.rules_of_statistics, spec.statistics_schemas)
     spans: list[tuple[int, dict[str, Any]]] = []
-    closing = spec.closing_height
-    for number in (*range(1, last + 1), *(() if closing is None else (closing,))):
-        payloads = _describe_round(spec, number, aggregate)
+    for number in range(1, last + 1):
+        payloads = _describe_round(RoundKinds(spec.schemas(number), spec.rules(number)), aggregate)
         if not spans or spans[-1][1] != payloads:
             spans.append((number, payloads))
     rounds = {}
     for i, (first, payloads) in enumerate(spans):
         end = spans[i + 1][0] - 1 if i + 1 < len(spans) else None
         rounds[str(first) if first == end else f"{first}..{'' if end is None else end}"] = payloads
+    if spec.closing is not None:
+        rounds["last"] = _describe_round(spec.closing, aggregate)
     judging = {} if spec.record is None else {"judging": spec.describe_judging().to_mapping()}
     return {"aggregate": aggregate, "rounds": rounds, **judging}
 
@@ -55,11 +58,9 @@ def _describe_results(rules: Mapping[str, str], schemas: Mapping[str, ArraySchem
     }
 
 
-def _describe_round(spec: MethodSpec, number: int, aggregate: Mapping[str, str]) -> dict[str, Any]:
-    rules = spec.rules(number)
+def _describe_round(sent: RoundKinds, aggregate: Mapping[str, str]) -> dict[str, Any]:
     return {
-        kind: _describe_payload(kind, schema, rules.get(kind), aggregate)
-        for kind, schema in spec.schemas(number).items()
+        kind: _describe_payload(kind, schema, sent.rules.get(kind), aggregate) for kind, schema in sent.schemas.items()
     }
 
 

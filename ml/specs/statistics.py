@@ -35,7 +35,7 @@ from ml.aggregation.sums import (
 from ml.errors import PayloadError, SpecError
 from ml.payload import KINDS, Array, Arrays, ArraySchema, ArraySpec
 from ml.plugins import PluginRecord
-from ml.specs.base import MAX_COUNT, MethodSpec, Offer
+from ml.specs.base import MAX_COUNT, MethodSpec, Offer, RoundKinds
 from ml.specs.judging import Judging
 from ml.specs.sharing import AggregationHyperparameters
 from ml.tasks import CLASSIFICATION
@@ -204,9 +204,8 @@ class StatisticsSpec(MethodSpec):
         return (*self.inner.get_kept(self.to_inner(height)), STATISTICS)
 
     @property
-    def closing_height(self) -> int | None:
-        own = self.inner.closing_height
-        return None if own is None else own + self.num_before
+    def closing(self) -> RoundKinds | None:
+        return self.inner.closing
 
     @property
     def sends_changes(self) -> bool:

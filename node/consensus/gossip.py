@@ -38,9 +38,8 @@ FIRST_GIVERS = 3  # holders besides the author that give what is missing in one 
 GIVERS_OF_SOME = 2  # the same, where a status goes to some
 MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is given as if it were missing anew
 MAX_GIVEN_PAUSE = 32.0  # statuses between two gifts of one change to a peer that goes on to lack it, or says so
-MAX_SPREAD_BYTES = (
-    4 * 1024
-)  # of payloads that go with a contribution from neighbour to neighbour; larger ones are pulled
+# Of payloads that go with a contribution from neighbour to neighbour; larger ones are pulled.
+MAX_SPREAD_BYTES = 4 * 1024
 MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
 
 

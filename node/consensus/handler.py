@@ -239,7 +239,7 @@ class PeerHandler:
         if behind is None:
             raise PeerFault("bundle: a payload without its contribution")
         author, contribution = behind
-        if self._pushed.offer_relayed(author, payload.data):
+        if self._pushed.offer(author, payload.data, is_relayed=True):
             self._gossip.spreading.add_payload(contribution, payload)
 
     def _on_signed(self, sender: Peer, message: Message, digest: Digest | None = None) -> None:

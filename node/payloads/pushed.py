@@ -57,9 +57,11 @@ class PushedPayloads:
             sizes = {ref.digest: ref.size for ref in contribution.payloads if ref.size <= MAX_PUSHED_BYTES}
             self._expected[slot] = _Expected(sizes)
 
-    def offer(self, peer: Id, data: bytes) -> bool:
-        """Takes in what `peer` has pushed; false if it has no contribution here that it could belong to."""
-        slots = [(height, self._expected.get((height, peer))) for height in (self._height, self._height + 1)]
+    def offer(self, author: Id, data: bytes, *, is_relayed: bool = False) -> bool:
+        """Takes in what `author` has pushed, or what another has brought right behind the author's contribution; false
+        if there is no contribution here that it could belong to. What was hashed is on the author's account, whatever
+        it is; of what is relayed, only what the author named is."""
+        slots = [(height, self._expected.get((height, author))) for height in (self._height, self._height + 1)]
         fitting = [
             (height, expected)
             for height, expected in slots
@@ -69,23 +71,10 @@ class PushedPayloads:
             return False  # before anything is hashed
         digest = hashlib.sha256(data).digest()
         for height, expected in fitting:
-            expected.left_bytes -= len(data)  # it was hashed, whatever it is
-            if expected.sizes.get(digest) == len(data):
-                del expected.sizes[digest]
-                self._hold(height, digest, data)
-                return True
-        return False
-
-    def offer_relayed(self, author: Id, data: bytes) -> bool:
-        """Takes in what another than the author has brought right behind the author's contribution, as `offer` does;
-        what is not what the author named is not on the author's account."""
-        for height in (self._height, self._height + 1):
-            expected = self._expected.get((height, author))
-            if expected is None or len(data) not in expected.sizes.values() or len(data) > expected.left_bytes:
-                continue
-            digest = hashlib.sha256(data).digest()
-            if expected.sizes.get(digest) == len(data):
+            is_named = expected.sizes.get(digest) == len(data)
+            if is_named or not is_relayed:
                 expected.left_bytes -= len(data)
+            if is_named:
                 del expected.sizes[digest]
                 self._hold(height, digest, data)
                 return True

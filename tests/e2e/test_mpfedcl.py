@@ -15,7 +15,7 @@ import torch
 from chain.signing import encode_id
 from ml.data import get_classes, load_dataset
 from ml.simulation.run import SimulationConfig, simulate
-from support.federation.real_nodes import Federation, run_command
+from support.federation.real_nodes import Federation, ask_stopped, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -47,15 +47,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def ask(directory: Path, node: int, *command: object) -> Any:
-    """The object that a command prints of a stopped node's files."""
-    done = run_command(*command, "--json", "--data-dir", directory / f"data/node{node}")
-    assert done.code == 0, done.err
-    return json.loads(done.out)
-
-
 def read_blocks(directory: Path) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = ask(directory, 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
+    blocks: list[dict[str, Any]] = ask_stopped(directory, 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
     assert [block["num_contributions"] for block in blocks] == [0] + [4] * ROUNDS
     return blocks
 
@@ -68,9 +61,9 @@ def get_ids(directory: Path) -> list[bytes]:
 
 def test_each_block_pins_both_aggregates_and_everyone_can_recompute_them(directory: Path) -> None:
     for node in range(4):
-        report = ask(directory, node, "chain", "verify", "--deep", "--require-all")
+        report = ask_stopped(directory, node, "chain", "verify", "--deep", "--require-all")
         assert (report["ok"], report["recomputed"]) == (True, ROUNDS)
-    head = ask(directory, 0, "chain", "show", "head", "--payloads")
+    head = ask_stopped(directory, 0, "chain", "show", "head", "--payloads")
     for contribution in head["contributions"]:
         assert {payload["kind"] for payload in contribution["payloads"]} == {"model", "prototypes"}
 
@@ -87,7 +80,7 @@ def test_the_blocks_name_the_simulations_aggregates(directory: Path) -> None:
 
 def test_a_round_costs_its_model_and_prototypes_and_little_besides(directory: Path) -> None:
     """Summed over the nodes, since a blob may be pulled from any node that has it."""
-    rounds = [ask(directory, node, "rounds", "list", "--limit", 100)["rounds"] for node in range(4)]
+    rounds = [ask_stopped(directory, node, "rounds", "list", "--limit", 100)["rounds"] for node in range(4)]
     for of_one_height in zip(*rounds, strict=True):
         sent = sum(sum(map(int, entry["bytes_sent"].values())) for entry in of_one_height)
         payload = 3 * int(of_one_height[0]["payload_bytes"])
@@ -108,7 +101,7 @@ async def test_a_node_answers_with_a_class_and_whose_prototype_was_nearest(direc
         finished = await asyncio.to_thread(run_command, *asked, "--json")
         assert finished.code == 0, finished.err
         predictions = json.loads(finished.out)["predictions"]
-    head = ask(directory, 2, "chain", "show", "head")
+    head = ask_stopped(directory, 2, "chain", "show", "head")
     authors = [contribution["author"] for contribution in head["contributions"]]
     assert sorted(authors) == sorted(map(encode_id, ids))
     assert len(predictions) == SAMPLES

@@ -15,7 +15,7 @@ import torch
 
 from ml.data import load_dataset
 from ml.simulation.run import SimulationConfig, simulate
-from support.federation.real_nodes import Federation, run_command
+from support.federation.real_nodes import Federation, ask_stopped, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -47,29 +47,22 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def ask(directory: Path, node: int, *command: object) -> Any:
-    """The object that a command prints of a stopped node's files."""
-    done = run_command(*command, "--json", "--data-dir", directory / f"data/node{node}")
-    assert done.code == 0, done.err
-    return json.loads(done.out)
-
-
 def get_kinds(directory: Path, height: object) -> set[frozenset[str]]:
     """The kinds that the contributions of a block carry."""
-    shown = ask(directory, 0, "chain", "show", height, "--payloads")
+    shown = ask_stopped(directory, 0, "chain", "show", height, "--payloads")
     return {frozenset(payload["kind"] for payload in made["payloads"]) for made in shown["contributions"]}
 
 
 def test_the_last_block_is_of_prototypes_alone_and_everyone_can_recompute_them_all(directory: Path) -> None:
     for node in range(4):
-        report = ask(directory, node, "chain", "verify", "--deep", "--require-all")
+        report = ask_stopped(directory, node, "chain", "verify", "--deep", "--require-all")
         assert (report["ok"], report["recomputed"]) == (True, ROUNDS)
     assert get_kinds(directory, ROUNDS - 1) == {frozenset({"model", "prototypes"})}
     assert get_kinds(directory, ROUNDS) == {frozenset({"prototypes"})}
 
 
 def test_the_blocks_name_the_simulations_aggregates(directory: Path) -> None:
-    blocks = ask(directory, 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
+    blocks = ask_stopped(directory, 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
     assert [block["num_contributions"] for block in blocks] == [0] + [4] * ROUNDS
     net = Federation(directory).genesis
     ids = [member.key for member in sorted(net.state.members, key=lambda member: member.name)]

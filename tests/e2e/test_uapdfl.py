@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ml.simulation.run import SimulationConfig, simulate
-from support.federation.real_nodes import Federation, run_command
+from support.federation.real_nodes import Federation, ask_stopped, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -54,29 +54,24 @@ def directory(partition: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def ask(directory: Path, node: int, *command: object) -> Any:
-    """The object that a command prints of a stopped node's files."""
-    done = run_command(*command, "--json", "--data-dir", directory / f"data/node{node}")
-    assert done.code == 0, done.err
-    return json.loads(done.out)
-
-
 @pytest.fixture(scope="module")
 def rounds(directory: Path) -> list[list[dict[str, Any]]]:
     """What each node kept of each round, in order."""
-    return [ask(directory, node, "rounds", "list", "--reverse", "--limit", 100)["rounds"] for node in range(NODES)]
+    return [
+        ask_stopped(directory, node, "rounds", "list", "--reverse", "--limit", 100)["rounds"] for node in range(NODES)
+    ]
 
 
 def test_everyone_can_recompute_what_was_voted_on_without_the_models(directory: Path) -> None:
     for node in (0, NODES - 1):
-        report = ask(directory, node, "chain", "verify", "--deep", "--require-all")
+        report = ask_stopped(directory, node, "chain", "verify", "--deep", "--require-all")
         assert (report["ok"], report["recomputed"]) == (True, ROUNDS)
 
 
 def test_the_blocks_name_the_simulations_aggregates(
     directory: Path, partition: str, rounds: list[list[dict[str, Any]]]
 ) -> None:
-    blocks = ask(directory, 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
+    blocks = ask_stopped(directory, 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
     assert [block["num_contributions"] for block in blocks] == [0] + [NODES] * ROUNDS
     genesis = Federation(directory).genesis
     members = sorted(genesis.state.members, key=lambda member: member.name)
@@ -107,7 +102,7 @@ def count_sent(entry: dict[str, Any]) -> int:
 def test_each_node_pulls_what_the_rule_asks_for_and_little_is_sent_besides(
     directory: Path, rounds: list[list[dict[str, Any]]]
 ) -> None:
-    last = ask(directory, 0, "chain", "show", "head", "--payloads")
+    last = ask_stopped(directory, 0, "chain", "show", "head", "--payloads")
     sizes = {payload["kind"]: int(payload["bytes"]) for payload in last["contributions"][0]["payloads"]}
     voted = sizes["unit"] + sizes["auxiliary"]
     for of_one_height in zip(*rounds, strict=True):

@@ -45,6 +45,7 @@ async def test_who_opens_stream_after_stream_is_greeted_no_more_often_than_it_ma
     async with attacked() as (alice, _, channel):
         taken = [await is_taken(channel) for _ in range(int(LIMITS.streams_burst) + 2)]
         assert taken == [True] * 5 + [False] * 2
+        await wait_until(lambda: len(alice.recorder.downs) == 5, "the last of them seen to have ended", PATIENCE_S)
         assert len(alice.recorder.ups) == len(alice.recorder.downs) == 5
 
 

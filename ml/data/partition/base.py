@@ -123,6 +123,17 @@ def cut_like(by_class: Sequence[Indices], train_counts_NC: Counts, *, at_least_o
     return [join(part) for part in parts]
 
 
+def share_out(by_class: Sequence[Indices], owned: Sequence[Sequence[int]], shots: int | None = None) -> list[Indices]:
+    """The samples of each client by the classes that it has `owned`: a class in equal shares to its owners, of which
+    each takes the first `shots`."""
+    parts: list[list[Indices]] = [[] for _ in owned]
+    for c, samples in enumerate(by_class):
+        owners = [i for i, own in enumerate(owned) if c in own]
+        for owner, part in zip(owners, np.array_split(samples, max(len(owners), 1)), strict=False):
+            parts[owner].append(part[:shots])
+    return [join(part) for part in parts]
+
+
 def flatten(by_class: Sequence[Indices]) -> tuple[Indices, Indices]:
     """All samples sorted by class, and the class of each."""
     return np.concatenate(by_class), np.repeat(np.arange(len(by_class)), [len(samples) for samples in by_class])

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.random import Generator
 
-from ml.data.partition.base import Counts, Indices, Scheme, flag, join, validate_flags
+from ml.data.partition.base import Counts, Indices, Scheme, flag, join, share_out, validate_flags
 from ml.errors import DataError
 
 MAX_BLOCK = 110  # FedProto's stride between two clients' samples of a class
@@ -47,19 +47,15 @@ class Classes(Scheme):
         if self.samples == "shots" and shots is None:
             shots = DEFAULT_SHOTS
         owned = self._assign(len(by_class), num_clients, rng)
-        parts: list[list[Indices]] = [[] for _ in range(num_clients)]
         if shots is None:
-            for c, samples in enumerate(by_class):
-                owners = [i for i in range(num_clients) if c in owned[i]]
-                for owner, part in zip(owners, np.array_split(samples, max(len(owners), 1)), strict=False):
-                    parts[owner].append(part)
-        else:
-            for i, classes in enumerate(owned):
-                draw = int(rng.integers(-self.std + 1, self.std, endpoint=True)) if self.std else 0
-                for c in classes:
-                    block = min(MAX_BLOCK, len(by_class[c]) // num_clients)
-                    size = max(1, min(shots, block - self.std) + draw)
-                    parts[i].append(by_class[c][i * block : i * block + min(size, block)])
+            return share_out(by_class, owned)
+        parts: list[list[Indices]] = [[] for _ in range(num_clients)]
+        for i, classes in enumerate(owned):
+            draw = int(rng.integers(-self.std + 1, self.std, endpoint=True)) if self.std else 0
+            for c in classes:
+                block = min(MAX_BLOCK, len(by_class[c]) // num_clients)
+                size = max(1, min(shots, block - self.std) + draw)
+                parts[i].append(by_class[c][i * block : i * block + min(size, block)])
         return [join(part) for part in parts]
 
     def match(self, by_class: Sequence[Indices], train_counts_NC: Counts) -> list[Indices]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 from numpy.random import Generator
 
-from ml.data.partition.base import Counts, Indices, Scheme, join, text
+from ml.data.partition.base import Counts, Indices, Scheme, join, share_out, text
 from ml.errors import DataError
 
 _LISTS = re.compile(r"\d{1,6}(\+\d{1,6})*(,\d{1,6}(\+\d{1,6})*)*", re.ASCII)
@@ -38,22 +37,11 @@ class Owned(Scheme):
             raise DataError(f"partition: {self} is for {len(owned)} clients, got {num_clients}")
         if (most := max(map(max, owned))) >= len(by_class):
             raise DataError(f"partition: {self} expects a class {most}, got classes 0 to {len(by_class) - 1}")
-        parts: list[list[Indices]] = [[] for _ in owned]
-        for c, samples in enumerate(by_class):
-            owners = [i for i, own in enumerate(owned) if c in own]
-            for owner, part in zip(owners, np.array_split(samples, max(len(owners), 1)), strict=False):
-                parts[owner].append(part[:shots])
-        return [join(part) for part in parts]
+        return share_out(by_class, owned, shots)
 
     def match(self, by_class: Sequence[Indices], train_counts_NC: Counts) -> list[Indices]:
         """All test samples of its classes, as for `classes`."""
         return [join([by_class[c] for c in own]) for own in self._list_classes()]
 
-    def to_mapping(self) -> dict[str, Any]:
-        return {"scheme": self.name, "classes": self.classes}
-
     def _list_classes(self) -> list[list[int]]:
         return [[int(c) for c in own.split("+")] for own in self.classes.split(",")]
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.classes}"

@@ -11,6 +11,7 @@ A wait that fails shows the end of every node's log.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -73,6 +74,13 @@ def run_command(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
 def run_bench(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
     """`make bench-NAME` with these arguments, the first of them the NAME, in a process of its own."""
     return _run("tests.bench", arguments, timeout_s)
+
+
+def ask_stopped(directory: Path, node: int, *command: object) -> Any:
+    """The object that a command prints of the files of a stopped node of a demo that was kept."""
+    done = run_command(*command, "--json", "--data-dir", directory / f"data/node{node}")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
 
 
 def _run(module: str, arguments: Sequence[object], timeout_s: float) -> Finished:

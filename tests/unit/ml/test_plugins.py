@@ -237,6 +237,7 @@ def judge(spec: MethodSpec) -> SchemaSpec:
 
 class _KeepsNothing(MpFedClSpec):
     get_kept = MethodSpec.get_kept
+    closing = MethodSpec.closing
 
 
 @pytest.mark.parametrize("method", JUDGED)
@@ -270,6 +271,15 @@ def _list_initial(spec: MethodSpec) -> list[tuple[str, Any]]:
 def test_what_a_schema_cannot_say_is_no_plugins(method: str) -> None:
     with pytest.raises(SpecError, match="members without its code vote"):
         check_judgeable(ask(NO_PLUGINS, method))
+
+
+def test_a_closing_round_is_no_plugins() -> None:
+    spec = ask(NO_PLUGINS, "fedavg")
+    check_judgeable(spec)
+    closing = property(lambda self: None)
+    ending = type("EndingSpec", (type(spec),), {"closing": closing})(spec.task, spec.hyperparameters)
+    with pytest.raises(SpecError, match="expected no closing of its own: members without its code vote"):
+        check_judgeable(ending)
 
 
 def test_robust_rules_are_told_how_many_may_lie() -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ml.clients.client import Client
-from ml.clients.priors import choose_own_kappa
+from ml.clients.priors import choose_own_kappa, compute_own_log_prior, make_predict_at
 from ml.errors import MlError, PayloadError, SpecError
 from ml.methods.common.clustering import cluster_by_kmeans
 from ml.methods.common.codebooks import OWN
@@ -98,7 +98,9 @@ def test_nobody_trains_in_the_closing_round_however_many_steps_would_fit() -> No
     clients = make_clients()
     for height in range(1, ROUNDS):
         run_round(clients, height)
-    assert clients[0].train(ROUNDS, bytes(32), num_iterations=7).metrics["steps"] == 0
+    metrics = clients[0].train(ROUNDS, bytes(32), num_iterations=7).metrics
+    assert metrics["steps"] == 0
+    assert "alpha_s" not in metrics  # or rounds that are added later would be planned by it
 
 
 def test_validators_take_prototypes_alone_in_the_closing_round_and_never_else() -> None:
@@ -112,7 +114,31 @@ def test_validators_take_prototypes_alone_in_the_closing_round_and_never_else() 
         spec.validate_kinds(["prototypes"], ROUNDS - 1)
     with pytest.raises(PayloadError, match="height 4: expected"):
         spec.validate_kinds(["model", "prototypes"], ROUNDS)
-    assert sorted(describe_payloads(spec)["rounds"]) == ["1..3", "4.."]
+
+
+@pytest.mark.parametrize("input_", [{}, {"shape": [1, 8, 8], "normalize": "agreed"}])
+def test_the_schema_of_a_run_is_the_same_however_many_rounds_it_is_given_later(input_: dict[str, Any]) -> None:
+    """Members may agree on another number of rounds, and the schema that they agreed on stays (FEDERATION)."""
+    schemas = [
+        describe_payloads(get_spec(METHOD, MLP, 10, (1, 8, 8), rounds=rounds, num_members=4, input_=input_ or None))
+        for rounds in (0, 1, 3, 4, 12)
+    ]
+    assert all(schema == schemas[0] for schema in schemas)
+    assert schemas[0]["rounds"].keys() == ({"1", "2..", "last"} if input_ else {"1..", "last"})
+    assert schemas[0]["rounds"]["last"].keys() == {"prototypes"}
+
+
+def test_prototypes_in_the_first_round_are_refused() -> None:
+    """Nothing has been averaged yet: one member's would be all there are, and everyone would train against them."""
+    clients = make_clients()
+    (made, *_), spec = run_round(clients, 1), clients[0].spec
+    spec.validate_payload("prototypes", made.payloads["prototypes"], 1)
+    lie = {"classes": np.arange(10), "prototypes": np.eye(10, 32, dtype=np.float32)}
+    with pytest.raises(PayloadError, match="'prototypes': expected none in the first round, got 10"):
+        spec.validate_payload("prototypes", lie, 1)
+    spec.validate_payload("prototypes", lie, 2)
+    as_printed = get_spec({"name": "mpfedcl"}, MLP, 10, (1, 8, 8), rounds=ROUNDS)
+    as_printed.validate_payload("prototypes", lie, 1)
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -125,7 +151,8 @@ def test_a_run_without_end_or_of_one_round_has_no_closing_round(rounds: int) -> 
 def test_statistics_come_before_and_the_closing_round_is_the_last_all_the_same() -> None:
     input_ = {"shape": [1, 8, 8], "normalize": "agreed"}
     spec = get_spec(METHOD, MLP, 10, (1, 8, 8), rounds=6, num_members=4, input_=input_)
-    assert spec.closing_height == 6
+    assert spec.schemas(6).keys() == {"prototypes"}
+    assert spec.schemas(5).keys() == spec.schemas(7).keys() == {"model", "prototypes"}
     assert set(spec.get_kept(6)) == {"model", "statistics"}
     assert (spec.get_local_work(5), spec.get_local_work(6)) == (5, 0)
 
@@ -162,7 +189,7 @@ def test_answers_are_by_the_nearest_of_each_class_and_the_prior(own: bool, kappa
     x, y = client.state.data.everyone.x[:200], client.state.data.train.y
     counts = np.bincount(y.numpy(), minlength=10) + 1
     shifted = score_plainly(client, x, own=own) + kappa * np.log(counts / counts.sum())
-    said = client.predict(x, kappa)
+    said = make_predict_at(client, kappa)(x)
     expected = np.exp(shifted - shifted.max(1, keepdims=True))
     assert said.logits.exp().numpy() == pytest.approx(expected / expected.sum(1, keepdims=True), abs=1e-4)
     assert said.labels.tolist() == shifted.argmax(1).tolist()
@@ -204,11 +231,11 @@ def test_no_training_sample_is_answered_by_itself() -> None:
 def test_every_method_with_a_classifier_has_a_prior_and_others_say_why_not() -> None:
     (client, *_) = make_digit_clients({"name": "fedavg"})
     x = client.state.data.matched.x
-    shifted = client.predict(x).logits.log_softmax(1) + 0.25 * client.compute_log_prior()
-    assert client.predict(x, 0.25).logits == pytest.approx(shifted.log_softmax(1), abs=1e-5)
+    shifted = client.predict(x).logits.log_softmax(1) + 0.25 * compute_own_log_prior(client)
+    assert make_predict_at(client, 0.25)(x).logits == pytest.approx(shifted.log_softmax(1), abs=1e-5)
     (client, *_) = make_digit_clients({"name": "fedproto"})
     with pytest.raises(MlError, match="fedproto: expected infer classifier"):
-        client.predict(x, 0.25)
+        make_predict_at(client, 0.25)(x)
 
 
 def test_a_plugins_method_that_knows_of_no_prior_is_told_from_one_that_fails() -> None:
@@ -217,7 +244,7 @@ def test_a_plugins_method_that_knows_of_no_prior_is_told_from_one_that_fails() -
     client.method = SimpleNamespace(spec=method.spec, predict=method.predict)
     assert len(client.predict(x).labels) == len(x)
     with pytest.raises(MlError, match="fedavg: expected score_classes"):
-        client.predict(x, 0.25)
+        make_predict_at(client, 0.25)(x)
 
 
 def test_a_simulation_tells_of_each_kappa_what_its_clients_would_answer() -> None:
@@ -232,7 +259,7 @@ def test_a_simulation_tells_of_each_kappa_what_its_clients_would_answer() -> Non
         for client in clients:
             samples = client.state.data.matched
             kappa = choose_own_kappa(client) if row.kappa is None else row.kappa
-            right.append((client.predict(samples.x, kappa).labels == samples.y).double().mean().item())
+            right.append((make_predict_at(client, kappa)(samples.x).labels == samples.y).double().mean().item())
         assert row.taa == pytest.approx(np.mean(right), abs=1e-9)
     assert result.priors[0].taa == pytest.approx(result.final_taa)
     assert result.to_json()["priors"][0]["kappa"] == 0

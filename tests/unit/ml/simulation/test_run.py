@@ -259,6 +259,12 @@ def test_only_uapdfl_has_branches() -> None:
     assert rows["uapdfl"] == row | {"peers", "similar", "dropout", "divergence", "divergences"}
 
 
+def test_pairs_of_clients_are_told_apart_on_agreed_statistics_too() -> None:
+    settings = {"hyperparameters": {"local_iterations": 1}, **FIVE, "rounds": 2}
+    *_, last = run("uapdfl", **settings, input={"shape": [1, 8, 8], "normalize": "agreed"}).rounds
+    assert [len(row) for row in last.divergences or ()] == [5] * 5
+
+
 def test_a_lone_client_has_nobody_to_take_from() -> None:
     entry = run("uapdfl", clients=1, rounds=1, shots=10).rounds[0]
     assert (entry.peers, entry.dropout, entry.divergence) == (0.0, None, None)

@@ -131,12 +131,12 @@ def test_what_another_brings_is_taken_where_it_is_the_authors_and_costs_the_auth
 ) -> None:
     pushed.expect(make_contribution(b"one", bytes(MAX_PUSHED_BYTES - 3)))
     for _ in range(100):
-        assert not pushed.offer_relayed(ALICE, b"two")  # of the right size
-    assert pushed.offer_relayed(ALICE, b"one")
-    assert not pushed.offer_relayed(ALICE, b"one")
+        assert not pushed.offer(ALICE, b"two", is_relayed=True)  # of the right size
+    assert pushed.offer(ALICE, b"one", is_relayed=True)
+    assert not pushed.offer(ALICE, b"one", is_relayed=True)
     assert pushed.offer(ALICE, bytes(MAX_PUSHED_BYTES - 3))  # all of its share was left but for that
     assert pushed.find(sha256(b"one").digest()) == b"one"
-    assert not pushed.offer_relayed(BOB, b"one")
+    assert not pushed.offer(BOB, b"one", is_relayed=True)
 
 
 def test_a_height_that_is_over_leaves_nothing(pushed: PushedPayloads) -> None:
