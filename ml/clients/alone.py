@@ -86,7 +86,7 @@ class TrainingAlone:
         losses: list[Tensor] = []
         for batch in client.get_batches(phase):
             client.state.model.train()
-            with client.engine.autocast(client.device):
+            with client.engine.autocast(client.device, client.state.model):
                 loss = client.method.compute_loss(client.state.model, batch, phase.prepared.context)
             phase.sgd.step(loss)
             losses.append(loss.detach())

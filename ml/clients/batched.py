@@ -16,16 +16,26 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from ml.clients.client import Client, Phase
-from ml.methods.base import Blobs, Trained
+from ml.methods.base import Blobs, Samples, Trained
 from ml.models.base import Model
 from ml.specs import Offer
 from ml.specs.architectures import is_batchable
-from ml.training.loop import MAX_GATHERED_BYTES, Batch, ComputeLoss, Progress, Tensors, summarise_losses
+from ml.training.graphs import on_device, own_stream
+from ml.training.loop import (
+    MAX_GATHERED_BYTES,
+    Batch,
+    ComputeLoss,
+    Progress,
+    Tensors,
+    gather_batches,
+    summarise_losses,
+)
 from ml.training.optimizers import Sgd
 
 
@@ -115,7 +125,11 @@ class _Loss(nn.Module):
 def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
     """`Client.run` of all. Raises Diverged for the first that did, with no model changed."""
     first = clients[0]
-    model, autocast, sgd = first.state.model.train(), first.engine.autocast(first.device), phases[0].sgd
+    model, autocast, sgd = (
+        first.state.model.train(),
+        first.engine.autocast(first.device, first.state.model),
+        phases[0].sgd,
+    )
     loss = _Loss(model, first.method.compute_loss)
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
@@ -124,19 +138,25 @@ def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Pro
             value: Tensor = torch.func.functional_call(loss, weights, (batch, context))
         return value
 
-    step = torch.func.vmap(torch.func.grad_and_value(compute_loss))
-    losses: list[Tensor] = []
+    differentiate = torch.func.vmap(torch.func.grad_and_value(compute_loss))
+    num_steps = len(phases[0].schedule.batches)
     start = time.perf_counter()
-    with torch.no_grad():
+    with torch.no_grad(), own_stream(first.device):
         own = [parameter for client in clients for parameter in _get_trained(client, names)]
         stacked = [torch.stack(own[i :: len(names)]).requires_grad_() for i in range(len(names))]
         weights = {f"model.{name}": tensor for name, tensor in zip(names, stacked, strict=True)}
         context = _stack([phase.prepared.context for phase in phases])
         together = Sgd(stacked, sgd.lr, sgd.momentum, sgd.weight_decay, sgd.decay)
-        for batch in _stack_batches(clients, phases):
-            gradients, losses_N = step(weights, batch, context)
+
+        def make_step(batch: Batch) -> Tensor:
+            losses_N: Tensor
+            gradients, losses_N = differentiate(weights, batch, context)
             together.update([gradients[name] for name in weights])
-            losses.append(losses_N)
+            return losses_N
+
+        can_replay = first.engine.can_replay and together.is_steady
+        step = on_device(make_step, first.device, num_steps, can_replay=can_replay)
+        losses = [step(batch) for batch in _stack_batches(clients, phases)]
         losses_NS = torch.stack(losses, 1).cpu() if losses else torch.empty(len(clients), 0)
         summaries = [summarise_losses(losses_S.unbind(), sgd.lr) for losses_S in losses_NS]
         torch._foreach_copy_(own, [tensor[k] for k in range(len(clients)) for tensor in stacked])
@@ -150,11 +170,38 @@ def _get_trained(client: Client, names: Sequence[str]) -> Iterator[Tensor]:
 
 def _stack_batches(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterator[Batch]:
     """The batches of each step, stacked: x_NBCHW, y_NB."""
+    samples = [client.state.data.train for client in clients]
+    num_bytes = sum(each.x.numel() * each.x.element_size() for each in samples)
+    if phases[0].prepared.by_step is None and num_bytes <= MAX_GATHERED_BYTES:
+        yield from _gather_together(samples, phases)
+        return
     max_bytes = MAX_GATHERED_BYTES // len(clients)
     steps = (client.get_batches(phase, max_bytes) for client, phase in zip(clients, phases, strict=True))
     for batches in zip(*steps, strict=True):
         x, y = torch.stack([batch.x for batch in batches]), torch.stack([batch.y for batch in batches])
         yield Batch(x, y, _stack([batch.extra for batch in batches]))
+
+
+def _gather_together(samples: Sequence[Samples], phases: Sequence[Phase]) -> Iterator[Batch]:
+    """The same, by a look-up for all clients instead of one for each."""
+    sizes = list(map(len, phases[0].schedule.batches))
+    if not sizes:
+        return
+    starts = accumulate(map(len, samples), initial=0)
+    rows_NS = torch.stack(
+        [torch.cat(tuple(phase.schedule.batches)) + at for at, phase in zip(starts, phases, strict=False)]
+    )
+    by_sample = {
+        name: torch.cat([phase.prepared.by_sample[name] for phase in phases]) for name in phases[0].prepared.by_sample
+    }
+    x, y = torch.cat([each.x for each in samples]), torch.cat([each.y for each in samples])
+    batches = [rows_NB.reshape(-1) for rows_NB in torch.split(rows_NS, sizes, 1)]
+    for batch in gather_batches(x, y, by_sample, batches):
+        x_NBCHW, y_NB, *extra = (
+            rows.reshape(len(phases), len(rows) // len(phases), *rows.shape[1:])
+            for rows in (batch.x, batch.y, *batch.extra.values())
+        )
+        yield Batch(x_NBCHW, y_NB, dict(zip(batch.extra, extra, strict=True)))
 
 
 def _stack(tensors: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ def explain_untrainable(method: Method, state: State, round_: Round, engine: Eng
         prepared = method.prepare(state, replace(round_, offers=(), gone=frozenset(), blobs={}), schedule)
         (batch,) = gather_batches(samples.x, samples.y, prepared.by_sample, schedule.batches)
         state.model.train()
-        with engine.autocast(samples.x.device):
+        with engine.autocast(samples.x.device, state.model):
             loss = method.compute_loss(state.model, batch, prepared.context)
         parameters = tuple(parameter for parameter in state.model.parameters() if parameter.requires_grad)
         gradients = compute_gradients(loss, parameters)
@@ -53,8 +53,8 @@ def are_finite(arrays: Arrays) -> bool:
 
 def has_finite_weights(model: Model) -> bool:
     """Whether all that is trained is."""
-    weights = [torch.isfinite(weight).all() for weight in model.parameters() if weight.requires_grad]
-    return bool(torch.stack(weights).all())
+    weights = [weight.detach() for weight in model.parameters() if weight.requires_grad]
+    return bool(torch.stack(torch._foreach_norm(weights, torch.inf)).isfinite().all())
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from ml.errors import MlError, Stopped
 from ml.models.base import Model
 from ml.payload import Arrays
 from ml.specs.base import Hyperparameters
+from ml.training.graphs import on_device, own_stream
 from ml.training.optimizers import OnGradients, Sgd
 
 Tensors = Mapping[str, Tensor]
@@ -46,6 +47,7 @@ OnStep = Callable[[int, int], None]  # (steps done, steps in all)
 Autocast = AbstractContextManager[Any]  # that a forward pass in training runs in
 
 MAX_GATHERED_BYTES = 64 << 20
+BF16_WEIGHTS = 1_000_000  # of a model, below which casting takes longer than bf16 saves
 
 
 class Diverged(MlError):
@@ -56,11 +58,12 @@ class Diverged(MlError):
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepping:
     """What goes on around steps: a forward pass runs in `autocast`, `should_stop` is asked before each step, and
-    `on_step` hears of each that was made."""
+    `on_step` hears of each that was made. With `can_replay` a GPU may record a step and replay it."""
 
     autocast: Autocast = field(default_factory=contextlib.nullcontext)
     should_stop: ShouldStop | None = None
     on_step: OnStep | None = None
+    can_replay: bool = False
 
     def after(self, made: int, more: int) -> Stepping:
         """The same around `more` steps that come after those `made`."""
@@ -143,28 +146,35 @@ class Engine:
     """The way a site trains, whatever the method: a choice of speed, not of mathematics.
 
     `precision` bf16 runs the forward pass under autocast (weights, losses and prototypes stay float32); auto does so
-    where the GPU is made for it. `channels_last` lays images out for convolutions, `compiled` hands the loss to
-    torch.compile, `deterministic` has torch refuse kernels whose results vary. `augment` changes samples as they are
-    drawn.
+    where the GPU is made for it and the model is large enough to gain by it. `channels_last` lays images out for
+    convolutions, `compiled` hands the loss to torch.compile, `deterministic` has torch refuse kernels whose results
+    vary. `graphs` lets a GPU record a step and replay it. `augment` changes samples as they are drawn.
     """
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     channels_last: bool = False
     compiled: bool = False
     deterministic: bool = False
+    graphs: bool = True
     augment: Literal["none", "flip", "crop", "flip_crop"] = "none"
 
-    def get_precision(self, device: torch.device) -> Literal["fp32", "bf16"]:
+    def get_precision(self, device: torch.device, model: Model) -> Literal["fp32", "bf16"]:
         """The precision of a forward pass in training on `device`."""
         if self.precision != "auto":
             return self.precision
-        is_made_for_it = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-        return "bf16" if is_made_for_it else "fp32"
+        if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+            return "fp32"
+        return "bf16" if sum(weight.numel() for weight in model.parameters()) >= BF16_WEIGHTS else "fp32"
 
-    def autocast(self, device: torch.device) -> Autocast:
+    def autocast(self, device: torch.device, model: Model) -> Autocast:
         """The context that a forward pass in training runs in."""
-        use = self.get_precision(device) == "bf16"
+        use = self.get_precision(device, model) == "bf16"
         return torch.autocast(device.type, torch.bfloat16) if use else contextlib.nullcontext()
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether a step may be recorded; one that torch.compile has changed it replays by itself."""
+        return self.graphs and not self.compiled
 
     def lay_out(self, model: Model) -> Model:
         """The model as this engine trains it; torch is set up for it."""
@@ -195,18 +205,25 @@ def train(
     """
     model.train()
     stepping = stepping or Stepping()
-    losses: list[Tensor] = []
-    start = time.perf_counter()
-    for batch in batches:
-        if stepping.should_stop is not None and stepping.should_stop():
-            raise Stopped(f"stopped after {len(losses)} of {num_steps} steps")
+    device = next(model.parameters()).device
+
+    def make_step(batch: Batch) -> Tensor:
         with stepping.autocast:
             loss = compute_loss(model, batch, context)
         sgd.step(loss)
-        losses.append(loss.detach())
-        if stepping.on_step is not None:
-            stepping.on_step(len(losses), num_steps)
-    summary = summarise_losses(losses, sgd.lr)
+        return loss.detach()
+
+    step = on_device(make_step, device, num_steps, can_replay=stepping.can_replay and sgd.is_steady)
+    losses: list[Tensor] = []
+    start = time.perf_counter()
+    with own_stream(device):
+        for batch in batches:
+            if stepping.should_stop is not None and stepping.should_stop():
+                raise Stopped(f"stopped after {len(losses)} of {num_steps} steps")
+            losses.append(step(batch))
+            if stepping.on_step is not None:
+                stepping.on_step(len(losses), num_steps)
+        summary = summarise_losses(losses, sgd.lr)
     return Progress(summary, len(losses), time.perf_counter() - start)
 
 

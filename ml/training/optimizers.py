@@ -42,6 +42,11 @@ class Sgd:
         """Whether `update` is elementwise and the same for all, so that many clients' may be done as one."""
         return self.on_gradients is None
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether each step after the first does the same to the same tensors."""
+        return self.is_plain and self.decay == 1.0
+
     def step(self, loss: Tensor) -> None:
         """w <- w - lr * v, v <- momentum * v + grad(loss) + weight_decay * w  (DFPL's Eq. (7) at momentum and decay 0),
         where grad(loss) is what `on_gradients` makes of it.

@@ -142,9 +142,9 @@ class TrainingSection(Section):
     """What a site may choose about its training; everything else about it is the method's, in genesis.
 
     `threads: auto` leaves the number to torch; 1 gives the same bytes whatever the number of cores, on processors of
-    one kind. `precision: auto` is bf16 on a GPU made for it, else fp32, and concerns forward passes in training.
-    `deterministic` has a GPU train to the same bytes each time; `channels_last` and `compile` may make convolutions
-    faster. Checkpoints are written every so many rounds, and on stopping; a node that was killed trains again from the
+    one kind. `precision: auto` is bf16 on a GPU made for it where the model has a million weights, else fp32, and
+    concerns forward passes in training. `deterministic` has a GPU train to the same bytes each time; `channels_last`
+    and `compile` may make convolutions faster; with `cuda_graphs` a GPU records a step and replays it. Checkpoints are written every so many rounds, and on stopping; a node that was killed trains again from the
     last one. With one a round, a worker that dies alone is replaced by one in the same state. Code of
     others is imported only of `plugins`: distributions by name, or modules that were never installed. It runs with the
     rights of the node.
@@ -166,6 +166,7 @@ class TrainingSection(Section):
     deterministic: bool = False
     channels_last: bool = False
     compile: bool = False
+    cuda_graphs: bool = True
     checkpoint_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     plugins: tuple[Name, ...] = ()
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
@@ -313,8 +314,8 @@ class LogSection(Section):
 
 class HttpTlsSection(Section):
     """What the node shows to browsers and scrapers: a chain in PEM, its own certificate first, and the key of that,
-    without a passphrase; off where none is named. Both are read again on reload, so that a renewed certificate needs no
-    restart."""
+    without a passphrase; off where none is named. On reload both are read again, where the configuration says
+    then that they are, so that a renewed certificate needs no restart; turning TLS on or off does."""
 
     certificate_file: FilePath | None = None
     key_file: FilePath | None = None

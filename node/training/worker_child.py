@@ -425,7 +425,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
         client,
         partial(answer, client, input_format, transform=transform),
         str(client.device),
-        client.engine.get_precision(client.device),
+        client.engine.get_precision(client.device, client.state.model),
         alone,
         None if alone is None else partial(answer_with, alone),
     )

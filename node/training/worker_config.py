@@ -119,6 +119,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
             "channels_last": training.channels_last,
             "compiled": training.compile,
             "deterministic": training.deterministic,
+            "graphs": training.cuda_graphs,
         },
         max_weight=task.limits.max_weight,
         max_abs=task.limits.max_abs,

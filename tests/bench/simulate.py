@@ -70,7 +70,7 @@ def _measure_phases(config: SimulationConfig, repeats: int) -> dict[str, Any]:
             steps = sum(made.metrics["steps"] for made in trained)
     return {
         "machine": describe_torch(apart[0].device, config.threads),
-        "precision": apart[0].engine.get_precision(apart[0].device),
+        "precision": apart[0].engine.get_precision(apart[0].device, apart[0].state.model),
         "steps": steps,
         "phase_s": {name: describe_spread(values) for name, values in seconds.items()},
         "largest_difference": difference,

@@ -30,7 +30,7 @@ def cuda(device: str) -> str:
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Products in full float32, so that what differs from a CPU is the order of sums and nothing else."""
-    monkeypatch.setattr(Engine, "get_precision", lambda self, place: "fp32")
+    monkeypatch.setattr(Engine, "get_precision", lambda self, place, model: "fp32")
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     yield

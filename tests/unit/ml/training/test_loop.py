@@ -338,11 +338,12 @@ def test_bfloat16_trains_and_leaves_weights_and_payloads_in_float32() -> None:
 
 
 def test_precision_is_chosen_by_the_device_only_where_it_is_left_to_it() -> None:
-    assert Engine().get_precision(CPU) == "fp32"
-    assert Engine(precision="bf16").get_precision(CPU) == "bf16"
-    with Engine(precision="bf16").autocast(CPU):
+    model = make_model()
+    assert Engine().get_precision(CPU, model) == "fp32"
+    assert Engine(precision="bf16").get_precision(CPU, model) == "bf16"
+    with Engine(precision="bf16").autocast(CPU, model):
         assert torch.is_autocast_enabled("cpu")
-    with Engine().autocast(CPU):
+    with Engine().autocast(CPU, model):
         assert not torch.is_autocast_enabled("cpu")
 
 
