@@ -16,10 +16,13 @@ from node.cli import INTERRUPTED
 from node.cli.experiment_attack import make_attack_group
 from node.cli.experiment_options import (
     DataRootOption,
+    FileArgument,
     GpusOption,
     JobsOption,
     JobsPerGpuOption,
+    OutputOption,
     OverridesOption,
+    open_experiment,
 )
 from node.cli.experiment_plan import plan
 from node.cli.experiment_reconstruct import reconstruct
@@ -28,7 +31,8 @@ from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
     from node.experiments.plan import Experiment, Run
-    from node.experiments.runner import Progress, Stock, Where
+    from node.experiments.runner import Progress, Where
+    from node.experiments.stock import Stock
 
 ESTIMATE_S = 600.0  # what the time left is estimated from
 
@@ -44,10 +48,8 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment: deploy/experiments has ready ones.")],
-    out: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="By default results/NAME, NAME the file's.")
-    ] = None,
+    file: FileArgument,
+    out: OutputOption = None,
     jobs: JobsOption = None,
     gpus: GpusOption = None,
     jobs_per_gpu: JobsPerGpuOption = None,
@@ -60,9 +62,14 @@ def run(
         typer.Option("--shard", metavar="I/N", help="Share DIR with others, as the I-th of N: Slurm arrays do so."),
     ] = None,
     save_every_s: Annotated[
-        float,
-        typer.Option("--save-every", metavar="SECONDS", min=0, help="How often a run keeps what it would go on from."),
-    ] = 60.0,
+        float | None,
+        typer.Option(
+            "--save-every",
+            metavar="SECONDS",
+            min=0,
+            help="How often a run keeps what it would go on from; by default once a minute. Not with --on.",
+        ),
+    ] = None,
     data_root: DataRootOption = None,
     overrides: OverridesOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start nothing.")] = False,
@@ -71,21 +78,22 @@ def run(
     """Run what FILE describes and is not finished yet. Ctrl-C loses little of runs under way; call it again to go on.
 
     With --gpus each process sees one of this machine's GPUs and trains on it, whatever device FILE names. With --on ray
-    other machines compute, and results come here; data are where FILE says on each of them. With --shard several calls
-    on machines that share DIR do each run once, and take over those of one that has died.
+    other machines compute, and results come here; data are where FILE says on each of them, and runs under way begin
+    anew. With --shard several calls on machines that share DIR do each run once, and take over those of one that has
+    died.
 
     With --json how far it is goes to stderr, and stdout has one object when it ends, well or not.
 
     Example: fednode experiment run deploy/experiments/dfpl-table1-digits.yaml --set base.rounds=2 --dry-run
     """
-    from node.experiments.loading import load_experiment
-    from node.experiments.runner import Where, take_stock, validate_runs
+    from node.experiments.runner import SAVE_EVERY_S, Where, validate_runs
 
     place = _read_on(on, jobs, gpus, jobs_per_gpu)
-    where = Where(**place, shard=_read_shard(shard, on), save_every_s=save_every_s)
-    experiment = load_experiment(file, overrides or ())
-    directory = out or Path("results") / experiment.file.name
-    stock = take_stock(experiment, directory)
+    if on is not None and save_every_s is not None:
+        raise ConfigError("--save-every: expected it or --on, where runs keep no state, not both")
+    every_s = SAVE_EVERY_S if save_every_s is None else save_every_s
+    where = Where(**place, shard=_read_shard(shard, on), save_every_s=every_s)
+    experiment, directory, stock = open_experiment(file, overrides, out)
     if dry_run:
         _list_runs(experiment, directory, stock, as_json)
         return
@@ -96,7 +104,7 @@ def run(
     validate_runs(pending, root)
     if on is not None and jobs is None and gpus is not None:
         jobs = gpus * (jobs_per_gpu or 1)
-    ended, was_interrupted = _run_pending(experiment, directory, pending, jobs, root, where, to_stderr=as_json)
+    ended, was_interrupted = _run_pending(experiment, directory, stock, jobs, root, where, to_stderr=as_json)
     failed = [news for news in ended if news.error is not None]
     summarise = _print_summary if as_json else _summarise
     summarise(experiment, directory, stock, len(ended), failed)
@@ -162,7 +170,7 @@ def report(
 def _run_pending(
     experiment: Experiment,
     directory: Path,
-    pending: Sequence[Run],
+    stock: Stock,
     jobs: int | None,
     root: Path,
     where: Where,
@@ -172,6 +180,7 @@ def _run_pending(
     """The runs that ended, well or not, and whether a signal kept others from it."""
     from node.experiments.runner import run_experiment
 
+    pending = stock.list_pending(experiment)
     with _until_interrupted() as interrupts:
         progress = run_experiment(
             experiment,
@@ -181,6 +190,7 @@ def _run_pending(
             data_root=root,
             should_stop=lambda: bool(interrupts),
             where=where,
+            before=stock.fingerprints,
         )
         ended = [news for news in _shown(progress, pending, to_stderr=to_stderr) if news.done]
     return ended, bool(interrupts)
@@ -219,7 +229,7 @@ def _shown(progress: Iterator[Progress], pending: Sequence[Run], *, to_stderr: b
         TimeRemainingColumn(),
     )
     with Bar(
-        *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=600
+        *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=ESTIMATE_S
     ) as bar:
         task = bar.add_task(f"0 of {len(pending)} runs", total=sum(run.num_heights for run in pending))
         rounds: dict[str, int] = {}
@@ -242,7 +252,8 @@ def _shown(progress: Iterator[Progress], pending: Sequence[Run], *, to_stderr: b
 
 
 def _describe(news: Progress) -> str:
-    came = f"failed: {_first_line(news.error)}" if news.error is not None else f"best TAA {news.best_taa:.4f}"
+    best = "no round" if news.best_taa is None else f"best TAA {news.best_taa:.4f}"
+    came = best if news.error is None else f"failed: {_first_line(news.error)}"
     taken = f", taken from {news.taken_from}" if news.taken_from is not None else ""
     return f"{news.run.label}  {came}  {news.seconds:.1f} s{taken}"
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli.bench.figures import ThreadsOption, print_figures, report, show_ratio
-from node.cli.options import AsJson, make_group
+from node.cli.experiment_options import RepeatsOption
+from node.cli.options import AsJson, make_group, read_counts
 from node.cli.testnet import DataOption, ModelOption, SeedOption, SizeOption
-from node.errors import ConfigError
 
 if TYPE_CHECKING:
     from ml.simulation.run import SimulationConfig
@@ -22,9 +22,6 @@ SizesOption = Annotated[
 ]
 RoundsOption = Annotated[
     int, typer.Option("--rounds", metavar="R", min=1, help="What is sent in the last is attacked; by property, in all.")
-]
-RepeatsOption = Annotated[
-    int, typer.Option("--repeats", metavar="N", min=1, help="Each with another seed, from --seed on.")
 ]
 
 
@@ -144,10 +141,7 @@ def _asked(data: str, model: str, size: int | None, rounds: int, seed: int, thre
 
 
 def _read_sizes(text: str) -> tuple[int, ...]:
-    sizes = tuple(int(word) if word.isdecimal() else 0 for word in text.split(","))
-    if not all(sizes) or len(set(sizes)) < len(sizes):
-        raise ConfigError(f"--sizes: expected different whole numbers from 1 on, as in 1,5,20 (got {text!r})")
-    return sizes
+    return read_counts("--sizes", text, "1,5,20", are_different=True)
 
 
 def _show_job(figures: dict[str, Any]) -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from node.cli.experiment_options import DataRootOption, GpusOption, JobsOption, OverridesOption
+from node.cli.experiment_options import (
+    DataRootOption,
+    FileArgument,
+    GpusOption,
+    JobsOption,
+    OutputOption,
+    OverridesOption,
+    open_experiment,
+)
 from node.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -20,10 +25,8 @@ HOUR_S = 3600.0
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment: deploy/experiments has ready ones.")],
-    out: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Where its results are, as of `run`.")
-    ] = None,
+    file: FileArgument,
+    out: OutputOption = None,
     jobs: JobsOption = None,
     gpus: GpusOption = None,
     data_root: DataRootOption = None,
@@ -42,11 +45,8 @@ def plan(
     from node.cli.output import print_json
     from node.experiments.estimate import estimate
     from node.experiments.gpus import Gpus
-    from node.experiments.loading import load_experiment
-    from node.experiments.runner import take_stock
 
-    experiment = load_experiment(file, overrides or ())
-    stock = take_stock(experiment, out or Path("results") / experiment.file.name)
+    experiment, _, stock = open_experiment(file, overrides, out)
     pending = stock.list_pending(experiment)
     shares = {"cpu": jobs or len(os.sched_getaffinity(0))}
     if count := Gpus.count() if gpus is None else len(Gpus.find(gpus).names):
@@ -90,7 +90,7 @@ def _to_json(own: Estimate, shares: dict[str, int]) -> dict[str, object]:
         "rounds": own.heights,
         "steps": own.steps,
         "hours": {device: _add_hours([own], device, share) for device, share in shares.items()},
-        "from": "finished runs" if own.is_measured else None if own.reason else "timed steps",
+        "from": _name_source(own),
         "unknown": own.reason,
     }
 
@@ -106,7 +106,7 @@ def _print(found: Sequence[Estimate], shares: dict[str, int], hours: dict[str, f
             f"{own.heights:,}",
             "–" if own.steps is None else f"{own.steps:,}",
             *(_show(_add_hours([own], device, share)) for device, share in shares.items()),
-            "finished runs" if own.is_measured else "–" if own.reason else "timed steps",
+            _name_source(own) or "–",
         )
         for own in found
     ]
@@ -115,6 +115,13 @@ def _print(found: Sequence[Estimate], shares: dict[str, int], hours: dict[str, f
     runs, heights = (f"{sum(getattr(own, name) for own in found):,}" for name in ("runs", "heights"))
     rows.append(("all", runs, heights, total, *map(_show, hours.values()), ""))
     print_table(("DATA, MODEL, METHOD", ">RUNS", ">ROUNDS", ">STEPS", *headings, "FROM"), rows)
+
+
+def _name_source(own: Estimate) -> str | None:
+    """What the times go by, in the order of their devices where that differs; None where there is none."""
+    known = [device for device, seconds in own.seconds.items() if seconds is not None]
+    names = dict.fromkeys("finished runs" if device in own.measured else "timed steps" for device in known)
+    return ", ".join(names) or None
 
 
 def _show(hours: float | None) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from node.cli.bench.figures import ThreadsOption, print_figures, report
-from node.cli.options import AsJson
+from node.cli.experiment_options import RepeatsOption
+from node.cli.options import AsJson, read_counts
 from node.cli.testnet import (
     DataOption,
     MethodSettings,
@@ -18,7 +19,6 @@ from node.cli.testnet import (
     ShotsOption,
     SizeOption,
 )
-from node.errors import ConfigError
 
 
 def reconstruct(
@@ -52,9 +52,7 @@ def reconstruct(
     ] = 2,
     shots: ShotsOption = None,
     seed: SeedOption = 1,
-    repeats: Annotated[
-        int, typer.Option("--repeats", metavar="N", min=1, help="Each with another seed, from --seed on.")
-    ] = 1,
+    repeats: RepeatsOption = 1,
     settings: MethodSettings = None,
     png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw what is recovered, too.")] = None,
     device: Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, auto, cuda or cuda:N.")] = "cpu",
@@ -97,20 +95,15 @@ def reconstruct(
             device=device,
             threads=threads,
         )
-        attack = Attack(pairs=_read_counts(pairs), encryptors=encryptors, steps=steps, width=unet_width)
+        attack = Attack(
+            pairs=read_counts("--pairs", pairs, "16,64"), encryptors=encryptors, steps=steps, width=unet_width
+        )
         made = run_reconstruct_bench(config, attack, layers=layers.split(","), repeats=repeats, report=report)
     if png is not None:
         job = made.figures["job"]
         shared = f"fededs on {own['format']}: what is shared of samples, and what comes back"
         draw_panels(png, made.panels, f"{shared} ({job['model']['name']}, encryptor of width {unet_width})")
     print_figures(made.figures, _show_reconstruct, as_json)
-
-
-def _read_counts(text: str) -> tuple[int, ...]:
-    counts = tuple(int(word) if word.isdecimal() else 0 for word in text.split(","))
-    if not all(counts):
-        raise ConfigError(f"--pairs: expected whole numbers from 1 on, as in 16,64 (got {text!r})")
-    return counts
 
 
 def _show_reconstruct(figures: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from node.errors import ConfigError
+
 
 class LogFormat(StrEnum):
     AUTO = "auto"
@@ -39,6 +41,15 @@ TaskOption = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout; its keys are stable.")]
+
+
+def read_counts(option: str, text: str, example: str, *, are_different: bool = False) -> tuple[int, ...]:
+    """The numbers of a comma-separated list, in its order. Raises ConfigError."""
+    counts = tuple(int(word) if word.isdecimal() else 0 for word in text.split(","))
+    if not all(counts) or (are_different and len(set(counts)) < len(counts)):
+        which = "different whole numbers" if are_different else "whole numbers"
+        raise ConfigError(f"{option}: expected {which} from 1 on, as in {example} (got {text!r})")
+    return counts
 
 
 def make_group(summary: str) -> typer.Typer:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ml.measures.classification import Ints, compute_areas, count_confusion
 from ml.measures.curves import Reliability, Roc, compute_reliability, compute_roc
-from node.experiments.axes import Key, name_fact
+from node.experiments.axes import Key, name_figure
 from node.experiments.embeddings import Snapshots, list_shown
 from node.experiments.plan import Experiment
 from node.experiments.results import Kept
@@ -63,8 +63,7 @@ def make_answers_figures(experiment: Experiment, section: AnswersSection, snapsh
             figures.setdefault(shown.figure, []).append(compute_answers(shown.label, shown.seed, kept))
     made = []
     for key, panels in figures.items():
-        ending = "".join(f", {name_fact(axis, text)}" for axis, text in zip(section.each, key, strict=True))
-        title = (section.title or TITLES[section.answers]) + ending
+        title = name_figure(section.title or TITLES[section.answers], section.each, key)
         made.append(AnswersFigure(title, section.answers, tuple(panels)))
     return made
 

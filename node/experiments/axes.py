@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from node.experiments.plan import Point, show_fact
@@ -52,6 +52,25 @@ def name_fact(axis: str, text: str) -> str:
     return (
         text if axis in ("", "method", "task", "data", "model", "partition", "network") else f"{name_axis(axis)} {text}"
     )
+
+
+def name_key(axes: Sequence[str], key: Key) -> str:
+    """The values of a key where nothing beside them says of which axes they are; empty without any."""
+    return ", ".join(name_fact(axis, text) for axis, text in zip(axes, key, strict=True))
+
+
+def name_figure(title: str, axes: Sequence[str], key: Key) -> str:
+    """One of the figures of a title, of which there is one for each key."""
+    return ", ".join(filter(None, (title, name_key(axes, key))))
+
+
+def split(points: Sequence[Point], axes: Sequence[str]) -> Iterator[tuple[Key, list[Point]]]:
+    """The points by their key, in the order of `list_keys`."""
+    by_key: dict[Key, list[Point]] = {}
+    for point in points:
+        by_key.setdefault(get_key(point, axes), []).append(point)
+    for key in list_keys(points, axes):
+        yield key, by_key[key]
 
 
 def show_where(value: Any) -> str:

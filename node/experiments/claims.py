@@ -2,8 +2,9 @@
 
 A claim is a file: NAME.0 of the first who wants a run, and whoever makes it first has it. The owner writes a new count
 into it again and again. Another that has seen the same count for long, by its own steady clock, takes the run over by
-making NAME.1, which again only one can. So no two clocks are compared, no file is ever taken away from under anyone,
-and an owner that was only slow loses nothing but the work: a run may be done twice, and is then kept once.
+making NAME.1, which again only one can. So no two clocks are compared, and an owner that was only slow loses nothing
+but the work: a run may be done twice, and is then kept once. A process writes and removes its own files alone. Those
+of a dead one stay until somebody has the folder to itself.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Claims:
         return f"Claims({str(self._directory)!r}, held={sorted(self._held)})"
 
     def list_newest(self) -> dict[str, int]:
-        """The newest generation of each claim that there is, by name."""
+        """The newest generation of each claim that there is, by name. Raises OSError."""
         newest: dict[str, int] = {}
         for path in self._directory.iterdir():
             name, _, generation = path.name.rpartition(".")
@@ -68,7 +69,7 @@ class Claims:
 
     def take(self, name: str, newest: int | None) -> bool:
         """Whether the run is this process's from now on. `newest` is its newest claim as listed, None where there is
-        none."""
+        none. Raises OSError."""
         if newest is not None and not self._is_abandoned(name, newest):
             return False
         generation = 0 if newest is None else newest + 1
@@ -87,21 +88,38 @@ class Claims:
         if self._clock() - self._renewed_s < RENEW_S:
             return
         self._renewed_s, self._count = self._clock(), self._count + 1
-        for name, generation in self._held.items():
+        for name in list(self._held):
             try:
-                with self._get_path(name, generation).open("r+", encoding="utf-8") as file:
-                    file.write(self._make_text())
+                if self._is_own(name):
+                    with self._get_path(name, self._held[name]).open("r+", encoding="utf-8") as file:
+                        file.write(self._make_text())
+                else:
+                    del self._held[name]
             except OSError as error:
                 _log.warning("claim on %s: cannot be renewed (%s)", name, error.strerror)
 
     def release(self, name: str) -> None:
-        """Gives a run up, done or not; the newest claim last, so that meanwhile none seems abandoned."""
-        for generation in range(self._held.pop(name) + 1):
-            self._get_path(name, generation).unlink(missing_ok=True)
+        """Gives a run up, done or not."""
+        if name not in self._held:
+            return
+        try:
+            if self._is_own(name):
+                self._get_path(name, self._held[name]).unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("claim on %s: cannot be given up (%s)", name, error.strerror)
+        del self._held[name]
 
     def release_all(self) -> None:
         for name in list(self._held):
             self.release(name)
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the file of a held claim is still this process's. Raises OSError."""
+        try:
+            text = self._get_path(name, self._held[name]).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return False
+        return text.startswith(self._owner)
 
     def _is_abandoned(self, name: str, generation: int) -> bool:
         try:
@@ -119,6 +137,12 @@ class Claims:
 
     def _make_text(self) -> str:
         return f"{self._owner} {self._count:012d}"
+
+
+def remove_claims(directory: Path) -> None:
+    """Removes those that dead processes have left, where nobody else is at work."""
+    for path in directory.glob("*"):
+        path.unlink(missing_ok=True)
 
 
 class SharedPieces:
@@ -149,19 +173,28 @@ class SharedPieces:
     def take(self) -> tuple[int, Any] | None:
         if self._clock() < self._next_look_s:
             return None
+        found = None
+        try:
+            found = self._look()
+        except OSError as error:  # a shared folder that fails for a moment
+            _log.warning("claims: none can be made now (%s)", error.strerror)
+        if found is None:
+            self._next_look_s = self._clock() + LOOK_S
+        return found
+
+    def _look(self) -> tuple[int, Any] | None:
         newest = self._claims.list_newest()
         for index in list(self._left):
             name = self._names[index]
-            if not self._is_done(name) and self._claims.take(name, newest.get(name)):
+            if self._is_done(name):
+                self._left.remove(index)
+                self._elsewhere.append(index)
+            elif self._claims.take(name, newest.get(name)):
                 self._left.remove(index)
                 if not self._is_done(name):
                     return index, self._pieces[index]
                 self._claims.release(name)  # done between the two looks
                 self._elsewhere.append(index)
-            elif self._is_done(name):
-                self._left.remove(index)
-                self._elsewhere.append(index)
-        self._next_look_s = self._clock() + LOOK_S
         return None
 
     def may_come(self) -> bool:

@@ -88,6 +88,7 @@ def list_needed_fields(experiment: Experiment) -> frozenset[str]:
     given = experiment.file.report
     figures = [figure for figure in given.figures or () if isinstance(figure, FigureSection)]
     shown = {value for table in given.tables or () for value in table.value} | {figure.y for figure in figures}
+    shown |= {figure.grid for figure in given.figures or () if isinstance(figure, GridSection)}
     needed = {field for name in shown if name in VALUES and (field := VALUES[name].newer_field) is not None}
     needed |= {"train_s" for figure in figures if figure.x == "seconds"}
     if _asks_network(given):

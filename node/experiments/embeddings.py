@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ml.payload import Array
-from node.experiments.axes import Key, get_key, list_keys, name_fact, select
+from node.experiments.axes import Key, name_figure, name_key, select, split
 from node.experiments.plan import Experiment, Point, show_fact
 from node.experiments.projection import project_pca, project_tsne
 from node.experiments.results import Kept
@@ -73,14 +73,12 @@ class Shown:
 def list_shown(experiment: Experiment, section: SnapshotSection) -> Iterator[Shown]:
     """Every panel. The run is of the first seed asked for."""
     points = [point for point in select(experiment.points, section.where) if point.run is not None]
-    for key in list_keys(points, section.each):
-        own = [point for point in points if get_key(point, section.each) == key]
-        for panel_key in list_keys(own, section.panels):
-            point = next(point for point in own if get_key(point, section.panels) == panel_key)
-            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, panel_key, strict=True))
+    for key, own in split(points, section.each):
+        for panel_key, inside in split(own, section.panels):
+            label = name_key(section.panels, panel_key)
             for client in section.clients:
                 whose = f"client {client}" if len(section.clients) > 1 else ""
-                yield Shown(key, ", ".join(filter(None, (label, whose))), point, client)
+                yield Shown(key, ", ".join(filter(None, (label, whose))), inside[0], client)
 
 
 def list_snapshot_runs(experiment: Experiment) -> Mapping[str, tuple[int, ...]]:
@@ -106,8 +104,7 @@ def make_embedding_figures(
     how = NAMES[section.embedding]
     made = []
     for key, panels in figures.items():
-        ending = "".join(f", {name_fact(axis, text)}" for axis, text in zip(section.each, key, strict=True))
-        title = (section.title or f"Embeddings by {how}") + ending
+        title = name_figure(section.title or f"Embeddings by {how}", section.each, key)
         made.append(EmbeddingFigure(title, how, tuple(panels)))
     return made
 

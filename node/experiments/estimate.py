@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.tasks import CLASSIFICATION
-from node.experiments.measured import read_clock
+from node.experiments.local_work import count_work
+from node.experiments.measured import name_device, read_clock
 from node.experiments.plan import Run, forget_device
 from node.experiments.results import Result
 from node.host.machine import get_machine
@@ -30,7 +31,8 @@ _SEED, _BEACON = 1, bytes(32)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a run: `steps` of all clients, and `answers`, samples that are classified to measure."""
+    """The work of a run: `steps` of all clients, an encryptor's among them, and `answers`, samples that are classified
+    to measure."""
 
     steps: int
     answers: int
@@ -47,15 +49,15 @@ class Speed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """Runs that are alike but for seed, partition, rounds and settings. `seconds` are of one process on each device;
-    None, and `reason` says why, where the data or the device are not there. `is_measured` on finished runs, on that
-    device."""
+    None, and `reason` says why, where the data or the device are not there. `measured` are the devices that finished
+    runs were made on."""
 
     label: str
     runs: int
     heights: int
     steps: int | None
     seconds: Mapping[str, float | None]
-    is_measured: bool
+    measured: frozenset[str]
     reason: str | None = None
 
 
@@ -73,9 +75,9 @@ def estimate(
     known = _measure_finished(finished)
     clock = _Clock(data_root, report)
     found = [_estimate(own, known.get(kind, {}), devices, clock) for kind, own in kinds.items()]
-    alike: dict[tuple[str, bool, str | None], Estimate] = {}
+    alike: dict[tuple[str, frozenset[str], str | None], Estimate] = {}
     for own in found:
-        key = (own.label, own.is_measured, own.reason)
+        key = (own.label, own.measured, own.reason)
         alike[key] = _add(alike[key], own) if key in alike else own
     return list(alike.values())
 
@@ -98,27 +100,28 @@ def _estimate(runs: Sequence[Run], known: Mapping[str, float], devices: Sequence
     heights, first = sum(run.num_heights for run in runs), runs[0]
     label = f"{_describe_data(first)}, {first.config['model']['name']}, {first.config['method']['name']}"
     seconds: dict[str, float | None] = dict.fromkeys(devices)
+    measured: set[str] = set()
     steps, reason = None, None
     try:
         works = [clock.count(run) for run in runs]
         steps = sum(work.steps for work in works)
         for device in devices:
-            if (name := clock.get_name(device)) in known:
+            if (name := name_device(device)) in known:
                 seconds[device] = heights * known[name]
+                measured.add(device)
             else:
                 speed = clock.measure(first, device)
                 answers = sum(work.answers for work in works)
                 seconds[device] = steps * speed.step_s + answers * speed.answer_s
     except MlError as error:
         reason = str(error)
-    is_measured = any(clock.get_name(device) in known for device in devices)
     return Estimate(
         label=label,
         runs=len(runs),
         heights=heights,
         steps=steps,
         seconds=seconds,
-        is_measured=is_measured,
+        measured=frozenset(measured),
         reason=reason,
     )
 
@@ -171,15 +174,6 @@ class _Clock:
             self._speeds[key] = _measure(run, self._data_root, device)
         return self._speeds[key]
 
-    def get_name(self, device: str) -> str:
-        """As results name it."""
-        import torch
-
-        from ml.clients.build import get_device
-
-        place = get_device(device)
-        return torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
-
 
 @dataclass(frozen=True, slots=True)
 class _Dealt:
@@ -195,7 +189,7 @@ def _deal(run: Run, data_root: Path) -> _Dealt:
     from ml.data import open_labels
     from ml.data.partition import make_partition
     from ml.seeding import get_partition_seed
-    from node.experiments.runner import make_config
+    from node.experiments.piece import make_config
 
     config = make_config(run, data_root)
     known = open_labels(config.data)
@@ -222,12 +216,8 @@ def _count(run: Run, dealt: _Dealt) -> Work:
         num_members=config["clients"],
         input_=input_,
     )
-    hyper, steps = spec.hyperparameters, 0
-    amount = sum(spec.get_local_work(height) for height in range(1, run.num_heights + 1))
-    for num in dealt.train:
-        full, rest = divmod(num, min(hyper.batch_size, num))
-        in_epoch = full + (1 if rest and not hyper.drop_last else 0)
-        steps += amount * (in_epoch if hyper.counts_epochs else 1)
+    works = [count_work(spec, height, num) for height in range(1, run.num_heights + 1) for num in dealt.train]
+    steps = sum(work.steps + work.encryptor_steps for work in works)
     # a client's own before the exchange and after, and everyone's
     answers = run.num_heights * (2 * sum(dealt.test) + config["clients"] * dealt.everyone)
     return Work(steps, answers)
@@ -238,7 +228,7 @@ def _measure(run: Run, data_root: Path, device: str) -> Speed:
     from ml.clients.build import Compute, Federation, make_client, make_initial_aggregate
     from ml.data import get_classes
     from ml.simulation.run import use_threads
-    from node.experiments.runner import make_config
+    from node.experiments.piece import make_config
 
     config = make_config(run, data_root, device)
     assert config.input is not None  # noqa: S101 - set when the configuration was made

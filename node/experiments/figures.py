@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ml.training.metrics import compute_mean, compute_std
-from node.experiments.axes import capitalise, get_key, list_keys, name_axis, name_fact, select
+from node.experiments.axes import capitalise, list_keys, name_axis, name_figure, name_key, select, split
 from node.experiments.contents import OWN_X
 from node.experiments.local_work import compute_epochs
 from node.experiments.network import NETWORK, at_networks, compute_network_seconds
@@ -86,17 +86,14 @@ def make_figures(experiment: Experiment, section: FigureSection, results: Result
     points = select(experiment.points, section.where)
     limits = Limits(*experiment.file.report.target[:1])
     figures = []
-    for key in list_keys(points, section.each):
-        own = [point for point in points if get_key(point, section.each) == key]
+    for key, own in split(points, section.each):
         panels = tuple(_make_panels(section, own, results, limits))
         if not any(panel.lines for panel in panels):
             continue
-        labelled = zip(section.each, key, strict=True)
-        ending = "".join(f", {name_fact(axis, text)}" for axis, text in labelled)
         value = SERIES[section.y] if section.x in OWN_X else VALUES[section.y]
         figures.append(
             Figure(
-                title=(section.title or _title_figure(section)) + ending,
+                title=name_figure(section.title or _title_figure(section), section.each, key),
                 x_label=_X_LABELS.get(section.x, name_axis(section.x)),
                 y_label=value.label,
                 kind=value.kind,
@@ -117,20 +114,17 @@ def _title_figure(section: FigureSection) -> str:
 
 def _make_panels(section: FigureSection, points: Sequence[Point], results: Results, limits: Limits) -> Iterator[Panel]:
     ticks = [] if section.x in OWN_X else [key[0] for key in list_keys(points, (section.x,))]
-    for key in list_keys(points, section.panels):
-        inside = [point for point in points if get_key(point, section.panels) == key]
+    for key, inside in split(points, section.panels):
         lines = []
-        for line_key in list_keys(inside, section.lines):
-            own = [point for point in inside if get_key(point, section.lines) == line_key]
-            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.lines, line_key, strict=True))
+        for line_key, own in split(inside, section.lines):
+            label = name_key(section.lines, line_key)
             if section.x in OWN_X:
                 line = _make_line(section, label, own, results)
             else:
                 line = _make_axis_line(section, label, own, results, limits, ticks)
             if line is not None:
                 lines.append(line)
-        label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, key, strict=True))
-        yield Panel(label, tuple(lines))
+        yield Panel(name_key(section.panels, key), tuple(lines))
 
 
 def _make_line(section: FigureSection, label: str, points: Sequence[Point], results: Results) -> Line | None:
@@ -175,13 +169,13 @@ def _make_axis_line(
 ) -> Line | None:
     value = VALUES[section.y]
     cells, values = {}, []
-    for point_key in list_keys(points, (section.x,)):
-        own = [point for point in points if get_key(point, (section.x,)) == point_key]
+    for (tick,), own in split(points, (section.x,)):
         cell = average(value, own, results, limits)
-        if cell.mean is not None:
-            cells[float(ticks.index(point_key[0]))] = cell
-            seeds = [seed for (seed,) in list_keys(own, ("seed",))]
-            by_seed = [average(value, select(own, {"seed": seed}), results, limits).mean for seed in seeds]
+        if cell.mean is None:
+            continue
+        cells[float(ticks.index(tick))] = cell
+        if section.draw == "box":
+            by_seed = [average(value, of_seed, results, limits).mean for _, of_seed in split(own, ("seed",))]
             values.append(tuple(mean for mean in by_seed if mean is not None))
     if not cells:
         return None
@@ -191,7 +185,7 @@ def _make_axis_line(
         tuple(cell.mean or 0.0 for cell in cells.values()),
         tuple(cell.std for cell in cells.values()),
         max(cell.num for cell in cells.values()),
-        values=tuple(values) if section.draw == "box" else (),
+        values=tuple(values),
     )
 
 
@@ -203,16 +197,14 @@ def make_pair_figures(experiment: Experiment, section: PairsSection, results: Re
     points = select(experiment.points, section.where)
     series = SERIES[section.pairs]
     figures = []
-    for key in list_keys(points, section.each):
-        own = [point for point in points if get_key(point, section.each) == key]
-        panels = []
-        for panel_key in list_keys(own, section.panels):
-            inside = [point for point in own if get_key(point, section.panels) == panel_key]
-            label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, panel_key, strict=True))
-            panels.append(Panel(label, tuple(_make_pair_lines(inside, results))))
+    for key, own in split(points, section.each):
+        panels = [
+            Panel(name_key(section.panels, panel_key), tuple(_make_pair_lines(inside, results)))
+            for panel_key, inside in split(own, section.panels)
+        ]
         if any(panel.lines for panel in panels):
-            ending = "".join(f", {name_fact(axis, text)}" for axis, text in zip(section.each, key, strict=True))
-            title = (section.title or f"{capitalise(section.pairs)} of each pair by round") + ending
+            by = f"{capitalise(section.pairs)} of each pair by round"
+            title = name_figure(section.title or by, section.each, key)
             figures.append(Figure(title, _X_LABELS["round"], section.pairs, series.kind, tuple(panels)))
     return figures
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from node.experiments.axes import capitalise, get_key, list_keys, name_axis, name_fact, select
+from node.experiments.axes import capitalise, list_keys, name_axis, name_figure, name_key, select, split
 from node.experiments.plan import Experiment, Point
 from node.experiments.sections import GridSection
 from node.experiments.tables import Cell, Results, average
@@ -47,15 +47,13 @@ def make_grid_figures(experiment: Experiment, section: GridSection, results: Res
     points = select(experiment.points, section.where)
     value = VALUES[section.grid]
     figures = []
-    for key in list_keys(points, section.each):
-        own = [point for point in points if get_key(point, section.each) == key]
+    for key, own in split(points, section.each):
         panels = tuple(panel for panel in _make_panels(experiment, section, own, results) if panel.means)
         if panels:
-            ending = "".join(f", {name_fact(axis, text)}" for axis, text in zip(section.each, key, strict=True))
             by = f"{capitalise(value.label)} by {name_axis(section.x)} and {name_axis(section.y)}"
             figures.append(
                 GridFigure(
-                    title=(section.title or by) + ending,
+                    title=name_figure(section.title or by, section.each, key),
                     x_label=name_axis(section.x),
                     y_label=name_axis(section.y),
                     value_label=value.label,
@@ -71,15 +69,12 @@ def _make_panels(
     experiment: Experiment, section: GridSection, points: Sequence[Point], results: Results
 ) -> Iterator[Grid]:
     limits = Limits(*experiment.file.report.target[:1])
-    for key in list_keys(points, section.panels):
-        own = [point for point in points if get_key(point, section.panels) == key]
+    for key, own in split(points, section.panels):
         columns = [column for (column,) in list_keys(own, (section.x,))]
         rows = [row for (row,) in list_keys(own, (section.y,))]
-        groups: dict[tuple[str, ...], list[Point]] = {}
-        for point in own:
-            groups.setdefault(get_key(point, (section.y, section.x)), []).append(point)
-        cells = {place: average(VALUES[section.grid], group, results, limits) for place, group in groups.items()}
-        label = ", ".join(name_fact(axis, text) for axis, text in zip(section.panels, key, strict=True))
+        groups = split(own, (section.y, section.x))
+        cells = {place: average(VALUES[section.grid], group, results, limits) for place, group in groups}
+        label = name_key(section.panels, key)
         yield Grid(label, tuple(columns), tuple(rows), tuple(tuple(cells.get((y, x)) for x in columns) for y in rows))
 
 

@@ -39,7 +39,7 @@ def list_local_work(result: Result) -> Sequence[Sequence[LocalWork]]:
         return ()
     sizes = [client.num_train for client in result.clients]
     num_heights = len(result.sharing) + len(result.rounds)
-    return [[_count(spec, height, size) for size in sizes] for height in range(1, num_heights + 1)]
+    return [[count_work(spec, height, size) for size in sizes] for height in range(1, num_heights + 1)]
 
 
 def compute_epochs(result: Result) -> tuple[float, ...]:
@@ -50,7 +50,8 @@ def compute_epochs(result: Result) -> tuple[float, ...]:
     return tuple(ends)[len(result.sharing) :]
 
 
-def _count(spec: MethodSpec, height: int, num_train: int) -> LocalWork:
+def count_work(spec: MethodSpec, height: int, num_train: int) -> LocalWork:
+    """The work of a client with so many training samples."""
     hyper, work = spec.hyperparameters, spec.get_local_work(height)
     batch = min(hyper.batch_size, num_train)
     if not hyper.counts_epochs:

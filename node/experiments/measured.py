@@ -25,9 +25,18 @@ def read_clock(device: torch.device) -> float:
     return time.perf_counter()
 
 
+def name_device(device: str) -> str:
+    """The device by its own name. Raises MlError where it is not there."""
+    import torch
+
+    from ml.clients.build import get_device
+
+    place = get_device(device)
+    return torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+
+
 def describe_torch(device: torch.device, threads: int) -> dict[str, Any]:
     """The library's version, how many threads it has, and the device by its own name."""
     import torch
 
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return {"torch": torch.__version__, "threads": threads, "device": name}
+    return {"torch": torch.__version__, "threads": threads, "device": name_device(str(device))}

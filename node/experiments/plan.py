@@ -126,7 +126,7 @@ def expand(file: ExperimentFile, source: YamlSource) -> tuple[Experiment, Found]
             point = _make_point(file, swept, dict(zip(axes, values, strict=True)), unused, found)
             points += [point] if point is not None else []
         found += [problem for one in unused.values() for problem in one.list_problems()]
-        found += [] if found else _find_unfit_attacks(axes, points)
+        found += [] if found else [*_find_unfit_attacks(axes, points), *_find_lost_devices(points)]
     return Experiment(file, source, swept, tuple(points)), found
 
 
@@ -322,6 +322,18 @@ def _find_unfit_attacks(axes: Mapping[str, Sequence[Value]], points: Sequence[Po
             unfit[name] = point.misfit and unfit.get(name, point.misfit)
     values = {show_fact(value.fact): value for value in axes.get("attack", ())}
     return [(values[name].keys, f"fits no method here: {why}") for name, why in unfit.items() if why]
+
+
+def _find_lost_devices(points: Iterable[Point]) -> Found:
+    """Tasks that come to the same run, which is made once, on devices of their own."""
+    devices: dict[str, str] = {}
+    for point in points:
+        if point.run is not None:
+            device = point.run.config["device"]
+            if (first := devices.setdefault(point.run.id, device)) != device:
+                names = f"{show_fact(point.facts['task'])} on {device}"
+                return [(("sweep", "task"), f"{names} is a run that another task has on {first}: expected one device")]
+    return []
 
 
 def read_method(method: Mapping[str, Any], rounds: int) -> MethodSpec:

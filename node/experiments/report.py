@@ -27,9 +27,9 @@ from node.experiments.grids import GridFigure, format_grid_csv, make_grid_figure
 from node.experiments.loading import load_experiment
 from node.experiments.network import describe_network
 from node.experiments.plan import VERSION, Experiment, Point, show_fact
-from node.experiments.results import Result
-from node.experiments.runner import EXPERIMENT, Stock, take_stock
+from node.experiments.results import EXPERIMENT, Result
 from node.experiments.sections import AnswersSection, AnyFigureSection, EmbeddingSection, GridSection, PairsSection
+from node.experiments.stock import Stock, take_stock
 from node.experiments.tables import Reading, Table, format_table_csv, list_readings, make_table
 from node.experiments.values import VALUES, Limits, show_number
 

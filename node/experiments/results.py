@@ -30,6 +30,7 @@ from node.errors import NodeError
 from node.experiments.plan import FORMAT, VERSION, Run, forget_device
 from node.finite import to_finite
 
+EXPERIMENT = "experiment.yaml"  # the file as it was run, which stands beside the results
 RUNS = "runs"
 _TEMPORARY = ".part"
 
@@ -158,7 +159,7 @@ def compute_fingerprint(directory: Path, run_id: str) -> str | None:
 def list_numbers(result: Result) -> tuple[object, ...]:
     """What two runs of one configuration must agree in; neither when nor where they were made, nor how long it took."""
     rows = [row.model_copy(update={"train_s": None, "aggregate_s": None}) for row in (*result.sharing, *result.rounds)]
-    return (rows, result.clients, result.liars, result.halted_at)
+    return (rows, result.clients, result.priors, result.liars, result.halted_at)
 
 
 def write_result(
@@ -211,7 +212,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def remove_leftovers(directory: Path) -> None:
     """Removes what a write that was cut short has left."""
-    for path in (directory / RUNS).glob(f"*{_TEMPORARY}"):
+    for path in (*directory.glob(f"{EXPERIMENT}.*{_TEMPORARY}"), *(directory / RUNS).glob(f"*{_TEMPORARY}")):
         path.unlink(missing_ok=True)
 
 

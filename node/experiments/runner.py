@@ -7,31 +7,28 @@ result, each from its last state.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
-import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Self
 
-from ml.specs.uapdfl import MAX_PAIRED
 from node.config.yaml_source import dump_yaml
 from node.errors import ConfigError, NodeError
-from node.experiments.claims import CLAIMS, Claims, SharedPieces
-from node.experiments.contents import list_needed_fields, needs_divergences
-from node.experiments.embeddings import Snapshots, list_snapshot_runs
+from node.experiments.claims import CLAIMS, Claims, SharedPieces, remove_claims
+from node.experiments.embeddings import list_snapshot_runs
 from node.experiments.gpus import Gpus
-from node.experiments.plan import Experiment, Run, compute_id
-from node.experiments.pool import Advanced, Died, Elsewhere, Event, Finished, Listed, Pieces, Report, work_through
+from node.experiments.piece import Outcome, Piece, Saved, describe_end, make_config, simulate_run
+from node.experiments.plan import Experiment, Run
+from node.experiments.pool import Advanced, Died, Elsewhere, Event, Finished, Listed, Pieces, work_through
 from node.experiments.ray_pool import work_through_ray
 from node.experiments.results import (
+    EXPERIMENT,
     BrokenResult,
-    Kept,
     Result,
     compute_fingerprint,
     copy_result,
@@ -39,82 +36,18 @@ from node.experiments.results import (
     list_numbers,
     read_document,
     read_result,
-    read_snapshot,
     remove_leftovers,
     write_result,
     write_whole,
 )
-from node.host.machine import get_machine
-
-if TYPE_CHECKING:
-    from ml.simulation.run import SimulationConfig
-    from ml.simulation.saved import StateFile
+from node.experiments.stock import take_stock
 
 _log = logging.getLogger(__name__)
 
-EXPERIMENT = "experiment.yaml"
 SAVE_EVERY_S = 60.0
 OTHER_SHARD = "another shard"
 _LOCK = ".lock"
-_LAST_FRAMES = 3
-
-
-# ---- what there is
-
-
-@dataclass(frozen=True, slots=True)
-class Stock:
-    """The results of an experiment in a directory: its finished and failed runs by id, and why other files are none.
-
-    `lacking` are finished runs without something that the report asks for: a snapshot, the time they trained, or what
-    they received.
-    """
-
-    finished: Mapping[str, Result]
-    failed: Mapping[str, Result]
-    broken: Mapping[str, str]
-    snapshots: Snapshots
-    lacking: frozenset[str]
-
-    def list_pending(self, experiment: Experiment) -> list[Run]:
-        """The runs still to be made, failed, broken and lacking ones included."""
-        done = self.finished.keys() - self.lacking
-        return [run for run in experiment.runs.values() if run.id not in done]
-
-
-def take_stock(experiment: Experiment, directory: Path) -> Stock:
-    """Read the results there are."""
-    finished: dict[str, Result] = {}
-    failed: dict[str, Result] = {}
-    broken: dict[str, str] = {}
-    snapshots: dict[tuple[str, int], Kept] = {}
-    shown = list_snapshot_runs(experiment)
-    needed, paired = list_needed_fields(experiment), needs_divergences(experiment)
-    lacking: set[str] = set()
-    for run in experiment.runs.values():
-        try:
-            result = read_result(directory, run)
-            if result is None or result.error is not None:
-                failed |= {run.id: result} if result is not None else {}
-                continue
-            finished[run.id] = result
-            if any(getattr(row, field) is None for row in (*result.sharing, *result.rounds) for field in needed):
-                lacking.add(run.id)
-            if paired and any(row.divergence is not None and row.divergences is None for row in result.rounds):
-                lacking |= {run.id} if result.num_clients <= MAX_PAIRED else set()
-            for client in shown.get(run.id, ()):
-                kept = read_snapshot(directory, run, result, client)
-                if kept is not None:
-                    snapshots[run.id, client] = kept
-                else:
-                    lacking.add(run.id)
-        except BrokenResult as error:
-            broken[run.id] = str(error)
-            lacking |= {run.id} & finished.keys()
-    return Stock(finished, failed, broken, snapshots, frozenset(lacking))
-
-
-# ---- what is to be
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of a shared folder that has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +60,12 @@ class Progress:
     best_taa: float | None = None
     seconds: float = 0.0
     taken_from: str | None = None
+
+    @classmethod
+    def from_result(cls, run: Run, result: Result, taken_from: str) -> Self:
+        """The end of a run that somebody else has made."""
+        best_taa = max((row.taa for row in result.rounds), default=None)
+        return cls(run, True, result.error, best_taa, result.seconds, taken_from)
 
 
 def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
@@ -164,7 +103,7 @@ def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
 class Where:
     """The machines that runs are made on: this one's processes, of which each sees one of `gpus` if there are some; or
     the Ray cluster at `ray`, where a run has `gpu_share` of a GPU. `shard` is i of n that share the directory. Every
-    `save_every_s` a run's state is kept beside the results, on this machine."""
+    `save_every_s` a run's state is kept beside the results; of one on a Ray cluster none is."""
 
     gpus: Gpus | None = None
     ray: str | None = None
@@ -187,18 +126,27 @@ def run_experiment(
     data_root: Path,
     should_stop: Callable[[], bool],
     where: Where = Where(),
+    before: Mapping[str, str | None] | None = None,
 ) -> Iterator[Progress]:
     """Do `runs`, `jobs` at a time, and keep what comes of each; what the experiments named in `reuse` have finished is
-    taken over first. Paths are relative to `data_root`.
+    taken over first. Paths are relative to `data_root`. `before` are the fingerprints of the runs' files when `runs`
+    were chosen: what another shard has written since is not done again. By default they are taken now.
 
     Raises NodeError where results cannot be kept, or another process is at work in `directory`.
     """
     with _locked(directory, is_shared=where.shard is not None):
         if where.shard is None:
             remove_leftovers(directory)
+            remove_claims(directory / CLAIMS)
         _keep_file(experiment, directory)
+        known = before if before is not None else {run.id: compute_fingerprint(directory, run.id) for run in runs}
+
+        def is_done(name: str) -> bool:
+            found = compute_fingerprint(directory, name)
+            return found is not None and found != known[name]
+
         taken = set()
-        for news in _take_over(experiment, directory, runs):
+        for news in _take_over(experiment, directory, [run for run in runs if not is_done(run.id)]):
             taken.add(news.run.id)
             yield news
         runs = [run for run in runs if run.id not in taken]
@@ -208,7 +156,7 @@ def run_experiment(
         if where.shard is None:
             yield from _keep_all(directory, runs, _start(Listed(pieces), jobs, where, should_stop))
         else:
-            yield from _share(directory, runs, pieces, jobs, where, should_stop)
+            yield from _share(directory, runs, pieces, jobs, where, should_stop, is_done)
 
 
 def _start(pieces: Pieces, jobs: int | None, where: Where, should_stop: Callable[[], bool]) -> Iterator[Event]:
@@ -228,13 +176,10 @@ def _share(
     jobs: int | None,
     where: Where,
     should_stop: Callable[[], bool],
+    is_done: Callable[[str], bool],
 ) -> Iterator[Progress]:
     """As one of several processes that claim runs from each other, and are done when all are."""
     assert where.shard is not None  # noqa: S101 - asked before
-    before = {run.id: compute_fingerprint(directory, run.id) for run in runs}
-
-    def is_done(name: str) -> bool:
-        return compute_fingerprint(directory, name) != before[name]
 
     def renew() -> bool:
         claims.renew()
@@ -268,29 +213,24 @@ def _keep_all(
             case Finished(_, Outcome(document, kept)):
                 taa = [row["taa"] for row in document.get("rounds", ())]
                 error = document.get("error")
-                if is_done(run.id):
-                    _compare(directory, run, document)
-                elif error is None or not _is_finished(directory, run):
+                first = _read_finished(directory, run)
+                if first is not None and is_done(run.id):
+                    _compare(run, first, document)
+                elif first is None or error is None:
                     write_result(directory, run, document, kept)
                 get_state_path(directory, run.id).unlink(missing_ok=True)
                 yield Progress(run, True, error, max(taa, default=None), document["seconds"])
             case Died(_, why):
-                if not is_done(run.id) and not _is_finished(directory, run):
-                    write_result(directory, run, {"error": why, **_describe_end(0.0)})
+                if _read_finished(directory, run) is None:
+                    write_result(directory, run, {"error": why, **describe_end(0.0)})
                 yield Progress(run, True, why)
             case Elsewhere():
                 yield _read_progress(directory, run)
 
 
-def _compare(directory: Path, run: Run, document: Mapping[str, Any]) -> None:
+def _compare(run: Run, first: Result, document: Mapping[str, Any]) -> None:
     """Two have done a run: the first result stands, and both should say the same."""
-    try:
-        first = read_result(directory, run)
-    except BrokenResult:
-        return
-    if first is None or first.error is not None or "error" in document:
-        return
-    if list_numbers(first) != list_numbers(read_document(run, document)):
+    if "error" not in document and list_numbers(first) != list_numbers(read_document(run, document)):
         _log.warning("%s: came to other numbers in another process, whose are kept", run.label)
 
 
@@ -302,8 +242,7 @@ def _read_progress(directory: Path, run: Run) -> Progress:
         return Progress(run, True, str(error), taken_from=OTHER_SHARD)
     if result is None:
         return Progress(run, True, taken_from=OTHER_SHARD)
-    best_taa = max((row.taa for row in result.rounds), default=None)
-    return Progress(run, True, result.error, best_taa, result.seconds, OTHER_SHARD)
+    return Progress.from_result(run, result, OTHER_SHARD)
 
 
 def _take_over(experiment: Experiment, directory: Path, runs: Sequence[Run]) -> Iterator[Progress]:
@@ -318,122 +257,16 @@ def _take_over(experiment: Experiment, directory: Path, runs: Sequence[Run]) -> 
         for run in found:
             del wanted[run.id]
             copy_result(source, directory, run)
-            result = stock.finished[run.id]
-            best_taa = max((row.taa for row in result.rounds), default=None)
-            yield Progress(run, True, best_taa=best_taa, seconds=result.seconds, taken_from=name)
+            yield Progress.from_result(run, stock.finished[run.id], name)
 
 
-def _is_finished(directory: Path, run: Run) -> bool:
-    """Whether there is a result already, which lacks something: a failure does not take its place."""
+def _read_finished(directory: Path, run: Run) -> Result | None:
+    """The result there is already, whose place no failure takes: one that lacks something, or of somebody else."""
     try:
         result = read_result(directory, run)
     except BrokenResult:
-        return False
-    return result is not None and result.error is None
-
-
-def make_config(run: Run, data_root: Path, device: str | None = None) -> SimulationConfig:
-    """The configuration of a simulation, its paths made absolute, perhaps on another device. Raises DataError."""
-    from ml.simulation.run import SimulationConfig
-
-    data, pretrained = dict(run.config["data"]), run.config["pretrained"]
-    if isinstance(data.get("path"), str):
-        data["path"] = str(data_root / Path(data["path"]).expanduser())
-    if pretrained is not None:
-        pretrained = str(data_root / Path(pretrained).expanduser())
-    device = device or run.config["device"]
-    return SimulationConfig(**{**run.config, "data": data, "pretrained": pretrained, "device": device})
-
-
-class Saved(NamedTuple):
-    """The directory that the states of runs under way are kept in, and how often they are."""
-
-    directory: Path
-    every_s: float
-
-    def get_file(self, run: Run) -> StateFile:
-        from ml.simulation.saved import StateFile
-
-        return StateFile(get_state_path(self.directory, run.id), run.id, self.every_s)
-
-
-class Piece(NamedTuple):
-    """One run to be done, the directory its paths begin at, of which clients to take snapshots, the device if not the
-    file's, and where its state is kept, if it is."""
-
-    run: Run
-    data_root: Path
-    snapshots: tuple[int, ...]
-    device: str | None = None
-    saved: Saved | None = None
-
-
-class Outcome(NamedTuple):
-    """The part of a run that is kept."""
-
-    document: Mapping[str, Any]
-    kept: Mapping[int, Kept] | None = None
-
-
-def simulate_run(piece: Piece, report: Report) -> Outcome:
-    """One run in a process of its own: what is kept of it, whatever happened."""
-    from ml.data import get_classes
-    from ml.errors import MlError
-    from ml.simulation.run import simulate
-
-    run = piece.run
-    began_s = time.monotonic()
-    try:
-        if compute_id(run.config) != run.id:
-            raise MlError(f"another fednode than the one that asks has got run {run.id}: they expect the same version")
-        config = make_config(run, piece.data_root, piece.device)
-        saved = None if piece.saved is None else piece.saved.get_file(run)
-        result = simulate(config, on_round=lambda row: report(row.round), snapshots=piece.snapshots, saved=saved)
-        names = get_classes(config.data) if result.snapshots else ()
-        kept = {client: Kept(snapshot, names) for client, snapshot in result.snapshots.items()}
-    except MlError as error:
-        return Outcome({"error": str(error), **_describe_end(time.monotonic() - began_s)})
-    except Exception as error:  # noqa: BLE001 - a fault in one run is that run's result; the others go on
-        frames = traceback.format_tb(error.__traceback__)[-_LAST_FRAMES:]
-        said = f"{type(error).__name__}: {error}\n{''.join(frames)}".rstrip()
-        return Outcome({"error": said, **_describe_end(time.monotonic() - began_s)})
-    rows = [
-        {
-            **row.to_json(),
-            "round": number,
-            "train_s": round(row.train_s, 6),
-            "aggregate_s": round(row.aggregate_s, 6),
-        }
-        for number, row in enumerate(result.rounds, start=1 - run.sharing_heights)
-    ]
-    document = {
-        "input": result.config.input,
-        **({"sharing": rows[: run.sharing_heights]} if run.sharing_heights else {}),
-        "rounds": rows[run.sharing_heights :],
-        "clients": [asdict(client) for client in result.clients],
-        **({"priors": [row.to_json() for row in result.priors]} if result.priors else {}),
-        **({} if config.attack is None else {"liars": result.liars, "halted_at": result.halted_at}),
-        **_describe_end(result.seconds, config.device),
-    }
-    return Outcome(document, kept)
-
-
-def _describe_end(seconds: float, device: str | None = None) -> dict[str, Any]:
-    machine = get_machine()
-    if device is not None:
-        import torch
-
-        machine |= {"torch": torch.__version__.partition("+")[0], "device": _name_device(device)}
-    return {"seconds": round(seconds, 3), "finished": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "machine": machine}
-
-
-def _name_device(device: str) -> str:
-    import torch
-
-    from ml.clients.build import get_device
-
-    place = get_device(device)
-    return torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+        return None
+    return result if result is not None and result.error is None else None
 
 
 @contextmanager
@@ -441,7 +274,7 @@ def _locked(directory: Path, *, is_shared: bool) -> Iterator[None]:
     """Meanwhile no other process is at work in the directory; or, shared, none but those that share it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / _LOCK).open("w")
+        lock = (directory / _LOCK).open("a+")  # NFS gives shared locks on files that can be read alone
     except OSError as error:
         raise NodeError(f"{directory}: cannot be written ({error.strerror})") from error
     with lock:
@@ -449,9 +282,9 @@ def _locked(directory: Path, *, is_shared: bool) -> Iterator[None]:
             fcntl.flock(lock, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise NodeError(f"{directory}: another process is running an experiment there") from error
-        except OSError:  # a shared folder that has no locks: shards do without, since they have claims
-            if not is_shared:
-                raise
+        except OSError as error:
+            if not (is_shared and error.errno in _NO_LOCKS):  # shards do without, since they have claims
+                raise NodeError(f"{directory}: cannot be locked ({error.strerror})") from error
         yield
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from node.experiments.plan import Experiment
-from node.experiments.runner import Progress, Where, run_experiment, take_stock
+from node.experiments.runner import Progress, Where, run_experiment
+from node.experiments.stock import take_stock
 from support.data.experiments import make_experiment
 from support.federation.real_nodes import WAIT_S
 

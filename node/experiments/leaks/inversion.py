@@ -16,7 +16,6 @@ as there are samples of the site's among all. Each attack is a first attempt of 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ from ml.models.base import Model
 from ml.seeding import derive_seed
 from ml.simulation.run import SimulationConfig, use_threads
 from node.errors import ConfigError
-from node.experiments.leaks.played import Played, describe_job, play
+from node.experiments.leaks.played import Played, describe_job, list_embeddings, list_played, read_prototypes
 from node.experiments.measured import describe_spread, describe_torch
 from node.experiments.reconstruct_plot import Panel
 from node.host.machine import get_machine
@@ -66,20 +65,16 @@ def run_inversion_bench(
     chance: dict[str, float] = {}
     rows: dict[str, dict[str, Images]] = {}
     with use_threads(config.threads):
-        for size in sizes:
-            for method in METHODS:
-                report(f"{method}, {size} of each class")
-                for seed in range(config.seed, config.seed + repeats):
-                    played = play(dataclasses.replace(config, method={"name": method}, seed=seed), size)
-                    _check(played)
-                    chance[str(size)] = compute_chance(played)
-                    for name, model in list_embeddings(played).items():
-                        images = invert(played, model, seed)
-                        for attack, recovered in images.items():
-                            key = MEAN if attack == MEAN else f"{name}: {attack}"
-                            found.setdefault(key, {}).setdefault(str(size), []).append(score(played, recovered))
-                        if seed == config.seed:
-                            rows.setdefault(name, {}).update(_draw(played, images[MATCHED], size))
+        for size, seed, played in list_played(config, METHODS, sizes, repeats, report):
+            _check(played)
+            chance[str(size)] = compute_chance(played)
+            for whose, model in list_embeddings(played).items():
+                name, images = f"{played.site.spec.name}{whose}", invert(played, model, seed)
+                for attack, recovered in images.items():
+                    key = MEAN if attack == MEAN else f"{name}: {attack}"
+                    found.setdefault(key, {}).setdefault(str(size), []).append(score(played, recovered))
+                if seed == config.seed:
+                    rows.setdefault(name, {}).update(_draw(played, images[MATCHED], size))
     figures = {
         "machine": {**get_machine(), **describe_torch(played.site.device, config.threads)},
         "job": describe_job(config, sizes=sizes, repeats=repeats),
@@ -92,17 +87,6 @@ def run_inversion_bench(
         },
     }
     return Inversion(figures, tuple(Panel(name, drawn) for name, drawn in rows.items()))
-
-
-def list_embeddings(played: Played) -> dict[str, Model]:
-    """The models that an attacker may embed by, by what is attacked."""
-    method = played.site.spec.name
-    if played.last.model:
-        return {method: played.get_model()}
-    return {
-        f"{method}, own model": played.attacker.state.model,
-        f"{method}, the site's model": played.site.state.model,
-    }
 
 
 def invert(played: Played, model: Model, seed: int) -> dict[str, Tensor]:
@@ -163,11 +147,7 @@ def compare(image: Tensor, own: Tensor, others: Tensor) -> tuple[Tensor, bool]:
     """The nearest of the site's `own` samples to an image, by squared error, and whether none of `others` is as
     near."""
     to_own, to_others = ((x - image).square().flatten(1).sum(1) for x in (own, others))
-    return _find_nearest(image, own), bool(to_own.min() < to_others.min())
-
-
-def _find_nearest(image: Tensor, samples: Tensor) -> Tensor:
-    return samples[(samples - image).square().flatten(1).sum(1).argmin()]
+    return own[to_own.argmin()], bool(to_own.min() < to_others.min())
 
 
 def compute_chance(played: Played) -> float:
@@ -180,13 +160,6 @@ def _check(played: Played) -> None:
     shape = tuple(played.held_out.x.shape[1:])
     if len(shape) != 3:
         raise ConfigError(f"--model: expected one that trains on images, not on what a frozen part makes (got {shape})")
-
-
-def read_prototypes(played: Played) -> tuple[Tensor, Tensor]:
-    """The classes and vectors that the site sent last."""
-    sent, device = played.last.payloads["prototypes"], played.site.device
-    classes, prototypes = (torch.from_numpy(sent[name].copy()).to(device) for name in ("classes", "prototypes"))
-    return classes, prototypes
 
 
 def _get_range(played: Played) -> tuple[float, float]:
@@ -203,7 +176,7 @@ def _draw(played: Played, recovered: Tensor, size: int) -> Mapping[str, Images]:
     firsts = [classes.tolist().index(c) for c in torch.unique(classes).tolist()][:SHOWN]
     images = recovered[firsts].clamp(low, high)
     nearest = torch.stack(
-        [_find_nearest(image, own.x[own.y == c]) for c, image in zip(classes[firsts], images, strict=True)]
+        [compare(image, own.x[own.y == c], image[None])[0] for c, image in zip(classes[firsts], images, strict=True)]
     )
     shown = [((x - low) / (high - low)).float().clamp(0, 1).cpu().numpy() for x in (nearest, images)]
     return {f"nearest of {size}": shown[0], f"back, of {size}": shown[1]}

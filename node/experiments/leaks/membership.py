@@ -15,8 +15,7 @@ nothing is told and 1 where every member of the set is. Shadow models and earlie
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from ml.measures.classification import compute_areas
 from ml.methods.base import Samples
 from ml.models.base import Model
 from ml.simulation.run import SimulationConfig, use_threads
-from node.experiments.leaks.played import Played, describe_job, play
+from node.experiments.leaks.played import Played, describe_job, list_embeddings, list_played, read_prototypes
 from node.experiments.measured import describe_spread, describe_torch
 from node.host.machine import get_machine
 
@@ -44,14 +43,10 @@ def run_membership_bench(
     everything. Of `config.method` the name is passed over. Raises ConfigError, and as `simulate`."""
     found: dict[str, dict[str, list[float]]] = {}
     with use_threads(config.threads):
-        for size in sizes:
-            for method in METHODS:
-                report(f"{method}, {size} of each class")
-                for seed in range(config.seed, config.seed + repeats):
-                    played = play(dataclasses.replace(config, method={"name": method}, seed=seed), size)
-                    for name, score in list_attacks(played).items():
-                        auc = compute_auc(score(played.site.state.data.train), score(played.held_out))
-                        found.setdefault(name, {}).setdefault(str(size), []).append(auc)
+        for size, _, played in list_played(config, METHODS, sizes, repeats, report):
+            for name, score in list_attacks(played).items():
+                auc = compute_auc(score(played.site.state.data.train), score(played.held_out))
+                found.setdefault(name, {}).setdefault(str(size), []).append(auc)
     return {
         "machine": {**get_machine(), **describe_torch(played.site.device, config.threads)},
         "job": describe_job(config, sizes=sizes, repeats=repeats),
@@ -63,20 +58,13 @@ def run_membership_bench(
 
 def list_attacks(played: Played) -> dict[str, Score]:
     """The attacks on what this site has sent, by name."""
-    method, prototypes = played.site.spec.name, played.last.payloads.get("prototypes")
-    if prototypes is None:
-        return {f"{method}: model": _by_loss(played.get_model())}
+    method, found = played.site.spec.name, dict[str, Score]()
+    if "prototypes" in played.last.payloads:
+        for whose, model in list_embeddings(played).items():
+            found[f"{method}: prototypes{whose}"] = _by_distance(played, model)
     if played.last.model:
-        model = played.get_model()
-        return {
-            f"{method}: prototypes": _by_distance(played, model, prototypes),
-            f"{method}: model": _by_loss(model),
-        }
-    own, theirs = played.attacker.state.model, played.site.state.model
-    return {
-        f"{method}: prototypes, own model": _by_distance(played, own, prototypes),
-        f"{method}: prototypes, the site's model": _by_distance(played, theirs, prototypes),
-    }
+        found[f"{method}: model"] = _by_loss(played.get_model())
+    return found
 
 
 def compute_auc(members: Tensor, others: Tensor) -> float:
@@ -94,14 +82,12 @@ def score_by_distance(z: Tensor, y: Tensor, classes: Tensor, prototypes: Tensor)
     return -distances.masked_fill(y[:, None] != classes, torch.inf).amin(1)
 
 
-def _by_distance(played: Played, model: Model, prototypes: Mapping[str, Any]) -> Score:
-    of, vectors = (torch.from_numpy(prototypes[name].copy()) for name in ("classes", "prototypes"))
+def _by_distance(played: Played, model: Model) -> Score:
+    classes, prototypes = read_prototypes(played)
 
     @torch.no_grad()
     def score(samples: Samples) -> Tensor:
-        z = played.represent(model, samples.x)
-        device = z.device
-        return score_by_distance(z, samples.y, of.to(device), vectors.to(device))
+        return score_by_distance(played.represent(model, samples.x), samples.y, classes, prototypes)
 
     return score
 

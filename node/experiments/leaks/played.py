@@ -8,7 +8,8 @@ that the site sends is kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +117,33 @@ def deal(
         attacker.append(rows[count : count + OWN])
         nobody.append(rows[count + OWN : count + 2 * OWN])
     return np.concatenate(site), np.concatenate(attacker), np.concatenate(nobody)
+
+
+def list_played(
+    config: SimulationConfig, methods: Sequence[str], sizes: Sequence[int], repeats: int, report: Callable[[str], None]
+) -> Iterator[tuple[int, int, Played]]:
+    """All of `methods` with each number of samples in each class, `repeats` times: that number, the seed, from that of
+    `config` on, and what was played. Raises as `play`."""
+    for size in sizes:
+        for method in methods:
+            report(f"{method}, {size} of each class")
+            for seed in range(config.seed, config.seed + repeats):
+                yield size, seed, play(dataclasses.replace(config, method={"name": method}, seed=seed), size)
+
+
+def list_embeddings(played: Played) -> dict[str, Model]:
+    """The models that an attacker may embed by, with the words for whose they are, to follow a name: none where the
+    site has sent its own."""
+    if played.last.model:
+        return {"": played.get_model()}
+    return {", own model": played.attacker.state.model, ", the site's model": played.site.state.model}
+
+
+def read_prototypes(played: Played) -> tuple[Tensor, Tensor]:
+    """The classes and vectors that the site sent last."""
+    sent, device = played.last.payloads["prototypes"], played.site.device
+    classes, prototypes = (torch.from_numpy(sent[name].copy()).to(device) for name in ("classes", "prototypes"))
+    return classes, prototypes
 
 
 def describe_job(config: SimulationConfig, *, sizes: Sequence[int], repeats: int) -> dict[str, Any]:

@@ -5,7 +5,8 @@ the other member, and gives each class a score that is to be the higher the more
 
     prototypes            those of absent classes are not there; of the others, minus the squared distance from the
                           site's last prototypes of the class to the mean embedding of the attacker's samples, as a mean
-                          of few samples lies far from that of all; embedded as `leaks.inversion` says
+                          of few samples lies far from that of all; embedded as
+                          `leaks.inversion` says
     models                the change of the class's row and bias in the classifier, summed over all rounds: from the
                           model that members had in common to the one that the site sent, or from block 0's where there
                           is none in common later. Steps on a class raise its row and lower the others' (Wainakh et al.,
@@ -33,8 +34,7 @@ from ml.payload import Array, Arrays
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, use_threads
 from node.errors import ConfigError
-from node.experiments.leaks.inversion import list_embeddings, read_prototypes
-from node.experiments.leaks.played import Played, describe_job, play
+from node.experiments.leaks.played import Played, describe_job, list_embeddings, play, read_prototypes
 from node.experiments.measured import describe_spread, describe_torch
 from node.host.machine import get_machine
 
@@ -83,11 +83,10 @@ def make_counts(num_classes: int, most: int) -> Counts:
 
 def list_attacks(played: Played) -> dict[str, Scores]:
     """The score of each class, by what is attacked."""
-    found: dict[str, Scores] = {}
+    method, found = played.site.spec.name, dict[str, Scores]()
     if "prototypes" in played.last.payloads:
-        for name, model in list_embeddings(played).items():
-            found[f"{name}: prototypes"] = score_prototypes(played, model)
-    method = played.site.spec.name
+        for whose, model in list_embeddings(played).items():
+            found[f"{method}{whose}: prototypes"] = score_prototypes(played, model)
     if played.last.model:
         first = played.sent[0].parent
         changes = [

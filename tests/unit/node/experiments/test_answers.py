@@ -14,9 +14,9 @@ from node.experiments.answers import AnswersFigure, compute_answers, make_answer
 from node.experiments.embeddings import list_snapshot_runs
 from node.experiments.plan import Experiment
 from node.experiments.report import write_report
-from node.experiments.results import Kept, write_result
-from node.experiments.runner import EXPERIMENT, take_stock
+from node.experiments.results import EXPERIMENT, Kept, write_result
 from node.experiments.sections import AnswersSection
+from node.experiments.stock import take_stock
 from support.data.experiments import get_run, make_document, make_experiment, make_kept
 
 SWEEP = """\

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from node.errors import ConfigError
+from node.experiments.piece import Piece, simulate_run
 from node.experiments.plan import Experiment
 from node.experiments.report import write_report
 from node.experiments.results import BrokenResult, read_result, write_result
-from node.experiments.runner import Piece, simulate_run, take_stock
 from node.experiments.sections import TableSection
+from node.experiments.stock import take_stock
 from node.experiments.tables import Table, make_table
 from support.data.experiments import get_run, make_document, make_experiment
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+
+import pytest
 
 from node.experiments.claims import LOOK_S, RENEW_S, TAKE_OVER_S, Claims, SharedPieces
 
@@ -85,6 +89,59 @@ def test_one_that_was_only_slow_takes_nothing_from_its_heir(tmp_path: Path) -> N
     assert not take(Claims(tmp_path), "run")
     heir.release("run")
     assert not list(tmp_path.iterdir())
+
+
+def test_an_heir_that_is_stopped_leaves_the_slow_owner_its_claim(tmp_path: Path) -> None:
+    slow, heir = Claims(tmp_path, own_time := Clock()), Claims(tmp_path, clock := Clock())
+    assert take(slow, "run")
+    take(heir, "run")
+    clock.now_s += TAKE_OVER_S
+    assert take(heir, "run")
+    heir.release("run")
+    own_time.now_s += RENEW_S
+    slow.renew()
+    assert not take(Claims(tmp_path), "run")  # which the slow one is still at
+    slow.release("run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_another_has_claimed_since_is_neither_renewed_nor_taken_away(tmp_path: Path) -> None:
+    lost, owner = Claims(tmp_path, clock := Clock()), Claims(tmp_path)
+    assert take(lost, "run")
+    (tmp_path / "run.0").unlink()
+    assert take(owner, "run")
+    before = (tmp_path / "run.0").read_text()
+    clock.now_s += RENEW_S
+    lost.renew()
+    lost.release("run")
+    assert (tmp_path / "run.0").read_text() == before
+    owner.release("run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_fails_for_a_moment_is_looked_at_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = SharedPieces([1], ["a"], Claims(tmp_path), lambda name: False, clock=(clock := Clock()))
+    for call in ("iterdir", "open"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, call, fail)
+            assert pieces.take() is None
+        assert pieces.may_come()
+        clock.now_s += LOOK_S
+    assert pieces.take() == (0, 1)
+
+
+def test_claims_of_a_folder_that_fails_are_given_up_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    claims = Claims(tmp_path)
+    assert take(claims, "run")
+    monkeypatch.setattr(Path, "unlink", fail)
+    claims.release_all()
+    assert "claim on run: cannot be given up (Stale file handle)" in caplog.text
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
 
 def test_a_claim_is_written_anew_only_when_it_is_time(tmp_path: Path) -> None:

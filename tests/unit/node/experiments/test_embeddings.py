@@ -13,10 +13,12 @@ import pytest
 from node.errors import ConfigError
 from node.experiments import map_charts, runner
 from node.experiments.embeddings import EmbeddingFigure, list_snapshot_runs, make_embedding_figures
+from node.experiments.piece import Outcome
 from node.experiments.plan import Experiment
 from node.experiments.pool import Died, Event, Finished, Pieces
 from node.experiments.report import write_report
 from node.experiments.results import (
+    EXPERIMENT,
     BrokenResult,
     Kept,
     copy_result,
@@ -25,8 +27,9 @@ from node.experiments.results import (
     read_snapshot,
     write_result,
 )
-from node.experiments.runner import EXPERIMENT, Outcome, run_experiment, take_stock
+from node.experiments.runner import run_experiment
 from node.experiments.sections import EmbeddingSection
+from node.experiments.stock import take_stock
 from support.data.experiments import get_run, make_document, make_experiment, make_kept
 
 SWEEP = """\

@@ -11,9 +11,9 @@ from ml.data import open_once
 from ml.simulation.run import simulate
 from node.cli.app import run as run_command
 from node.experiments.estimate import Estimate, estimate
+from node.experiments.piece import make_config
 from node.experiments.plan import Experiment
 from node.experiments.results import read_result, write_result
-from node.experiments.runner import make_config
 from node.host.machine import get_machine
 from support.data.experiments import make_document, make_experiment
 
@@ -56,8 +56,37 @@ def test_steps_are_those_that_the_runs_then_make(experiment: Experiment, tmp_pat
             simulate(make_config(run, tmp_path))
     found = {own.label.rpartition(", ")[2]: own for own in make_estimates(experiment, tmp_path)}
     assert {name: own.steps for name, own in found.items()} == made
-    assert {(own.runs, own.heights, own.is_measured) for own in found.values()} == {(4, 16, False)}
+    assert {(own.runs, own.heights, own.measured) for own in found.values()} == {(4, 16, frozenset())}
     assert all((own.seconds["cpu"] or 0) > 0 for own in found.values())
+
+
+def test_steps_of_an_encryptor_are_counted_as_those_of_the_model(tmp_path: Path) -> None:
+    method = "{name: fededs, local_epochs: 5, warmup_epochs: 2, encryptor_epochs: 20, batch_size: 32}"
+    text = f"name: x\nbase: {{clients: 2, rounds: 3, shots: 5}}\nsweep: {{method: [{method}]}}\n"
+    experiment = make_experiment(tmp_path, text)
+    (run,) = experiment.runs.values()
+    (own,) = make_estimates(experiment, tmp_path)
+    sizes = [client.num_train for client in simulate(make_config(run, tmp_path)).clients]
+    batches = sum(-(-size // 32) for size in sizes)
+    assert own.steps == (2 + 20 + 5 + 3 + 1) * batches  # the warm-up, the encryptor, and Eq. (5)
+
+
+def test_only_the_device_that_finished_runs_were_made_on_goes_by_them(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("node.experiments.estimate.name_device", {"cpu": "cpu", "cuda": "NVIDIA H100"}.get)
+    monkeypatch.setattr("node.experiments.gpus.Gpus.count", lambda: 1)
+    machine = {**get_machine(), "device": "NVIDIA H100"}
+    (tmp_path / "little.yaml").write_text(TEXT.replace("local, ", ""))
+    first = next(run for run in experiment.runs.values() if run.config["method"]["name"] == "dfpl")
+    write_result(tmp_path / "out", first, make_document([0.5] * 4, seconds=40.0, machine=machine))
+    assert (
+        run_command(["experiment", "plan", str(tmp_path / "little.yaml"), "-o", str(tmp_path / "out"), "--json"]) == 0
+    )
+    (kind,) = json.loads(capsys.readouterr().out)["kinds"]
+    assert kind["from"] == "timed steps, finished runs"
+    assert kind["hours"]["cuda"] == 3 * 40.0 / 3600
+    assert 0 < kind["hours"]["cpu"] != kind["hours"]["cuda"]
 
 
 def test_finished_runs_tell_how_long_others_of_their_kind_take(experiment: Experiment, tmp_path: Path) -> None:
@@ -65,11 +94,11 @@ def test_finished_runs_tell_how_long_others_of_their_kind_take(experiment: Exper
     first = next(run for run in experiment.runs.values() if run.config["method"]["name"] == "dfpl")
     write_result(tmp_path, first, make_document([0.5] * 4, seconds=40.0, machine=machine))
     local, dfpl = make_estimates(experiment, tmp_path)
-    assert (dfpl.is_measured, dfpl.seconds["cpu"]) == (True, 16 * 10.0)
-    assert not local.is_measured
+    assert (dfpl.measured, dfpl.seconds["cpu"]) == (frozenset({"cpu"}), 16 * 10.0)
+    assert not local.measured
     elsewhere = tmp_path / "elsewhere"
     write_result(elsewhere, first, make_document([0.5] * 4, seconds=40.0))  # made on an abacus
-    assert not any(own.is_measured for own in make_estimates(experiment, elsewhere))
+    assert not any(own.measured for own in make_estimates(experiment, elsewhere))
 
 
 def test_data_that_are_not_there_are_named_and_cost_no_other_kind_its_estimate(

@@ -12,9 +12,9 @@ from node.experiments.figures import make_figures, make_pair_figures
 from node.experiments.grids import format_grid_csv, make_grid_figures, say_figures
 from node.experiments.plan import Experiment
 from node.experiments.report import write_report
-from node.experiments.results import write_result
-from node.experiments.runner import EXPERIMENT, take_stock
+from node.experiments.results import EXPERIMENT, write_result
 from node.experiments.sections import FigureSection, GridSection, PairsSection
+from node.experiments.stock import take_stock
 from support.data.experiments import make_document, make_experiment, write_results
 
 SWEEP = "sweep: {method: [dfpl], method.lambda: [0, 1], method.lr: [0.1, 0.2], seed: [1, 2, 3]}\n"
@@ -54,6 +54,16 @@ def test_a_heat_map_has_the_mean_over_seeds_where_two_values_meet(tmp_path: Path
     assert len(lines) == 5
     assert lines[1].startswith('"classes:3,1",0.1,0,0.12')
     assert lines[1].endswith(",3")
+
+
+def test_runs_without_what_a_grid_shows_are_made_again(tmp_path: Path) -> None:
+    text = "report: {{figures: [{{grid: {}, x: method.lr, y: method.lambda}}]}}\n"
+    experiment = make_experiment(tmp_path, f"name: x\n{SWEEP}{text.format('train_seconds')}")
+    for run in experiment.runs.values():
+        write_result(tmp_path, run, make_document([0.5] * run.num_rounds))
+    assert take_stock(experiment, tmp_path).lacking == experiment.runs.keys()
+    other = make_experiment(tmp_path, f"name: x\n{SWEEP}{text.format('best_taa')}")
+    assert not take_stock(other, tmp_path).lacking
 
 
 def test_a_box_holds_each_seeds_own_value(tmp_path: Path) -> None:

@@ -22,12 +22,11 @@ from node.experiments.leaks.inversion import (
     compute_chance,
     decode,
     invert,
-    list_embeddings,
     match,
     run_inversion_bench,
     score,
 )
-from node.experiments.leaks.played import Played, play
+from node.experiments.leaks.played import Played, list_embeddings, play
 
 
 @pytest.fixture(autouse=True)

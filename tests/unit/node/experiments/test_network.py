@@ -13,9 +13,9 @@ from node.experiments.figures import make_figures
 from node.experiments.network import compute_network_seconds
 from node.experiments.plan import Experiment
 from node.experiments.report import write_report
-from node.experiments.results import Result, read_result, write_result
-from node.experiments.runner import EXPERIMENT, take_stock
+from node.experiments.results import EXPERIMENT, Result, read_result, write_result
 from node.experiments.sections import FigureSection, NetworkSection, TableSection
+from node.experiments.stock import take_stock
 from node.experiments.tables import Table, make_table
 from support.data.experiments import make_document, make_experiment
 

@@ -9,7 +9,7 @@ import pytest
 
 from node.errors import ConfigError
 from node.experiments.plan import Experiment
-from node.experiments.runner import take_stock
+from node.experiments.stock import take_stock
 from node.experiments.tables import Table, make_table
 from support.data.experiments import make_experiment, write_results
 

@@ -186,6 +186,15 @@ def test_whatever_changes_the_numbers_changes_the_name(tmp_path: Path, change: d
     assert compute_id(dict(reversed(config.items()))) == compute_id(config)
 
 
+def test_tasks_may_have_devices_of_their_own_but_not_two_for_one_run(tmp_path: Path) -> None:
+    text = "name: x\nsweep:\n  task: [{{label: a, device: cpu}}, {{label: b, device: cuda{}}}]\n  method: [local]\n"
+    runs = make_experiment(tmp_path, text.format(", clients: 3")).runs.values()
+    assert [run.config["device"] for run in runs] == ["cpu", "cuda"]
+    assert refuse(tmp_path, text.format("")) == [
+        "3:3: sweep.task: b on cuda is a run that another task has on cpu: expected one device"
+    ]
+
+
 # ---- time budgets
 
 BUDGET = """\

@@ -17,9 +17,9 @@ from node.experiments.contents import get_report
 from node.experiments.figures import Figure, make_figures
 from node.experiments.plan import Experiment
 from node.experiments.report import write_report
-from node.experiments.results import get_result_path, write_result
-from node.experiments.runner import EXPERIMENT, take_stock
+from node.experiments.results import EXPERIMENT, get_result_path, write_result
 from node.experiments.sections import FigureSection, TableSection
+from node.experiments.stock import take_stock
 from node.experiments.tables import Cell, Table, format_table_csv, make_table
 from node.experiments.values import show_bytes, show_number
 from support.data.experiments import make_document, make_experiment, write_results

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from node.experiments.piece import Piece, simulate_run
 from node.experiments.plan import Experiment, Run
 from node.experiments.results import (
     BrokenResult,
@@ -17,7 +18,8 @@ from node.experiments.results import (
     remove_leftovers,
     write_result,
 )
-from node.experiments.runner import Piece, Progress, run_experiment, simulate_run, take_stock
+from node.experiments.runner import Progress, run_experiment
+from node.experiments.stock import take_stock
 from support.data.experiments import get_run, make_document, make_experiment
 
 TEXT = "name: x\nbase: {clients: 2, rounds: 2}\nsweep: {method: [local, fedavg, dfpl]}\n"
