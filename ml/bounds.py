@@ -11,7 +11,7 @@ common prototypes by d changes the loss by lambda * d at most, and that they mov
     G       the length of a mini-batch's gradient
     E, eta, lambda   local iterations of a round, learning rate, weight of the prototypes
 
-Gradients are given as the squares of their lengths.
+Gradients are given as the squares of their lengths. All raise BoundError for numbers that are none of these.
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ def compute_round_change(squares: Sequence[float], eta: float, lambda_: float, c
     return -descent + l1 * num * eta**2 / 2 * sigma**2 + lambda_ * l2 * eta * num * g
 
 
-def compute_max_lr(squares: Sequence[float], iterations: int, lambda_: float, constants: Constants) -> float:
-    """What the learning rate of the last of these iterations has to be below, of E = `iterations` in the round, for the
-    loss to fall; 0 where no rate is low enough. Corollary 1."""
-    total, lambda_ = sum(squares), _check("lambda", lambda_, zero=True)
-    pull = lambda_ * constants.l2 * iterations * constants.g
-    return max(2 * (total - pull) / (constants.l1 * (total + iterations * constants.sigma**2)), 0.0)
+def compute_max_lr(total: float, iterations: int, lambda_: float, constants: Constants) -> float:
+    """What the learning rate of an iteration has to be below, of E = `iterations` in the round, for the loss to fall,
+    `total` being the sum of all squares up to it; 0 where no rate is low enough. Corollary 1."""
+    num, lambda_ = _check("E", iterations), _check("lambda", lambda_, zero=True)
+    seen = _check("squares and sigma", _check("squares", total, zero=True) + num * constants.sigma**2)
+    pull = lambda_ * constants.l2 * num * constants.g
+    return max(2 * (total - pull) / (constants.l1 * seen), 0.0)
 
 
 def compute_max_lambda(square: float, iterations: int, constants: Constants) -> float:
     """What lambda has to be below for the loss to fall, `square` being of a round's first iteration; infinity where the
     prototypes cannot move. Corollary 1."""
-    moved = constants.l2 * iterations * constants.g
-    return square / moved if moved else math.inf
+    moved = constants.l2 * _check("E", iterations) * constants.g
+    return _check("square", square, zero=True) / moved if moved else math.inf
 
 
 def compute_rounds(
@@ -67,7 +68,8 @@ def compute_rounds(
     """The rounds T after which the mean of all squares is below `epsilon`, where the loss is `gap` above its least at
     first. Theorem 2. Raises BoundError where eta or lambda is above what `compute_limits` says, and there is no T."""
     l1, l2, sigma, g = constants.l1, constants.l2, constants.sigma, constants.g
-    gap, epsilon = _check("gap", gap, zero=True), _check("epsilon", epsilon)
+    gap, epsilon, num = _check("gap", gap, zero=True), _check("epsilon", epsilon), _check("E", iterations)
+    eta, lambda_ = _check("eta", eta), _check("lambda", lambda_, zero=True)
     gained = epsilon * (2 * eta - l1 * eta**2) - eta * (l1 * eta * sigma**2 + 2 * lambda_ * l2 * g)
     if gained <= 0:
         max_eta, max_lambda = compute_limits(epsilon, lambda_, constants)
@@ -75,12 +77,13 @@ def compute_rounds(
             f"no number of rounds comes below {epsilon:g}: expected lambda below {max_lambda:g} (got {lambda_:g})"
             f" and eta below {max_eta:g} (got {eta:g})"
         )
-    return 2 * gap / (iterations * gained)
+    return 2 * gap / (num * gained)
 
 
 def compute_limits(epsilon: float, lambda_: float, constants: Constants) -> tuple[float, float]:
     """What eta, with this lambda, and lambda have to be below for some number of rounds to come below `epsilon`.
     Theorem 2."""
+    epsilon, lambda_ = _check("epsilon", epsilon), _check("lambda", lambda_, zero=True)
     moved = constants.l2 * constants.g
     eta = 2 * (epsilon - lambda_ * moved) / (constants.l1 * (epsilon + constants.sigma**2))
     return max(eta, 0.0), epsilon / moved if moved else math.inf

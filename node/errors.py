@@ -5,6 +5,7 @@
      ├ NotFound                 3   no such block, peer or round
      ├ NodeUnreachable          4   no daemon answers, or it is not ready in time
      ├ ChangeRefused            1   a change that cannot hold, and so is not signed
+     ├ Busy                     1   a node does as much of that as it does at a time
      ├ VerificationFailed       5   a chain, signature or state does not hold
      ├ HealthProblem            6   `doctor` or `health` found something
      ├ PermissionRefused       77   a key, socket or role that may not be used
@@ -51,6 +52,10 @@ class NodeUnreachable(NodeError):
 
 class ChangeRefused(NodeError):
     """A change of the federation that cannot hold, or that this node may not sign."""
+
+
+class Busy(NodeError):
+    """The node does as much of that already as it does at a time. Ask again."""
 
 
 class VerificationFailed(NodeError):

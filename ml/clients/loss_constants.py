@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,10 +68,10 @@ def measure_constants(model: Model, x: Tensor, y: Tensor, *, lr: float, batch_si
         spread = torch.stack([(batch - whole).square().sum() for batch in batches]).mean().sqrt()
         length = torch.stack([batch.norm() for batch in batches]).mean()
         curvature = compute_curvature(compute_loss, weights, rng)
-        slope_of_embedding = max(compute_jacobian_norm(partial(embed_class, c), weights, rng) for c in classes)
-        found.append((curvature, slope_of_embedding, spread.item(), length.item()))
+        slopes_of_embedding = [compute_jacobian_norm(partial(embed_class, c), weights, rng) for c in classes]
+        found.append((curvature, float(np.max(slopes_of_embedding)), spread.item(), length.item()))
         squares.append(whole.square().sum().item())
-    return Measured(Constants(*map(max, zip(*found, strict=True))), tuple(squares))
+    return Measured(Constants(*np.max(found, axis=0).tolist()), tuple(squares))  # what is no number stays none
 
 
 def compute_curvature(compute_loss: Callable[[], Tensor], weights: Sequence[Tensor], rng: torch.Generator) -> float:

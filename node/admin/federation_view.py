@@ -81,7 +81,9 @@ class FederationView:
     async def list_runs(self, number: int | None = None) -> pb.ListRunsReply:
         """All runs, or one with those who trained in it: 0 is the newest. Raises NotFound."""
         disk, head = self._chain.disk, self._service.tip.height
-        runs = await disk.run(self._runs.list_runs, head, number)
+        while await disk.run(self._runs.read_states, head):
+            pass
+        runs = [await disk.run(self._runs.show, index, head) for index in self._runs.choose(number)]
         if number is not None:
             count = AuthorCount(runs[0])
             for first, last in count.get_pages():

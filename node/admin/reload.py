@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from chain.block import Id
 from chain.genesis import Genesis
@@ -20,14 +20,25 @@ from node.consensus.service import RoundService
 from node.errors import ConfigError, NodeError
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
-from node.telemetry.http_tls import HttpTls
+from node.telemetry.http_tls import Certified, HttpTls
 from node.telemetry.http_token import HttpToken, read_token
 
 log = logging.getLogger(__name__)
 
 LIVE = ("log.level", "network.peers", "consensus.mine", "http.token_file")  # what may change in a running node
+LIVE_TLS = ("http.tls.certificate_file", "http.tls.key_file")  # too, where TLS is on before and after
 
 Load = Callable[[], NodeConfig]
+_Section = TypeVar("_Section", bound=Section)
+
+
+class _Read(NamedTuple):
+    """A configuration that the node could start with, and what its files hold that callers over HTTP show or are shown:
+    None where there is none of it before or after."""
+
+    config: NodeConfig
+    token: bytes | None
+    certified: Certified | None
 
 
 class Reloading:
@@ -66,42 +77,45 @@ class Reloading:
         was."""
         async with self._turn:
             try:
-                new, token, is_renewed = await asyncio.to_thread(self._read)
+                read = await asyncio.to_thread(self._read)
             except NodeError as error:
                 problems = [*getattr(error, "problems", ())] or [str(error)]
                 for problem in problems:
                     log.warning("the configuration was refused: %s", problem)
                 return pb.ReloadReply(problems=problems)
-            return await self._apply(new, token, is_renewed=is_renewed)
+            return await self._apply(read)
 
-    def _read(self) -> tuple[NodeConfig, bytes | None, bool]:
-        """A configuration that the node could start with, its HTTP token, and whether its certificate is another one.
-        Raises NodeError."""
+    def _read(self) -> _Read:
+        """Changes nothing. Raises NodeError."""
         if self._load is None:
             raise ConfigError("this node was not started from a file")
         new = self._load()
         validate_membership(new, self._genesis, self._me, state=self._service.tip.state)
         token_file = None if self._http is None else new.http.token_file
         token = None if token_file is None else read_token(token_file)
-        return new, token, self._tls is not None and self._tls.reload()
+        files = None if self._tls is None else new.http.tls.files
+        return _Read(new, token, None if files is None else Certified.read(*files))
 
-    async def _apply(self, new: NodeConfig, token: bytes | None, *, is_renewed: bool) -> pb.ReloadReply:
-        old = self.config
+    async def _apply(self, read: _Read) -> pb.ReloadReply:
+        old, new = self.config, read.config
         changed = find_changes(old, new)
-        applied = [key for key in changed if key in LIVE]
-        if self._http is not None and self._http.replace(token) and "http.token_file" not in applied:
-            applied.append("http.token_file")
-        if is_renewed:
-            applied.append("http.tls.certificate_file")
+        live = LIVE if read.certified is None else (*LIVE, *LIVE_TLS)
+        applied = [key for key in changed if key in live]
+        renewed = []
+        if self._http is not None and self._http.replace(read.token):
+            renewed.append("http.token_file")
+        if self._tls is not None and read.certified is not None:
+            renewed += [f"http.tls.{name}" for name in self._tls.replace(read.certified)]
+        applied += [key for key in renewed if key not in changed]
         if "log.level" in applied:
             logging.getLogger().setLevel(new.log.level.upper())
         if "consensus.mine" in applied:
             self._service.opener.mines = new.consensus.mine
         if "network.peers" in applied:
             await self._move_peers(new)
-        self.config = _take_over(old, new, [key for key in applied if key in LIVE])
+        self.config = _take_over(old, new, applied)
         self._on_config(self.config)
-        rest = [key for key in changed if key not in LIVE]
+        rest = [key for key in changed if key not in live]
         if applied or rest:
             self._service.events.publish("operator", reloaded=applied, needs_restart=rest)
         log.warning(
@@ -135,10 +149,15 @@ def _walk(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
             yield key, value
 
 
-def _take_over(old: NodeConfig, new: NodeConfig, keys: Collection[str]) -> NodeConfig:
-    """`old` with these of `new`, each a section and a name in it."""
+def _take_over(old: _Section, new: _Section, keys: Collection[str]) -> _Section:
+    """`old` with these of `new`, each a name in a section."""
     for key in keys:
-        section, _, name = key.partition(".")
-        changed: Section = getattr(old, section).model_copy(update={name: getattr(getattr(new, section), name)})
-        old = old.model_copy(update={section: changed})
+        old = _replace(old, new, key.split("."))
     return old
+
+
+def _replace(old: _Section, new: _Section, names: Sequence[str]) -> _Section:
+    """`old` with what stands in `new` under these names, one below the other."""
+    name, *rest = names
+    value = getattr(new, name)
+    return old.model_copy(update={name: _replace(getattr(old, name), value, rest) if rest else value})

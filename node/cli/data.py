@@ -12,6 +12,7 @@ import typer
 
 from node.cli.data_partition import partition
 from node.cli.options import AsJson, TaskOption, make_group
+from node.cli.predict import read_columns
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
@@ -158,9 +159,8 @@ def show_stats(
 
 def _add_label(settings: list[str] | None, label: list[str] | None) -> list[str]:
     """`--label` as the setting that it stands for."""
-    if not label:
-        return settings or []
-    return [*(settings or ()), f"data.columns.label={json.dumps(label[0] if len(label) == 1 else label)}"]
+    columns = read_columns(label)
+    return [*(settings or ()), *([] if columns is None else [f"data.columns.label={json.dumps(columns)}"])]
 
 
 def _open(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.plan_bound import measure_bound, show_bound
+from node.cli.plan_bound import EPOCHS, measure_bound, show_bound
 from node.cli.target import DataDir, NodeConfigFile, Socket
 from node.errors import NodeError
 
@@ -79,8 +79,11 @@ def show(
         float | None, typer.Option("--cycles", metavar="RHO", help="For alpha: cycles that a sample takes in training.")
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", metavar="N", min=1, help="For alpha: samples of a local iteration.")
-    ] = BATCH,
+        int | None,
+        typer.Option(
+            "--samples", metavar="N", min=1, help=f"Beside --cycles: samples of a local iteration, else {BATCH}."
+        ),
+    ] = None,
     hash_cycles: Annotated[
         float | None, typer.Option("--hash-cycles", metavar="TAU", help="For beta: cycles that a hash takes.")
     ] = None,
@@ -122,14 +125,18 @@ def show(
         frequency_hz,
         {"--alpha": alpha_s, "--beta": beta_s},
     )
+    if samples is not None and cycles is None:
+        raise typer.BadParameter("expected --cycles beside --samples")
     if frequency_hz is not None:
         alpha_s, beta_s = _follow_from_cycles(
-            frequency_hz, cycles, samples, (hash_cycles, difficulty, clients), alpha_s, beta_s
+            frequency_hz, cycles, samples or BATCH, (hash_cycles, difficulty, clients), alpha_s, beta_s
         )
     if alpha_s is not None and beta_s is not None:
         facts = _Facts(alpha_s, beta_s)
     else:
         facts = _measure(alpha_s, beta_s, socket, config, data_dir)
+    if bound and facts.unit != "iteration":
+        raise NodeError(EPOCHS)
     plans = _compute_plans(facts, budget_s, rounds)
     theory = measure_bound(config) if bound and config is not None else None
     if as_json:
@@ -140,8 +147,6 @@ def show(
     else:
         _show_table(facts, budget_s, plans)
     if theory is not None:
-        if facts.unit != "iteration":
-            raise NodeError("--bound: expected local iterations, got epochs")
         show_bound(theory, [(number, plan.local_iterations) for number, plan in plans.items()])
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from node.errors import NodeError
 
+EPOCHS = "--bound: expected local iterations, got epochs"
+
 if TYPE_CHECKING:
     from ml.clients.loss_constants import Measured
 
@@ -38,11 +40,11 @@ class Bound:
         """What lambda has to be below in a round of E iterations, and eta with the run's lambda, and without."""
         from ml.bounds import compute_max_lambda, compute_max_lr
 
-        constants, squares = self.measured.constants, [self.square] * iterations
+        constants, total = self.measured.constants, self.square * iterations
         return (
             compute_max_lambda(self.square, iterations, constants),
-            compute_max_lr(squares, iterations, self.lambda_, constants),
-            compute_max_lr(squares, iterations, 0.0, constants),
+            compute_max_lr(total, iterations, self.lambda_, constants),
+            compute_max_lr(total, iterations, 0.0, constants),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -75,8 +77,10 @@ def measure_bound(config_file: Path) -> Bound:
     config = load_config(config_file, (), os.environ)
     federation = load_federation(config)
     genesis, initial_model = federation.genesis, federation.initial_model
-    if genesis.run.method["name"] != "dfpl" or genesis.run.method.get("aux", "l2") != "l2":
-        raise NodeError(f"--bound: expected a chain of dfpl with aux l2 (got {genesis.run.method['name']})")
+    name, aux = genesis.run.method["name"], genesis.run.method.get("aux", "l2")
+    if name != "dfpl" or aux != "l2":
+        got = f"{name} with aux {aux}" if name == "dfpl" else name
+        raise NodeError(f"--bound: expected a chain of dfpl with aux l2 (got {got})")
     if initial_model is None:
         raise NodeError(f"--bound: {config.federation_file}: expected the initial model beside it")
     task = RunTask(genesis.run, genesis.state.rules.limits, genesis.state.n, initial_model)
@@ -93,6 +97,8 @@ def measure_bound(config_file: Path) -> Bound:
             raise NodeError("--bound: expected samples as the model takes them, and members have yet to agree on that")
         hyper, state = client.spec.hyperparameters, client.state
         assert isinstance(hyper, DfplHyperparameters)  # noqa: S101 - by its name
+        if hyper.counts_epochs:
+            raise NodeError(EPOCHS)
         measured = measure_constants(
             state.model,
             state.data.train.x,

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from chain.store.blob_files import sync_directory
 from node.errors import NodeError
+from node.host.whole_file import writing_whole
 
 MAX_BYTES = 1 << 20
 
 
 def write_private(path: Path, data: bytes) -> None:
     """Puts `data` in the place of what `path` held, mode 0600, all of it or nothing. Raises NodeError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(file, "wb") as out:
-                out.write(data)
-                out.flush()
-                os.fsync(out.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_directory(path.parent)
-    except OSError as error:
-        raise NodeError(f"{path}: cannot be written ({error.strerror})") from error
+    with writing_whole(path, over=True, mode=0o600) as file:
+        file.write(data)
 
 
 def read_private(path: Path) -> bytes | None:

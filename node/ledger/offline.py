@@ -134,8 +134,10 @@ class OfflineNode:
     def list_runs(self, number: int | None = None) -> Sequence[pb.RunView]:
         """As `AdminClient.list_runs`."""
         with _translated(self._data_dir):
-            reader = RunsReader(self._store)
-            runs = reader.list_runs(self._store.head_height, number)
+            reader, head = RunsReader(self._store), self._store.head_height
+            while reader.read_states(head):
+                pass
+            runs = [reader.show(index, head) for index in reader.choose(number)]
             if number is not None:
                 count = AuthorCount(runs[0])
                 for first, last in count.get_pages():

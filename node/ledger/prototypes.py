@@ -3,43 +3,74 @@ and how far each member's own were from these. Numpy, never torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from chain.block import Block
+from chain.block import Block, Id
 from chain.signing import encode_id
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import Arrays, decode_arrays, kind_code
+from node.errors import InvalidRequest, NotFound
 from node.ledger.names import get_name
 
 KIND = "prototypes"
+MAX_CLASSES = 256  # of a run that is asked about: distances grow with the square of their number
 
 _Means = dict[int, Any]  # by class: float64[D]
 
 
-def show_prototypes(store: SqliteStore, state: State, block: Block, classes: Sequence[str]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class HeldPrototypes:
+    """A block, the state that judged it, and what is held of its prototypes, in bytes: the `aggregate`, and members'
+    own `payloads` by author."""
+
+    state: State
+    block: Block
+    aggregate: bytes | None
+    payloads: Mapping[Id, bytes]
+
+
+def read_prototypes(store: SqliteStore, height: int) -> HeldPrototypes:
+    """On the store's thread, where votes wait: nothing is decoded. Raises NotFound, and InvalidRequest for a run of
+    too many classes."""
+    stored = store.get_block(height)
+    if stored is None:
+        raise NotFound(f"block {height}: the chain ends at height {store.head_height}")
+    block, state = stored.block, store.get_state(max(0, height - 1))
+    if len(state.run.classes) > MAX_CLASSES:
+        raise InvalidRequest(
+            f"prototypes: expected a run of at most {MAX_CLASSES} classes, got {len(state.run.classes)}"
+        )
+    refs = {one.author: ref for one in block.contributions for ref in one.payloads if ref.kind == kind_code(KIND)}
+    digest = block.header.aggregate
+    aggregate = store.get_blob(digest) if refs and store.has_blob(digest) else None
+    payloads = {author: store.get_blob(ref.digest) for author, ref in refs.items() if store.has_blob(ref.digest)}
+    return HeldPrototypes(state, block, aggregate, payloads)
+
+
+def show_prototypes(held: HeldPrototypes) -> dict[str, Any]:
     """JSON-able: `classes` as far as the round has any of theirs, `distances` between them, and for each `member` its
     distances to them, None where it sent nothing of a class or what it sent is not held. `held` is False where what
-    members agreed on is not held, or the round has no prototypes. On the store's thread."""
-    digest = block.header.aggregate
-    aggregate = store.get_blob(digest) if store.has_blob(digest) else None
-    agreed = None if aggregate is None else specs.get_kind(decode_arrays(aggregate, len(aggregate)), KIND)
+    members agreed on is not held, or the round has no prototypes."""
+    agreed = None if held.aggregate is None else specs.get_kind(_decode(held.aggregate), KIND)
     if not agreed:
         return {"held": False, "classes": [], "distances": [], "members": []}
     means = compute_means(agreed)
     found = sorted(means)
     members = []
-    for contribution in block.contributions:
-        refs = [ref for ref in contribution.payloads if ref.kind == kind_code(KIND) and store.has_blob(ref.digest)]
-        own: _Means = compute_means(_read(store, refs[0].digest)) if refs else {}
-        far = [_measure(own[label], means[label]) if label in own else None for label in found]
+    for contribution in held.block.contributions:
         key = contribution.author
-        members.append({"id": encode_id(key), "name": get_name(state, key), "distances": far})
-    between = [[_measure(means[one], means[other]) for other in found] for one in found]
+        payload = held.payloads.get(key)
+        own: _Means = {} if payload is None else compute_means(_decode(payload))
+        far = [float(np.linalg.norm(own[label] - means[label])) if label in own else None for label in found]
+        members.append({"id": encode_id(key), "name": get_name(held.state, key), "distances": far})
+    rows, classes = np.stack([means[label] for label in found]), held.state.run.classes
+    between = [np.linalg.norm(rows - row, axis=1).tolist() for row in rows]
     return {"held": True, "classes": [classes[label] for label in found], "distances": between, "members": members}
 
 
@@ -49,10 +80,5 @@ def compute_means(arrays: Mapping[str, Any]) -> _Means:
     return {int(label): rows[labels == label].mean(axis=0) for label in np.unique(labels)}
 
 
-def _read(store: SqliteStore, digest: bytes) -> Arrays:
-    data = store.get_blob(digest)
+def _decode(data: bytes) -> Arrays:
     return decode_arrays(data, len(data))
-
-
-def _measure(one: Any, other: Any) -> float:
-    return float(np.linalg.norm(one - other))

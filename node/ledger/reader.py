@@ -108,7 +108,7 @@ class Ledger:
         self._check_height(height)
         stored = self._store.get_block_bytes(height)
         if stored is None:
-            raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+            raise self._describe_missing(height)
         block = decode_block(self.genesis.chain_id, stored[0])
         certificate = decode_certificate(stored[1]) if stored[1] else None
         aggregate, state = block.header.aggregate, self._get_judge(height)
@@ -132,7 +132,7 @@ class Ledger:
         for height in sorted(heights):
             if height not in shown:
                 self._store.get_block_bytes(height)  # says what is wrong with it
-                raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+                raise self._describe_missing(height)
         reply = pb.ListBlocksReply(blocks=[shown[height] for height in heights])
         if following is not None:
             reply.next = following
@@ -219,10 +219,7 @@ class Ledger:
 
     def read_rounds(self, first: int, last: int) -> list[pb.Round]:
         """Every one that made a block of these heights, which are there; a change is none."""
-        records, calendar = (
-            dict(self._store.rounds(first, last)),
-            self._calendar or Calendar(self._store.read_states(0, MAX_HEIGHT)),
-        )
+        records, calendar = dict(self._store.rounds(first, last)), self._get_calendar()
         shown: list[pb.Round] = []
         height = first
         for stored in self._store.blocks(first, last):
@@ -232,7 +229,7 @@ class Ledger:
                 shown.append(self._show_round(stored.block, stored.certificate, records.get(height), calendar))
             height += 1
         if height <= last:
-            raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+            raise self._describe_missing(height)
         return shown
 
     def read_series(self, first: int, last: int, picker: Picker) -> list[dict[str, Any]]:
@@ -247,11 +244,11 @@ class Ledger:
     def read_places(self, heights: Sequence[int]) -> list[RoundPlace]:
         """Of finalised heights."""
         places: list[RoundPlace] = []
-        calendar = self._calendar or Calendar(self._store.read_states(0, MAX_HEIGHT))
+        calendar = self._get_calendar()
         for height in heights:
             block, place = self._store.get_block(height), calendar.get_place(height)
             if block is None:
-                raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
+                raise self._describe_missing(height)
             run, number = (0, 0) if place is None else (place.run, place.round)
             places.append(RoundPlace(run, number, format_time(block.block.header.time_ms)))
         return places
@@ -317,6 +314,13 @@ class Ledger:
         return shown
 
     # ---- heights
+
+    def _get_calendar(self) -> Calendar:
+        return self._calendar or Calendar(self._store.read_states(0, MAX_HEIGHT))
+
+    def _describe_missing(self, height: int) -> StoreCorrupted:
+        """What is raised of a block that must be there."""
+        return StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
 
     def _get_judge(self, height: int) -> State:
         """The state that judged the block at `height`: after the height before it."""

@@ -1,8 +1,8 @@
 """The runs of a chain, as `fednode runs` shows them: read from states and blocks of a store, a running node's or one
 that is stopped.
 
-Each state is read once, as the chain grows at its head alone; blocks are read a page at a time, since votes wait for
-the store's thread too.
+Each state is read once, as the chain grows at its head alone. States and blocks are read a page at a time, and runs one
+by one, since votes wait for the store's thread too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from node.errors import NotFound
 from node.finite import to_finite
+from node.ledger.names import get_name
 from node.pb import admin_pb2 as pb
 
 NEWEST_RECORDS = 64  # how far below its end the accuracy of a run is looked for
@@ -37,23 +38,35 @@ class _Span:
 
 
 class RunsReader:
-    """Reads one store, on its thread."""
+    """Reads one store, on its thread: `read_states` until nothing is left, then `show` of each run that is chosen."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
         self._spans: list[_Span] = []
         self._read_to = -1  # the height up to which states are in the spans
 
-    def list_runs(self, head: int, number: int | None = None) -> list[pb.RunView]:
-        """All runs of a chain that ends at `head`, or one, without its authors: 0 is the newest. Raises NotFound."""
-        self._read_states(head)
-        spans = self._spans
+    def read_states(self, head: int) -> bool:
+        """Takes in a page of what has come since the last time, of a chain that ends at `head`. True where there is
+        more."""
+        changes = self._store.get_change_heights(self._read_to + 1, head)
+        unread = [height for height in (0, *changes) if height > self._read_to]
+        for height in unread[:PAGE]:
+            state = self._store.get_state(height)
+            self._read_to = height
+            if not self._spans or self._spans[-1].run.number != state.run.number:
+                self._spans.append(_Span(height, state.run))
+            self._spans[-1].run = state.run
+        return len(unread) > PAGE
+
+    def choose(self, number: int | None = None) -> Sequence[int]:
+        """The places of all runs that were read, or of one: 0 is the newest. Reads nothing. Raises NotFound."""
+        count = len(self._spans)
         if number is None:
-            return [self._show_run(i, head) for i in range(len(spans))]
-        index = len(spans) - 1 if number == 0 else number - 1
-        if not 0 <= index < len(spans):
-            raise NotFound(f"run {number}: there were runs 1 to {len(spans)}")
-        return [self._show_run(index, head)]
+            return range(count)
+        index = count - 1 if number == 0 else number - 1
+        if not 0 <= index < count:
+            raise NotFound(f"run {number}: there were runs 1 to {count}")
+        return [index]
 
     def read_page(self, first: int, last: int) -> tuple[list[Block], State]:
         """Blocks, and the state that judges the first of them, as `AuthorCount` takes them."""
@@ -66,19 +79,8 @@ class RunsReader:
             raise StoreCorrupted(f"{self._store.path}: block {height}: expected a change, got none")
         return read_change(stored.block.change.change), stored.block.change
 
-    def _read_states(self, head: int) -> None:
-        """Adds what states have come since the last time."""
-        changes = self._store.get_change_heights(self._read_to + 1, head)
-        for height in (0, *changes):
-            if height <= self._read_to:
-                continue
-            state = self._store.get_state(height)
-            self._read_to = height
-            if not self._spans or self._spans[-1].run.number != state.run.number:
-                self._spans.append(_Span(height, state.run))
-            self._spans[-1].run = state.run
-
-    def _show_run(self, index: int, head: int) -> pb.RunView:
+    def show(self, index: int, head: int) -> pb.RunView:
+        """The run at this place, without its authors."""
         span = self._spans[index]
         is_over = index + 1 < len(self._spans)
         last = self._spans[index + 1].began - 1 if is_over else max(head, span.began)
@@ -149,9 +151,7 @@ class AuthorCount:
 
 
 def show_answer(state: State, voter: Id, answer: Answer) -> pb.ApprovalView:
-    member = state.get_member(voter)
-    name = encode_id(voter)[:8] if member is None else member.name
-    return pb.ApprovalView(id=encode_id(voter), name=name, trains=answer is Answer.YES)
+    return pb.ApprovalView(id=encode_id(voter), name=get_name(state, voter), trains=answer is Answer.YES)
 
 
 def _get_phase(run: Run, last: int, *, is_over: bool) -> str:

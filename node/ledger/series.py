@@ -15,14 +15,15 @@ DEFAULT_SERIES = ("accuracy", "local_accuracy", "loss", "seconds.wall", "bytes_s
 DEFAULT_MEASURE = "accuracy"  # of those that members publish
 KEYS = ("height", "run", "round", "time")  # of a row, which are no series
 DEEP = ("measures.", "alone.")  # worked out of what a record has
-PARTS = ("accuracy", "local_accuracy", "beta_s", "seconds", "train", "apply", "measures", "alone")  # of a record
+FIGURES = ("accuracy", "local_accuracy", "beta_s")  # of a record, beside its
+PARTS = ("seconds", "train", "apply")  # which are numbers by name
 COUNTS = ("contributors", "votes", "payload_bytes", "bytes_sent")  # whole numbers
 
 
 def flatten(record: pb.Round) -> dict[str, Any]:
     """One measured round: `height`, `run`, `round`, `time` and its numbers by series; what it has not is not there."""
     row: dict[str, Any] = {"height": record.height, "run": record.run, "round": record.round, "time": record.time}
-    for name in ("accuracy", "local_accuracy", "beta_s"):
+    for name in FIGURES:
         if record.HasField(name):
             row[name] = getattr(record, name)
     if "loss" in record.train:
@@ -50,8 +51,8 @@ class Picker:
         self.known: dict[str, None] = {}
 
     def is_new(self, record: Mapping[str, Any]) -> bool:
-        """True of the first one with parts as large as these: `learn` is to be told what is in it."""
-        shape = tuple([len(part) if isinstance(part, dict) else part is None for part in map(record.get, PARTS)])
+        """True of the first one of its run with just these numbers in it: `learn` is to be told their series."""
+        shape = _get_shape(record)
         if shape in self._shapes:
             return False
         self._shapes.add(shape)
@@ -64,6 +65,41 @@ class Picker:
         """Those of the series that the record has."""
         found = {name: value for name, get in self._getters.items() if (value := get(record)) is not None}
         return found | _pick_measures(record, self._series) if self._has_deep else found
+
+
+def _get_shape(record: Mapping[str, Any]) -> Hashable:
+    """Two records that have the same have the same series."""
+    alone = record.get("alone") or {}
+    return (
+        record.get("run"),
+        *[record.get(name) is None for name in FIGURES],
+        *[_get_names_given(record.get(part)) for part in PARTS],
+        _get_shape_of_measures(record.get("measures")),
+        _get_shape_of_measures(alone.get("measures")),
+    )
+
+
+def _get_names_given(part: Mapping[str, Any] | None) -> Hashable:
+    return None if part is None else tuple([name for name, value in part.items() if value is not None])
+
+
+def _get_shape_of_measures(told: Mapping[str, Any] | None) -> Hashable:
+    """Which figures there are, of all classes and of each, depends on names, what is null, and where counts are 0."""
+    if told is None:
+        return None
+    shape: list[Hashable] = [_get_names_given(told), told.get("kind")]
+    for name, value in told.items():
+        if not isinstance(value, list):
+            continue
+        if name == "classes":
+            shape.append(tuple(value))
+        elif name == "confusion":
+            shape += [tuple(map(any, value)), tuple(map(any, zip(*value, strict=True)))]
+        elif name == "counts":
+            shape.append(tuple([number > 0 for row in value for number in row]))
+        else:
+            shape.append(tuple([each and True for each in value]))  # None, 0, or another number
+    return tuple(shape)
 
 
 _Getter = Callable[[Mapping[str, Any]], Any]

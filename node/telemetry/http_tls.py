@@ -3,7 +3,10 @@ node runs (SECURITY §4). Peers never see it: between nodes the identity is the 
 
 from __future__ import annotations
 
+import hashlib
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -11,45 +14,49 @@ from node.config.node_sections import HttpTlsSection
 from node.errors import ConfigError
 
 
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A certificate and its key as they were read, and what the files held, as digests by their names in `http.tls`."""
+
+    context: ssl.SSLContext
+    held: Mapping[str, bytes]
+
+    @classmethod
+    def read(cls, certificate: Path, key: Path) -> Self:
+        """Raises ConfigError for files that do not serve."""
+        held = {name: _digest(name, path) for name, path in (("certificate_file", certificate), ("key_file", key))}
+        return cls(make_context(certificate, key), held)
+
+
 class HttpTls:
-    """What one node's server speaks TLS by: a certificate and its key. Raises ConfigError for files that do not
-    serve."""
+    """What one node's server speaks TLS by. Connections are accepted on `context`, which never changes, and each is
+    shown the certificate that is the newest as it comes. Raises ConfigError for files that do not serve."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        self._files = certificate, key
-        self.context = make_context(certificate, key)
-        self._certificate = certificate.read_bytes()
+        self._newest = Certified.read(certificate, key)
+        self.context = self._newest.context
+        self.context.sni_callback = self._choose  # called also for who names no server
 
     @classmethod
     def read(cls, section: HttpTlsSection) -> Self | None:
         """None where TLS is off."""
         return None if section.files is None else cls(*section.files)
 
-    def reload(self) -> bool:
-        """Reads the files again, for connections from now on. True if another certificate is in them. Raises
-        ConfigError; then all stays as it was."""
-        make_context(*self._files)  # before anything changes
-        read = self._files[0].read_bytes()
-        _load(self.context, *self._files)
-        is_other, self._certificate = read != self._certificate, read
-        return is_other
+    def replace(self, certified: Certified) -> list[str]:
+        """For connections from now on. The files, by their names in `http.tls`, that hold something else by now."""
+        before, self._newest = self._newest, certified
+        return [name for name, digest in certified.held.items() if digest != before.held[name]]
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._newest.context
 
 
 def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load(context, certificate, key)
-    return context
-
-
-def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     for name, path in (("certificate_file", certificate), ("key_file", key)):
-        try:
-            with path.open("rb"):
-                pass
-        except OSError as error:
-            raise ConfigError(f"http.tls.{name}: {path}: cannot be read ({error.strerror})") from error
+        _digest(name, path)
     try:
         context.load_cert_chain(certificate, key, password=b"")  # without one it would ask at the terminal
     except (ssl.SSLError, OSError, ValueError) as error:
@@ -57,3 +64,12 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         raise ConfigError(
             f"http.tls: expected a certificate in {certificate} and its key, without a passphrase, in {key} ({why})"
         ) from error
+    return context
+
+
+def _digest(name: str, path: Path) -> bytes:
+    """Of what the file holds. Raises ConfigError."""
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError as error:
+        raise ConfigError(f"http.tls.{name}: {path}: cannot be read ({error.strerror})") from error

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
 
-from node.errors import NodeError, NotFound
-from node.host.child import make_command
+from node.errors import HealthProblem, NodeError, NotFound
 from node.web.acting import read_body
+from node.web.commands import Commands
 from node.web.endpoint import Endpoint
 
 PATIENCE_S = 120.0
-UNWELL = 6  # the exit code where a check failed
 
 _RECORD = {
     "type": "object",
@@ -43,10 +40,10 @@ class Checkup:
 
     def __init__(self, options: Sequence[str] | None) -> None:
         self._options = options
-        self._turn = asyncio.Lock()
+        self._commands = Commands("checkup", PATIENCE_S)
 
     def list_endpoints(self) -> Sequence[Endpoint]:
-        text = "As `fednode doctor`. It changes nothing, and takes a key, as it may read all data."
+        text = "As `fednode doctor`. It changes nothing, and takes a key, as it may read all data. One at a time."
         body = {"type": "object", "additionalProperties": False}
         return (Endpoint("/doctor", text, self._answer, _RECORD, method="POST", body=body),)
 
@@ -54,24 +51,8 @@ class Checkup:
         await read_body(request)
         if self._options is None:
             raise NotFound("this node was not started from a file that could be looked at")
-        async with self._turn:
-            return await _examine(self._options)
-
-
-async def _examine(options: Sequence[str]) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        *make_command("node.cli", "doctor", *options, "--json"), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
-    )
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            found, said = await process.communicate()
-    except TimeoutError as error:
-        raise NodeError(f"doctor has not ended within {PATIENCE_S:g} s") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode not in (0, UNWELL):
-        raise NodeError(said.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("fednode: "))
-    checks: dict[str, Any] = json.loads(found)
-    return checks
+        ended = await self._commands.run(request, "doctor", *self._options, "--json")
+        if ended.code not in (0, HealthProblem.exit_code):
+            raise NodeError(ended.why)
+        checks: dict[str, Any] = json.loads(ended.out)
+        return checks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from node.admin.stored_chain import StoredChain
 from node.admin.view import NodeView
 from node.errors import InvalidRequest, NotFound
 from node.ledger.names import get_name
-from node.ledger.prototypes import show_prototypes
+from node.ledger.prototypes import MAX_CLASSES, read_prototypes, show_prototypes
 from node.pb import admin_pb2 as pb
 from node.web.endpoint import Endpoint, Parameter, parse_whole, read_flag, read_whole
 
@@ -109,6 +110,7 @@ class Reading:
         self._changes = changes
         self._chain = chain
         self._origins = origins
+        self._comparing = asyncio.Lock()
 
     def list_endpoints(self) -> Sequence[Endpoint]:
         height = Parameter("height", "string", "A height, or `head`.", in_path=True)
@@ -159,7 +161,8 @@ class Reading:
             Endpoint("/rounds/{height}", "As `fednode rounds show`.", self._get_round, pb.Round, (height,)),
             Endpoint(
                 "/rounds/{height}/prototypes",
-                "How far the prototypes of a round's classes are from each other, and each member's from those.",
+                "How far the prototypes of a round's classes are from each other, and each member's from those; of a "
+                f"run of at most {MAX_CLASSES} classes.",
                 self._compare_prototypes,
                 _PROTOTYPES,
                 (height,),
@@ -283,9 +286,9 @@ class Reading:
 
     async def _compare_prototypes(self, request: Request) -> dict[str, Any]:
         height, chain = await self._read_height(request), self._chain
-        block = (await self._view.get_block(height, include_payloads=False)).summary  # or there is none
-        stored, judge = await chain.get_block(block.height), await chain.get_judge(block.height)
-        return await chain.disk.run(show_prototypes, chain.store, judge, stored, judge.run.classes)
+        async with self._comparing:
+            held = await chain.disk.run(read_prototypes, chain.store, height)
+            return await asyncio.to_thread(show_prototypes, held)
 
     async def _query_metrics(self, request: Request) -> dict[str, Any]:
         asked = pb.QueryMetricsRequest(
@@ -299,7 +302,7 @@ class Reading:
     async def _read_height(self, request: Request) -> int:
         text = request.path_params["height"]
         if text == "head":
-            return (await self._view.get_head(include_payloads=False)).summary.height
+            return (await self._chain.disk.run(self._chain.store.head)).block.height
         return parse_whole("height", text)
 
 

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from chain.errors import ChainError
 from node.admin.predictor import NotInTime, NotReady, TooManyPredictions
 from node.errors import (
+    Busy,
     ChangeRefused,
     InvalidRequest,
     NodeError,
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 API = "/api/v1"
 MAX_ERROR_CHARS = 2000
+AGAIN_S = 5  # after which whoever found the node busy may ask again
 
 _CODES: Mapping[type[Exception], int] = {
     Unauthenticated: 401,
@@ -43,6 +45,7 @@ _CODES: Mapping[type[Exception], int] = {
     ChangeRefused: 409,
     TooManyPredictions: 429,
     NotReady: 503,
+    Busy: 503,
     NotInTime: 504,
     NodeUnreachable: 502,
 }
@@ -134,4 +137,6 @@ def _refuse(error: Exception) -> Response:
     headers = {"Cache-Control": "no-store"}
     if code == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, Busy):
+        headers["Retry-After"] = str(AGAIN_S)
     return JSONResponse({"error": text[:MAX_ERROR_CHARS]}, code, headers)

@@ -13,12 +13,12 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from chain.audit import ExportFrames
 from node.admin.json_view import to_json
 from node.admin.view import NodeView
-from node.errors import NodeError
+from node.errors import Busy, NodeError
 from node.finite import to_finite
 from node.pb import admin_pb2 as pb
 from node.web.endpoint import Endpoint, Parameter, read_flag, read_whole
@@ -78,7 +78,7 @@ class Streams:
 
     async def _follow(self, request: Request) -> Response:
         if self._num_streams >= MAX_STREAMS:
-            return refuse_busy(f"expected at most {MAX_STREAMS} streams of events at a time; ask for /overview")
+            raise Busy(f"expected at most {MAX_STREAMS} streams of events at a time; ask for /overview")
         since = request.query_params.get("since") or request.headers.get("last-event-id", "")
         kinds = request.query_params.getlist("kinds")
         self._view.read_start(kinds, since)  # or what is wrong with them would come too late to be said
@@ -125,7 +125,7 @@ class Streams:
 
     async def _verify(self, request: Request) -> Response:
         if self._num_audits >= MAX_AUDITS:
-            return refuse_busy("other audits of this chain run already; ask again")
+            raise Busy("other audits of this chain run already; ask again")
         first, deep = read_whole(request, "from", 0) or 0, read_flag(request, "deep")
         updates = self._view.verify(first, deep=deep, require_all=False)
         return StreamingResponse(self._write_audit(updates), media_type=_EVENTS, headers=_HEADERS)
@@ -186,10 +186,6 @@ def write_event(kind: str, record: dict[str, Any], cursor: str | None = None) ->
     """One server-sent event."""
     head = f"event: {kind}\n" if cursor is None else f"id: {cursor}\nevent: {kind}\n"
     return f"{head}data: {json.dumps(to_finite(record), allow_nan=False)}\n\n".encode()
-
-
-def refuse_busy(text: str) -> Response:
-    return JSONResponse({"error": text}, 503, {"Retry-After": "5"})
 
 
 def name_file(name: str) -> dict[str, str]:

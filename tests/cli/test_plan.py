@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from chain.store.rows import DATABASE
+from ml.clients import loss_constants
 from node.cli import main
 from node.cli.plan import parse_duration, parse_frequency
 from node.training.local_work import LocalWork
@@ -104,6 +105,7 @@ def test_alpha_and_beta_follow_from_cycles(capsys: Captured) -> None:
         (("--cycles", 1, "--alpha", 1, "--frequency", 1), "expected --alpha or --cycles, not both"),
         (("--difficulty", 1, "--frequency", 1), "expected --hash-cycles, --clients beside --difficulty"),
         (("--frequency", 1), "beside --frequency"),
+        (("--samples", 16, "--alpha", 1, "--beta", 1), "expected --cycles beside --samples"),
     ],
 )
 def test_half_of_what_a_time_follows_from_is_a_usage_error(
@@ -217,3 +219,19 @@ def test_a_bound_needs_samples_and_a_method_that_it_is_of(network: Path, tmp_pat
     config_file = tmp_path / "other" / "node0.yaml"
     code, _, err = run(capsys, "--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", config_file)
     assert (code, "expected a chain of dfpl with aux l2 (got fedavg)" in err) == (1, True)
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "sq"), "--set", "aux=sq"]) == 0
+    given = ("--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", tmp_path / "sq" / "node0.yaml")
+    code, _, err = run(capsys, *given)
+    assert (code, "expected a chain of dfpl with aux l2 (got dfpl with aux sq)" in err) == (1, True)
+
+
+@pytest.mark.parametrize("setting", ["iteration=epoch", "local_epochs=2"])
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["text", "json"])
+def test_a_bound_of_epochs_is_refused_before_anything_is_measured_or_printed(
+    setting: str, how: tuple[str, ...], tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_constants, "measure_constants", lambda *_, **__: pytest.fail("it was measured"))
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), "--set", setting]) == 0
+    capsys.readouterr()
+    given = ("--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", tmp_path / "net" / "node0.yaml")
+    assert run(capsys, *given, *how) == (1, "", "fednode: --bound: expected local iterations, got epochs\n")

@@ -14,16 +14,22 @@ from pathlib import Path
 
 import pytest
 
+from chain.block import Id
 from node.admin.page_keys import make_keys
+from node.admin.wiring import make_reloading
 from node.cli.doctor.findings import Verdict
 from node.cli.doctor.listeners import check_http
 from node.clock import SystemClock
+from node.config.node_config import NodeConfig
 from node.config.node_sections import HttpSection, HttpTlsSection
 from node.errors import ConfigError
 from node.telemetry.http_server import HttpServer
-from node.telemetry.http_tls import HttpTls
+from node.telemetry.http_tls import Certified, HttpTls
 from support.data.certificates import Authority
+from support.federation.asked import make_book, make_config, running
 from support.federation.ports import find_free_ports
+
+LIVE_BOTH = ["http.tls.certificate_file", "http.tls.key_file"]
 
 
 @asynccontextmanager
@@ -33,15 +39,20 @@ async def serving(tls: HttpTls) -> AsyncIterator[int]:
         yield port
 
 
+def make_node_config(path: Path, files: tuple[Path, Path] | None) -> NodeConfig:
+    section = HttpSection() if files is None else HttpSection(tls=make_section(files))
+    return make_config(path).model_copy(update={"http": section})
+
+
 def make_section(files: tuple[Path, Path]) -> HttpTlsSection:
     return HttpTlsSection(certificate_file=files[0], key_file=files[1])
 
 
-async def ask(port: int, context: ssl.SSLContext) -> tuple[int, str, str]:
+async def ask(port: int, context: ssl.SSLContext, host: str = "127.0.0.1") -> tuple[int, str, str]:
     """Status, the version of TLS, and who the server says it is."""
 
     def ask() -> tuple[int, str, str]:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+        connection = http.client.HTTPSConnection(host, port, context=context, timeout=30)
         try:
             connection.request("GET", "/healthz")
             status = connection.getresponse().status
@@ -82,20 +93,80 @@ async def test_nothing_older_and_nothing_in_the_clear_is_answered(tmp_path: Path
         writer.close()
 
 
-async def test_a_renewed_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("names", [True, False], ids=["by name", "without a name"])
+async def test_a_renewed_certificate_is_shown_without_a_restart(
+    tmp_path: Path, names: bool, version: ssl.TLSVersion
+) -> None:
     authority = Authority(tmp_path)
     files, renewed = authority.issue("before"), authority.issue("after")
     tls, trusting = HttpTls(*files), ssl.create_default_context(cafile=authority.file)
+    trusting.minimum_version = trusting.maximum_version = version
+    trusting.check_hostname = names  # without, no client sends a name
+    host = "localhost" if names else "127.0.0.1"
     async with serving(tls) as port:
-        assert (await ask(port, trusting))[2] == "before"
-        assert not tls.reload()
+        assert (await ask(port, trusting, host))[2] == "before"
+        assert tls.replace(Certified.read(*files)) == []
         shutil.copy(renewed[0], files[0])
         with pytest.raises(ConfigError, match="expected a certificate in"):
-            tls.reload()  # its key is not there yet
-        assert (await ask(port, trusting))[2] == "before"
+            Certified.read(*files)  # its key is not there yet
         shutil.copy(renewed[1], files[1])
-        assert tls.reload()
-        assert (await ask(port, trusting))[2] == "after"
+        read = Certified.read(*files)
+        for file in files:
+            file.unlink()  # what was read counts, whatever becomes of the files
+        assert (await ask(port, trusting, host))[2] == "before"
+        assert tls.replace(read) == ["certificate_file", "key_file"]
+        assert (await ask(port, trusting, host))[2] == "after"
+
+
+async def test_a_reload_takes_the_files_that_are_named_by_then(tmp_path: Path) -> None:
+    authority, shown = Authority(tmp_path), list[NodeConfig]()
+    old, other = authority.issue("old"), authority.issue("other")
+    config = make_node_config(tmp_path, old)
+    tls = HttpTls(*old)
+
+    async def redial(peer: Id, address: str | None) -> None:
+        pass
+
+    async with running(tmp_path / "net", n=1) as one:
+        service = one.net["node0"].service
+        assert service is not None
+        reloading = make_reloading(
+            service,
+            one.context,
+            config,
+            lambda: config,
+            make_book(),
+            redial=redial,
+            http=None,
+            tls=tls,
+            on_config=shown.append,
+        )
+
+        async def reload() -> tuple[list[str], list[str], list[str]]:
+            reply = await reloading.reload()
+            return [*reply.applied], [*reply.needs_restart], [*reply.problems]
+
+        assert await reload() == ([], [], [])
+        config = make_node_config(tmp_path, other)
+        old[0].unlink()  # nothing names it any more
+        assert await reload() == (LIVE_BOTH, [], [])
+        assert shown[-1].http.tls.files == other
+        for new, file in zip(authority.issue("new"), other, strict=True):
+            shutil.copy(new, file)
+        assert await reload() == (LIVE_BOTH, [], [])
+        assert await reload() == ([], [], [])
+        renamed = tmp_path / "renamed.pem"
+        other[0].rename(renamed)
+        for renewed, file in zip(authority.issue("other"), (renamed, other[1]), strict=True):
+            if renewed != file:
+                shutil.copy(renewed, file)
+        config = make_node_config(tmp_path, (renamed, other[1]))
+        assert await reload() == (LIVE_BOTH, [], [])  # each is told of once: one renamed, both renewed
+        config = make_node_config(tmp_path, None)
+        assert await reload() == ([], LIVE_BOTH, [])
+        async with serving(tls) as port:
+            assert (await ask(port, ssl.create_default_context(cafile=authority.file)))[2] == "other"
 
 
 def test_files_that_do_not_serve_are_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import io
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from node.admin.client import AdminClient
 from node.admin.json_view import show_block, to_json
 from node.admin.page_keys import OPEN_S, PageKeys, make_address
 from node.admin.tokens import Role
+from node.ledger.prototypes import show_prototypes
 from node.pb import admin_pb2 as pb
-from node.web import acting, shared, streams
+from node.web import acting, reading, shared, streams
 from node.web.wiring import describe_api
 from support.federation.asked_over_http import CALL_S, Served, serving_page
 
@@ -133,10 +135,35 @@ async def test_a_block_is_given_as_it_was_hashed_and_signed(tmp_path: Path) -> N
         assert heights == [0, 1]
 
 
+async def test_prototypes_are_compared_beside_the_store_and_one_round_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Votes wait for the store's thread, which here is the event loop's."""
+    real, waiting, at_work = show_prototypes, threading.main_thread(), threading.Lock()
+
+    def show(*read: Any) -> Any:
+        assert threading.current_thread() is not waiting
+        assert at_work.acquire(blocking=False)
+        try:
+            return real(*read)
+        finally:
+            at_work.release()
+
+    async with serving_page(tmp_path, rounds=2) as page:
+        await page.one.net.wait_for_height(2)
+        monkeypatch.setattr(reading, "show_prototypes", show)
+        paths = [f"{API}/rounds/{which}/prototypes" for which in (1, 2, "head")]
+        shown = await asyncio.gather(*map(page.get, paths))
+        assert [answer.code for answer in shown] == [200, 200, 200]
+        assert shown[0].json["held"]
+        assert shown[1].body == shown[2].body
+
+
 @pytest.mark.parametrize(
     ("path", "code", "said"),
     [
         ("/chain/99", 404, "the chain ends"),
+        ("/rounds/99/prototypes", 404, "the chain ends"),
         ("/chain/abc", 400, "height: expected a whole number"),
         ("/chain/99999999999999999999", 400, "expected a whole number"),
         ("/chain?limit=-1", 400, "limit: expected a whole number"),

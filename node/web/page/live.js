@@ -2,7 +2,7 @@
 // measures, of which only what is new is asked for. A page that nobody looks at asks for nothing.
 
 import { get, openStream } from "./api.js";
-import { useEffect, useState } from "./lib.js";
+import { useEffect, useRef, useState } from "./lib.js";
 
 const POLL_MS = 3000;
 const SOON_MS = 500; // from the last time to the next, where something happened
@@ -64,6 +64,17 @@ export function useRecord(path, on = []) {
     return () => aborting.abort();
   }, [path, ...on]);
   return found.path === path ? found : { path, record: null, error: null };
+}
+
+// Keeps what comes of the newest question; an answer to one before it that comes later is dropped.
+export function useNewest() {
+  const newest = useRef(0);
+  return (answer, keep) => {
+    newest.current += 1;
+    const turn = newest.current;
+    const keepNewest = (found) => turn === newest.current && keep(found);
+    answer.then((record) => keepNewest({ record }), (error) => keepNewest({ error }));
+  };
 }
 
 export function refresh(after = SOON_MS) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -31,20 +32,20 @@ def test_a_rounds_change_is_descent_noise_and_moved_prototypes() -> None:
 
 def test_a_rate_is_low_enough_as_far_as_the_gradients_outweigh_the_pull() -> None:
     # E 3, lambda 1: the pull is 3 * 3 * 5 = 45; after two iterations 180: 2 * (180 - 45) / (2 * (180 + 3 * 16))
-    assert compute_max_lr([100, 80], 3, 1, HAND) == pytest.approx(2 * 135 / (2 * 228))
-    assert compute_max_lr([100, 80, 60], 3, 1, HAND) == pytest.approx(2 * 195 / (2 * 288))
-    assert compute_max_lr([40], 3, 1, HAND) == 0  # 40 is less than the pull of 45
+    assert compute_max_lr(180, 3, 1, HAND) == pytest.approx(2 * 135 / (2 * 228))
+    assert compute_max_lr(240, 3, 1, HAND) == pytest.approx(2 * 195 / (2 * 288))
+    assert compute_max_lr(40, 3, 1, HAND) == 0  # 40 is less than the pull of 45
 
 
 def test_lambda_is_low_enough_as_long_as_the_first_gradient_outweighs_the_pull() -> None:
     assert compute_max_lambda(90, 3, HAND) == pytest.approx(90 / (3 * 3 * 5))
-    assert compute_max_lr([90], 3, compute_max_lambda(90, 3, HAND), HAND) == 0  # there no rate is left
+    assert compute_max_lr(90, 3, compute_max_lambda(90, 3, HAND), HAND) == 0  # there no rate is left
     assert compute_max_lambda(90, 3, Constants(2, 0, 4, 5)) == math.inf
 
 
 def test_at_the_limit_of_the_rate_a_rounds_change_is_none() -> None:
     squares = [100.0, 80.0, 60.0]
-    eta = compute_max_lr(squares, 3, 1, HAND)
+    eta = compute_max_lr(sum(squares), 3, 1, HAND)
     assert compute_round_change(squares, eta, 1, HAND) == pytest.approx(0, abs=1e-9)
     assert compute_round_change(squares, 0.9 * eta, 1, HAND) < 0 < compute_round_change(squares, 1.1 * eta, 1, HAND)
 
@@ -69,6 +70,26 @@ def test_constants_that_are_none_are_refused(name: str, value: float) -> None:
         Constants(**given)
     with pytest.raises(BoundError, match="eta: expected a finite number above 0"):
         compute_round_change([1], 0, 1, HAND)
+
+
+@pytest.mark.parametrize(
+    ("compute", "said"),
+    [
+        (lambda: compute_rounds(6, 20, 0, 0.1, 0.5, HAND), "E: expected a finite number above 0, got 0"),
+        (lambda: compute_rounds(6, 20, 3, -0.1, 0.5, HAND), "eta: expected a finite number above 0, got -0.1"),
+        (lambda: compute_rounds(6, 20, 3, 0.1, -1, HAND), "lambda: expected a finite number of at least 0, got -1"),
+        (lambda: compute_limits(20, -1, HAND), "lambda: expected"),
+        (lambda: compute_limits(0, 1, Constants(1, 1, 0, 1)), "epsilon: expected"),
+        (lambda: compute_max_lr(0, 3, 1, Constants(1, 1, 0, 1)), "squares and sigma: expected a finite number above 0"),
+        (lambda: compute_max_lr(math.nan, 3, 1, HAND), "squares: expected"),
+        (lambda: compute_max_lr(1, 0, 1, HAND), "E: expected"),
+        (lambda: compute_max_lambda(1, 0, HAND), "E: expected"),
+        (lambda: compute_max_lambda(math.nan, 1, HAND), "square: expected"),
+    ],
+)
+def test_numbers_that_no_round_has_are_refused(compute: Callable[[], object], said: str) -> None:
+    with pytest.raises(BoundError, match=said):
+        compute()
 
 
 def test_the_bound_holds_where_everything_is_known() -> None:

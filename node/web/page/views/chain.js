@@ -2,7 +2,7 @@
 
 import { download, get, openStream } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
-import { useLive, useRecord } from "../live.js";
+import { useLive, useNewest, useRecord } from "../live.js";
 import { BlockTable } from "../blocks.js";
 import { Awaited, Card, Facts, Loading, Mark, Note, Notes, State, Table, Title } from "../parts.js";
 import { checkBlock } from "../verify.js";
@@ -114,11 +114,12 @@ function Report({ report }) {
 
 function Compare({ peers }) {
   const [found, setFound] = useState(null);
+  const ask = useNewest();
   const onSubmit = (event) => {
     event.preventDefault();
     const peer = new FormData(event.target).get("peer");
     setFound({});
-    get(`/compare?peer=${encodeURIComponent(peer)}`).then((record) => setFound({ record }), (error) => setFound({ error }));
+    ask(get(`/compare?peer=${encodeURIComponent(peer)}`), setFound);
   };
   if (!peers.length) return null;
   return html`<${Card} title="Compare with a peer">

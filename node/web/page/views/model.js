@@ -2,7 +2,7 @@
 
 import { download, getRole, postFile } from "../api.js";
 import { html, useState } from "../lib.js";
-import { useLive, useRecord } from "../live.js";
+import { useLive, useNewest, useRecord } from "../live.js";
 import { Awaited, Bars, Card, Empty, Facts, Note, Notes, Table, Title } from "../parts.js";
 import { plural, showBytes, showCount, showNumber } from "../words.js";
 
@@ -38,13 +38,12 @@ function Predict({ hasClasses }) {
   const [isOver, setOver] = useState(false);
   const [found, setFound] = useState(null);
   const [prior, setPrior] = useState(0);
+  const ask = useNewest();
   const take = (file, kappa = prior) => {
     if (!file) return;
     setFound({ file });
-    postFile(`/predict?name=${encodeURIComponent(file.name)}${kappa ? `&prior=${kappa}` : ""}`, file).then(
-      (record) => setFound({ file, record }),
-      (error) => setFound({ file, error }),
-    );
+    const answer = postFile(`/predict?name=${encodeURIComponent(file.name)}${kappa ? `&prior=${kappa}` : ""}`, file);
+    ask(answer, (said) => setFound({ file, prior: kappa, ...said }));
   };
   const lean = (kappa) => {
     setPrior(kappa);
@@ -71,16 +70,16 @@ function Predict({ hasClasses }) {
     <div aria-live="polite">
       ${found && !found.record && !found.error && html`<p class="soft">Asking about ${found.file.name} …</p>`}
       ${found?.error && html`<${Notes}><${Note} state="bad" what=${found.error.message} /><//>`}
-      ${found?.record && html`<${Answers} record=${found.record} />`}
+      ${found?.record && html`<${Answers} record=${found.record} prior=${found.prior} />`}
     </div>
   <//>`;
 }
 
-function Answers({ record }) {
+function Answers({ record, prior }) {
   const rows = record.predictions.slice(0, MAX_SHOWN).map((one, i) => ({ one, i, alone: record.alone[i] }));
   const isValues = rows.some(({ one }) => one.values.length > 0);
   return html`
-    <p class="small">${plural(record.predictions.length, "answer")} of the model after round ${record.applied_round} of run ${record.run}${record.predictions.length > MAX_SHOWN ? `, the first ${MAX_SHOWN}` : ""}. It is no diagnosis.</p>
+    <p class="small">${plural(record.predictions.length, "answer")} of the model after round ${record.applied_round} of run ${record.run}${record.predictions.length > MAX_SHOWN ? `, the first ${MAX_SHOWN}` : ""}.${prior ? ` Each ${sayPrior(prior)}.` : ""} It is no diagnosis.</p>
     <${Table} label="answers" rows=${rows} columns=${[
       ["sample", ({ i }) => i, "number"],
       ...(isValues

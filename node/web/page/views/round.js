@@ -6,6 +6,7 @@ import { Awaited, Bars, Card, Empty, Facts, Figures, Matrix, Note, Notes, State,
 import { list, showBytes, showCount, showId, showNumber, showSeconds, showTime } from "../words.js";
 
 const PHASES = ["train", "exchange", "mine", "vote", "apply"];
+const TOO_MANY = 400; // what the node answers where there are more classes than it compares
 const FAR = 10; // times what is usual: such a contribution stands out
 
 export function RoundView({ which }) {
@@ -120,6 +121,9 @@ function Prototypes({ height, block }) {
   const hasSome = (block?.contributions ?? []).some((one) => one.payloads.some((payload) => payload.kind === "prototypes"));
   const found = useRecord(hasSome ? `/rounds/${height}/prototypes` : null);
   if (!hasSome) return null;
+  if (found.error?.code === TOO_MANY) {
+    return html`<${Card} title="Prototypes: distance between classes"><${Empty} title="Too many classes to show">${found.error.message}<//><//>`;
+  }
   return html`
     <${Card} title="Prototypes: distance between classes" wide="w6">
       <${Awaited} found=${found}>${({ held, classes, distances }) => (held

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from ml.bounds import compute_max_lr, compute_round_change
-from ml.clients.loss_constants import compute_curvature, compute_jacobian_norm, measure_constants
+from ml.clients import loss_constants
+from ml.clients.loss_constants import PLACES, compute_curvature, compute_jacobian_norm, measure_constants
 from ml.data import load_dataset
+from ml.errors import BoundError
 from ml.models import build_model
 
 
@@ -37,6 +41,32 @@ def test_the_jacobian_of_a_linear_map_has_its_largest_singular_value() -> None:
     assert size == pytest.approx(4, rel=1e-3)
 
 
+@pytest.mark.parametrize("place", range(1, PLACES))
+def test_training_that_diverges_has_no_constants(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it was fine up to a place: a number that is none is greater than no other."""
+    torch.manual_seed(1)
+    model = build_model({"name": "mlp", "hidden": [8]}, (1, 2, 2), 2)
+    x, y = torch.randn(8, 1, 2, 2), torch.arange(8) % 2
+    real, calls = loss_constants.compute_curvature, [0]
+
+    def compute(*given: Any) -> float:
+        calls[0] += 1
+        return math.nan if calls[0] == place + 1 else real(*given)
+
+    monkeypatch.setattr(loss_constants, "compute_curvature", compute)
+    with pytest.raises(BoundError, match="l1: expected a finite number"):
+        measure_constants(model, x, y, lr=0.1, batch_size=4, seed=1)
+
+
+def test_a_class_whose_embedding_has_no_slope_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    model = build_model({"name": "mlp", "hidden": [8]}, (1, 2, 2), 2)
+    slopes = itertools.cycle([1.0, math.nan])
+    monkeypatch.setattr(loss_constants, "compute_jacobian_norm", lambda *_: next(slopes))
+    with pytest.raises(BoundError, match="l2: expected a finite number"):
+        measure_constants(model, torch.randn(8, 1, 2, 2), torch.arange(8) % 2, lr=0.1, batch_size=4, seed=1)
+
+
 def test_a_round_on_digits_changes_the_loss_by_no_more_than_is_bounded() -> None:
     train, _ = load_dataset({"format": "digits"}, {"shape": [1, 8, 8], "resize": None, "mean": [0.5], "std": [0.5]})
     x, y = torch.from_numpy(train.x), torch.from_numpy(train.y)
@@ -51,7 +81,7 @@ def test_a_round_on_digits_changes_the_loss_by_no_more_than_is_bounded() -> None
     assert constants.g**2 + constants.sigma**2 > squares[0] > 0
     assert all(map(math.isfinite, (constants.l1, constants.l2)))
 
-    eta = min(0.05, 0.5 * compute_max_lr([squares[0]], 1, 0, constants))
+    eta = min(0.05, 0.5 * compute_max_lr(squares[0], 1, 0, constants))
     weights, rng, passed = list(model.parameters()), torch.Generator().manual_seed(3), []
     start = model.criterion(model(x), y).item()
     for _ in range(10):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
-from node.ledger.prototypes import compute_means, show_prototypes
-from node.testnet.synthetic import extend_chain, make_prototype_genesis
+from node.errors import InvalidRequest, NotFound
+from node.ledger.prototypes import MAX_CLASSES, compute_means, read_prototypes, show_prototypes
+from node.testnet.synthetic import extend_chain, make_genesis, make_prototype_genesis
 
 
 def test_a_class_of_several_prototypes_stands_by_their_mean() -> None:
@@ -23,7 +26,7 @@ def test_distances_are_between_classes_and_of_each_member(tmp_path: Path) -> Non
         extend_chain(store, genesis, keys, 2)
         block = store.get_block(2)
         assert block is not None
-        shown = show_prototypes(store, genesis.state, block.block, genesis.run.classes)
+        shown = show_prototypes(read_prototypes(store, 2))
         assert shown["held"] is True
         assert shown["classes"] == [str(digit) for digit in range(10)]
         distances = np.array(shown["distances"])
@@ -34,7 +37,7 @@ def test_distances_are_between_classes_and_of_each_member(tmp_path: Path) -> Non
         assert [member["name"] for member in shown["members"]] == ["node0", "node1", "node2"]
         assert all(distance > 1 for member in shown["members"] for distance in member["distances"])
         store.delete_blob(block.block.contributions[0].payloads[0].digest)
-        less = show_prototypes(store, genesis.state, block.block, genesis.run.classes)
+        less = show_prototypes(read_prototypes(store, 2))
         assert less["members"][0]["distances"] == [None] * 10
         assert less["members"][1:] == shown["members"][1:]
 
@@ -42,5 +45,21 @@ def test_distances_are_between_classes_and_of_each_member(tmp_path: Path) -> Non
 def test_what_is_not_held_or_never_was_says_so(tmp_path: Path) -> None:
     genesis, _ = make_prototype_genesis(1, seed=1, difficulty=4)
     with SqliteStore.open(tmp_path / "store", genesis) as store:
-        shown = show_prototypes(store, genesis.state, genesis.block0, genesis.run.classes)
+        shown = show_prototypes(read_prototypes(store, 0))
         assert shown == {"held": False, "classes": [], "distances": [], "members": []}
+        with pytest.raises(NotFound, match="block 1: the chain ends at height 0"):
+            read_prototypes(store, 1)
+
+
+@pytest.mark.parametrize("count", [MAX_CLASSES, MAX_CLASSES + 1])
+def test_of_too_many_classes_nothing_is_read(tmp_path: Path, count: int) -> None:
+    keys = [SigningKey.from_private_bytes(bytes([1]) * 32)]
+    classes = [str(number) for number in range(count)]
+    genesis = make_genesis(keys, difficulty=4, target_ms=50, method={"name": "dfpl"}, classes=classes)
+    with SqliteStore.open(tmp_path / "store", genesis) as store:
+        extend_chain(store, genesis, keys, 1)
+        if count == MAX_CLASSES:
+            assert np.array(show_prototypes(read_prototypes(store, 1))["distances"]).shape == (count, count)
+        else:
+            with pytest.raises(InvalidRequest, match="expected a run of at most 256 classes, got 257"):
+                read_prototypes(store, 1)

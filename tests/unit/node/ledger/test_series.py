@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,11 +10,11 @@ import pytest
 from chain.store.sqlite import SqliteStore
 from node.errors import InvalidRequest
 from node.ledger.metrics_query import MetricsQuery
-from node.ledger.reader import Ledger
-from node.ledger.series import Picker, flatten
+from node.ledger.reader import Ledger, _show_record
+from node.ledger.series import Picker, flatten, get_names
 from node.pb import admin_pb2 as pb
 from node.testnet.synthetic import make_prototype_genesis
-from support.data.measured_rounds import make_record, put_measured_rounds
+from support.data.measured_rounds import EACH, make_record, put_measured_rounds
 
 ROUNDS = 40
 
@@ -62,6 +62,66 @@ def test_rounds_of_other_parts_make_their_series_known_too() -> None:
         picker.learn(f"train.{name}" for name in record["train"])
         assert picker.pick(record).get("train.drawn") == more.get("drawn")
     assert "train.drawn" in picker.known
+
+
+def forget_auc(record: dict[str, Any]) -> None:
+    record["measures"] |= {"auc": None}
+
+
+def forget_auc_of_one(record: dict[str, Any]) -> None:
+    record["measures"] |= {"auc": [None, *[0.5] * 9]}
+
+
+def never_give_two(record: dict[str, Any]) -> None:
+    """The first model says of everything that it is a 0."""
+    record["measures"]["confusion"] = [[EACH, *[0] * 9] for _ in range(10)]
+
+
+def call_classes_otherwise(record: dict[str, Any]) -> None:
+    record["measures"]["classes"] = [f"old {name}" for name in record["measures"]["classes"]]
+
+
+def train_otherwise(record: dict[str, Any]) -> None:
+    record["train"] = {f"old_{name}": value for name, value in record["train"].items()}
+
+
+def forget_loss(record: dict[str, Any]) -> None:
+    record["train"]["loss"] = None
+
+
+def measure_alone(record: dict[str, Any]) -> None:
+    record["alone"] = {"rounds": 1, "owed_steps": 0, "seconds": 1.0, "measures": record["measures"], "failure": None}
+
+
+def fail_alone(record: dict[str, Any]) -> None:
+    measure_alone(record)
+    record["alone"] |= {"measures": None, "failure": "out of memory"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        forget_auc,
+        forget_auc_of_one,
+        never_give_two,
+        call_classes_otherwise,
+        train_otherwise,
+        forget_loss,
+        fail_alone,
+    ],
+)
+def test_all_series_are_known_where_the_first_record_has_others(change: Callable[[dict[str, Any]], None]) -> None:
+    first, second = make_record(1, 10), make_record(2, 10)
+    for record in (first, second):
+        measure_alone(record)
+    change(first)
+    picker = Picker(["loss"])
+    rows = [flatten(_show_record(record)) for record in (first, second)]
+    for record, row in zip((first, second), rows, strict=True):
+        if picker.is_new(record):
+            picker.learn(row)
+    assert set(picker.known) == {*get_names(rows[0]), *get_names(rows[1])}
+    assert not any(picker.is_new(record) for record in (first, second))
 
 
 def test_of_an_old_or_poor_record_the_rest_is_picked() -> None:

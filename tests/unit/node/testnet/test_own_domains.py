@@ -29,7 +29,8 @@ from ml.simulation.run import simulate
 from node.cli import main
 from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config
-from node.experiments.runner import make_config, validate_runs
+from node.experiments.piece import make_config
+from node.experiments.runner import validate_runs
 from node.testnet.layout import TestnetSpec, make_testnet
 from support.data.domain_folders import save_domains
 from support.data.experiments import make_experiment

@@ -1,0 +1,71 @@
+"""Commands that a node runs for a visitor of its page, in a process of their own: what one does may take long, and the
+node goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.subprocess import DEVNULL, PIPE
+from typing import NamedTuple
+
+from starlette.requests import ClientDisconnect, Request
+
+from node.errors import Busy, NodeError
+from node.host.child import make_command
+
+
+class Ended(NamedTuple):
+    """A command that has ended: `why` is the last line that it said of what went wrong."""
+
+    code: int
+    out: bytes
+    why: str
+
+
+class Commands:
+    """Makes what is called `what`, one at a time and each for as long as its caller waits, at most `within_s`."""
+
+    def __init__(self, what: str, within_s: float) -> None:
+        self._what = what
+        self._within_s = within_s
+        self._turn = asyncio.Lock()
+
+    async def run(self, request: Request, *arguments: str) -> Ended:
+        """For the caller of `request`, whose body was read. Raises Busy, NodeError where time is up, and
+        ClientDisconnect."""
+        if self._turn.locked():
+            raise Busy(f"another {self._what} is being made; ask again")
+        async with self._turn:
+            running = asyncio.create_task(run_command(*arguments), name=self._what)
+            leaving = asyncio.create_task(_wait_until_left(request), name=f"caller of {self._what}")
+            both = {running, leaving}
+            try:
+                await asyncio.wait(both, timeout=self._within_s, return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    return running.result()
+                if leaving.done():
+                    raise ClientDisconnect
+                raise NodeError(f"the {self._what} was not made within {self._within_s:g} s")
+            finally:
+                for task in both:
+                    task.cancel()
+                await asyncio.wait(both)
+
+
+async def run_command(*arguments: str) -> Ended:
+    """One of fednode's, to its end; whoever is cancelled leaves no process behind."""
+    process = await asyncio.create_subprocess_exec(
+        *make_command("node.cli", *arguments), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        out, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    why = said.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("fednode: ")
+    return Ended(process.returncode or 0, out, why)
+
+
+async def _wait_until_left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
