@@ -144,10 +144,10 @@ class TrainingSection(Section):
     `threads: auto` leaves the number to torch; 1 gives the same bytes whatever the number of cores, on processors of
     one kind. `precision: auto` is bf16 on a GPU made for it where the model has a million weights, else fp32, and
     concerns forward passes in training. `deterministic` has a GPU train to the same bytes each time; `channels_last`
-    and `compile` may make convolutions faster; with `cuda_graphs` a GPU records a step and replays it. Checkpoints are written every so many rounds, and on stopping; a node that was killed trains again from the
-    last one. With one a round, a worker that dies alone is replaced by one in the same state. Code of
-    others is imported only of `plugins`: distributions by name, or modules that were never installed. It runs with the
-    rights of the node.
+    and `compile` may make convolutions faster; with `cuda_graphs` a GPU records a step and replays it. Checkpoints are
+    written every so many rounds, and on stopping; a node that was killed trains again from the last one. With one a
+    round, a worker that dies alone is replaced by one in the same state. Code of others is imported only of `plugins`:
+    distributions by name, or modules that were never installed. It runs with the rights of the node.
 
     Where models are drawn of single peers, one that makes the loss on the own test samples more than `max_loss_ratio`
     times as large is not taken, and its sender is not drawn again for `keep_heights` rounds.
