@@ -8,7 +8,8 @@ breast_cancer, 30 unscaled features, skewed over three sites:
   levels that are all positive hold networks of images at chance. Normalised inputs learn. Real sites agree on the mean
   and the deviation in their first round; a rehearsal on one data set measures them.
 - The pull of DFPL's Eq. (3) is a unit vector at any distance from a prototype. At lambda 1 it outweighs the first
-  rounds' cross-entropy, and all classes' embeddings fall together. At 0.1 they do not.
+  rounds' cross-entropy, and all classes' embeddings fall together. A pull relative to the other prototypes, between
+  embeddings of unit length, does not, and learns more than training alone.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from typing import Any
 from ml.errors import SpecError
 from ml.specs import METHODS
 
-RECOMMENDED: Mapping[str, Mapping[str, Any]] = {"dfpl": {"lambda": 0.1}}
+RECOMMENDED: Mapping[str, Mapping[str, Any]] = {"dfpl": {"aux": "contrast", "normalize": True}}
 _NORMALISES = ("normalize", "mean", "std")
 
 
 def find_recommended(method: Any) -> dict[str, Any]:
-    """The recommended settings that genesis' `method` does not have itself; none where it is no method."""
+    """The recommended settings of genesis' `method`; none where it has one of them itself, as they belong together, or
+    where it is no method."""
     if not isinstance(method, Mapping) or method.get("name") not in METHODS:
         return {}
-    asked = {key: value for key, value in RECOMMENDED.get(method["name"], {}).items() if key not in method}
+    asked = dict(RECOMMENDED.get(method["name"], {}))
+    if any(key in method for key in asked):
+        return {}
     with suppress(SpecError):  # what reads the method refuses it by name
         METHODS[method["name"]].settings.from_mapping({**method, **asked})
         return asked

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from chain.block import Id
 from chain.state import State
@@ -39,12 +39,19 @@ class Neighbours:
         if overlay is None:
             linked, self.eager, self._since_s = None, (), {}
         else:
-            linked, self.eager = overlay.choose(self._is_silent)
+            linked, eager = overlay.choose(self._is_silent)
+            self.eager = [*eager, *self._list_others(linked, overlay.num_places)]
             now_s = self._clock.monotonic()
             self._since_s = {member: self._since_s.get(member, now_s) for member in linked}
         if linked != self._linked:
             self._linked = linked
             self._transport.keep(linked)
+
+    def _list_others(self, linked: Collection[Id], most: int) -> list[Id]:
+        """Members that keep a connection with this node, which takes them for no neighbours of its own: to them, who
+        may only dial out, those in between are silent. They would hear of what is new by statuses alone, unless they
+        have connections enough."""
+        return [member for member in self._peers.list_members_of_few(most) if member not in linked]
 
     def _get_overlay(self) -> Overlay | None:
         """None where each member is connected with all others."""

@@ -29,6 +29,11 @@ class Overlay:
         self._num_eager = NUM_EAGER if len(members) <= MANY else NUM_EAGER_OF_MANY
         self._rings = tuple(_draw_ring(chain_id, members, number, me) for number in range(NUM_RINGS))
 
+    @property
+    def num_places(self) -> int:
+        """The number of neighbours while nobody is silent and none is met twice."""
+        return 2 * len(self._rings)
+
     def choose(self, is_silent: Callable[[Id], bool]) -> tuple[list[Id], list[Id]]:
         """The neighbours to keep connections with, and those of them to pass on to what is new."""
         linked: dict[Id, None] = {}

@@ -277,6 +277,11 @@ class Peers:
         heard = any(status.height == height and status.contributing >> index & 1 for status in told if status)
         return True if heard else None
 
+    def list_members_of_few(self, most: int) -> list[Id]:
+        """The members connected here that are connected with no more than so many, as they say themselves."""
+        members = ((peer.id, peer.status) for peer in self._list_connected() if peer.is_member)
+        return [member for member, status in members if status is not None and status.reaches.bit_count() <= most]
+
     def _list_connected(self) -> list[Peer]:
         return [peer for peer in self if peer.connected]
 

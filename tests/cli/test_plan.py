@@ -190,9 +190,9 @@ def test_a_node_that_has_measured_nothing_says_what_it_needs(capsys: Captured, t
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of two nodes that would train dfpl."""
+    """The files of two nodes that would train dfpl as printed."""
     directory = tmp_path_factory.mktemp("net") / "cluster"
-    assert main(["testnet", "-n", "2", "-o", str(directory), "--set", "lambda=1"]) == 0
+    assert main(["testnet", "-n", "2", "-o", str(directory), "--set", "aux=l2"]) == 0
     return directory
 
 
@@ -231,7 +231,7 @@ def test_a_bound_of_epochs_is_refused_before_anything_is_measured_or_printed(
     setting: str, how: tuple[str, ...], tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_constants, "measure_constants", lambda *_, **__: pytest.fail("it was measured"))
-    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), "--set", setting]) == 0
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), "--set", setting, "--set", "aux=l2"]) == 0
     capsys.readouterr()
     given = ("--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", tmp_path / "net" / "node0.yaml")
     assert run(capsys, *given, *how) == (1, "", "fednode: --bound: expected local iterations, got epochs\n")

@@ -228,16 +228,17 @@ def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(caps
 
     own, err = make()
     assert own.input == {"shape": [2, 1, 1], "resize": None, **AGREED}
-    assert own.method["lambda"] == 0.1
+    assert (own.method["aux"], own.method["normalize"], own.method["lambda"]) == ("contrast", True, 1.0)
     own, err = make("--set", "input.normalize=auto")
     assert f"input.mean and input.std are of csv:{tmp_path / 'a.csv'}, and all members see them" in err
     assert own.input["mean"] == pytest.approx([0.002, 200])
     assert own.input["std"] == pytest.approx([0.001, 100])
     filled, _ = make("--set", "input.columns=auto", "--set", "input.missing=mean")  # which needs a mean at once
     assert (filled.input["missing"], filled.input["mean"]) == ("mean", own.input["mean"])
-    own, err = make("--set", "input.normalize=none", "--set", "lambda=1")
+    own, err = make("--set", "input.normalize=none", "--set", "aux=l2")
     assert "input.mean" not in err
-    assert (own.method["lambda"], own.input["mean"], own.input["std"]) == (1.0, [0.0], [1.0])
+    assert (own.method["aux"], own.input["mean"], own.input["std"]) == ("l2", [0.0], [1.0])
+    assert "normalize" not in own.method
 
 
 def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Captured, tmp_path: Path) -> None:
@@ -272,8 +273,8 @@ def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Capture
 @pytest.mark.parametrize(
     ("method", "recommended"),
     [
-        ({"name": "dfpl"}, {"lambda": 0.1}),
-        ({"name": "dfpl", "lambda": 1}, {}),
+        ({"name": "dfpl", "lambda": 2}, {"aux": "contrast", "normalize": True}),
+        ({"name": "dfpl", "aux": "l2"}, {}),
         ({"name": "fedavg"}, {}),
         ({"name": "dfpl", "lr": -1}, {}),  # which is refused by what reads it
         ({"name": "nope"}, {}),

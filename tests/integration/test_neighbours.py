@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +35,7 @@ from support.federation.virtual_time import run_virtual
 N = 13
 NAMES = [f"node{i}" for i in range(N)]
 THIRD = (N - 1) // 3
+MUCH_S = 0.5  # for a round in which nobody waits for a status: it takes a third of that
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +122,31 @@ def test_a_member_whose_neighbours_are_all_silent_finds_others(tmp_path: Path) -
             assert linked <= 2 * overlay.NUM_RINGS  # those in between are let go again
 
     run_virtual(story())
+
+
+def test_where_few_accept_connections_the_others_hear_of_all_at_once_through_them(tmp_path: Path) -> None:
+    """Those that can only dial out pass their silent neighbours over, up to one that accepts connections, and that has
+    neighbours enough of its own."""
+
+    async def story() -> None:
+        async with neighbourhood(tmp_path, start=[]) as net:
+            for a, b in combinations(NAMES[2:], 2):
+                net.cut(a, b)
+            for name in NAMES:
+                net.start(name)
+            await net.wait_for(lambda: all(is_passed_over(net, name) for name in NAMES[2:]), "the ends of all walks")
+            began, began_s = net["node0"].height, asyncio.get_running_loop().time()
+            await net.wait_for_height(began + 6)
+            assert asyncio.get_running_loop().time() - began_s < 6 * MUCH_S
+            for height in range(began + 3, began + 7):
+                assert len(net["node0"].get_block(height).contributions) == N
+
+    run_virtual(story())
+
+
+def is_passed_over(net: Cluster, name: str) -> bool:
+    """Whether this node, which dials nobody but node0 and node1, has found these."""
+    return get_service(net, name).peers.connected_members.bit_count() == 2
 
 
 def make_hoarder(context: NodeContext) -> RoundService:
