@@ -144,14 +144,15 @@ class BlobFetcher:
     ) -> bytes:
         """As `fetch`, of a blob that one can do without. Raises BlobUnavailable.
 
-        Everyone connected is asked once, and again who was not there, broke off or is about to have it (`Patience`).
-        Who sends nothing is left for the next after SHARE of the time there is, and nobody is asked any more after
-        `patience_s`; a transfer that goes on no slower than is allowed may take as long as that takes.
+        Everyone connected is asked once, and again who was not there, broke off or is about to have it; where some are,
+        no others are asked for a while (`Patience`). Who sends nothing is left for the next after SHARE of the time
+        there is, and nobody is asked any more after `patience_s`; a transfer that goes on no slower than is allowed
+        may take as long as that takes.
         """
         if self._store.has_blob(digest):
             with suppress(BlobMissing):  # let go since
                 return await self._disk.run(self._store.get_blob, digest)
-        patience = Patience(asyncio.get_running_loop().time() + patience_s, self._slowness.bytes_per_s)
+        patience = Patience.begin(patience_s, max_bytes, self._slowness.bytes_per_s)
         return await self._ask_all(
             sources, patience, lambda peer, left_s: self._pull_from(peer, digest, max_bytes, left_s)
         )
@@ -163,10 +164,12 @@ class BlobFetcher:
         have_not: set[Id] = set()
         reasons: dict[Id, str] = {}
         while True:
-            is_coming = False
+            num_promises = 0
             for peer in self._sources.order(sources):
                 left_s = patience.until_s - loop.time()
-                if peer in have_not or left_s <= 0 or (is_coming and self._sources.is_doubtful(peer, sources)):
+                if num_promises >= patience.max_promises:
+                    break
+                if peer in have_not or left_s <= 0 or (num_promises and self._sources.is_doubtful(peer, sources)):
                     continue
                 patience_s = min(self._slowness.patience_s, SHARE * left_s)
                 with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)) as crossing:
@@ -174,7 +177,7 @@ class BlobFetcher:
                         with self._sources.asking(peer, sources, patience_s) as limit_s:
                             return await pull_from(peer, limit_s)
                     except BlobNotYet:
-                        is_coming = True
+                        num_promises += 1
                         reasons[peer] = "it does not have it yet"
                     except (BlobNotFound, BlobTooLong, BlobMismatch, WrongChunk) as error:
                         have_not.add(peer)
@@ -185,7 +188,8 @@ class BlobFetcher:
                 if crossing.failure is not None:
                     have_not.add(peer)
                     reasons[peer] = UNFORESEEN
-            if not await patience.rest(is_coming=is_coming):
+            patience.on_promises(num_promises)
+            if not await patience.rest(is_coming=num_promises > 0):
                 break
         raise BlobUnavailable(next((reasons.get(source, "not connected") for source in sources), "nobody has it"))
 
@@ -211,7 +215,7 @@ class BlobFetcher:
         self, digest: Digest, size: int, chunk_digests: bytes, sources: Sequence[Id] = (), *, patience_s: float
     ) -> Path:
         """As `fetch_file`, of a blob that one can do without: asks as `try_fetch` does. Raises BlobUnavailable."""
-        patience = Patience(asyncio.get_running_loop().time() + patience_s, self._slowness.bytes_per_s)
+        patience = Patience.begin(patience_s, size, self._slowness.bytes_per_s)
         try:
             chunks = Chunks(size, chunk_digests)
             if (path := await self._find_file(digest, chunks)) is not None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 AGAIN_S = (0.02, 0.1)  # rests between rounds of asking everybody
 COMING_S = 0.25  # the rests after these, for as long as a peer says that it will have the blob soon
+FIRST_PROMISES = 2  # of peers that will have the blob soon, until no more are asked; twice as many each time in vain
+VAIN_SHARE = 0.25  # of the time there is, after which a promise was in vain at the latest
 
 
 @dataclass(slots=True)
@@ -15,7 +17,27 @@ class Patience:
 
     until_s: float
     bytes_per_s: float
+    keeps_s: float = 0.0  # the time in which a promise may be kept
     num_rests: int = 0
+    max_promises: int = FIRST_PROMISES
+    promised_s: float | None = None  # when those were given that are waited for
+
+    @classmethod
+    def begin(cls, patience_s: float, max_bytes: int, bytes_per_s: float) -> Patience:
+        """From now on, with a blob of so many bytes."""
+        until_s = asyncio.get_running_loop().time() + patience_s
+        return cls(until_s, bytes_per_s, min(max_bytes / bytes_per_s, VAIN_SHARE * patience_s))
+
+    def on_promises(self, num_promises: int) -> None:
+        """So many peers have said that they will have the blob soon: each pulls it for whoever asks. Were all of them
+        asked, and all whom they ask, a blob that few want would go to everybody."""
+        now_s = asyncio.get_running_loop().time()
+        if num_promises < self.max_promises:
+            return
+        if self.promised_s is None:
+            self.promised_s = now_s
+        elif now_s - self.promised_s >= self.keeps_s:
+            self.promised_s, self.max_promises = now_s, 2 * self.max_promises
 
     def add(self, num_bytes: int) -> None:
         self.until_s += num_bytes / self.bytes_per_s

@@ -29,13 +29,15 @@ from node.p2p.overlay import Overlay
 from node.p2p.status import Status, VoteBitmap
 from node.p2p.transport.base import Message, MessageKind
 from support.federation.cluster import Cluster, cluster
+from support.federation.pulling import UAPDFL, taking
 from support.federation.reach import count_messages, get_service
 from support.federation.virtual_time import run_virtual
 
 N = 13
 NAMES = [f"node{i}" for i in range(N)]
 THIRD = (N - 1) // 3
-MUCH_S = 0.5  # for a round in which nobody waits for a status: it takes a third of that
+TRAIN_S = 3.0  # so that there are not many rounds until all have their connections
+MUCH_S = 0.5  # beyond training, for a round in which nobody waits for a status: it takes a third of that
 
 
 @pytest.fixture(autouse=True)
@@ -129,16 +131,16 @@ def test_where_few_accept_connections_the_others_hear_of_all_at_once_through_the
     neighbours enough of its own."""
 
     async def story() -> None:
-        async with neighbourhood(tmp_path, start=[]) as net:
+        async with neighbourhood(tmp_path, start=[], train_s=TRAIN_S) as net:
             for a, b in combinations(NAMES[2:], 2):
                 net.cut(a, b)
             for name in NAMES:
                 net.start(name)
             await net.wait_for(lambda: all(is_passed_over(net, name) for name in NAMES[2:]), "the ends of all walks")
             began, began_s = net["node0"].height, asyncio.get_running_loop().time()
-            await net.wait_for_height(began + 6)
-            assert asyncio.get_running_loop().time() - began_s < 6 * MUCH_S
-            for height in range(began + 3, began + 7):
+            await net.wait_for_height(began + 4)
+            assert asyncio.get_running_loop().time() - began_s < 4 * (TRAIN_S + MUCH_S)
+            for height in range(began + 2, began + 5):
                 assert len(net["node0"].get_block(height).contributions) == N
 
     run_virtual(story())
@@ -147,6 +149,32 @@ def test_where_few_accept_connections_the_others_hear_of_all_at_once_through_the
 def is_passed_over(net: Cluster, name: str) -> bool:
     """Whether this node, which dials nobody but node0 and node1, has found these."""
     return get_service(net, name).peers.connected_members.bit_count() == 2
+
+
+def test_what_few_ask_for_is_not_pulled_by_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who lacks a blob pulls it for whoever asks; of those that would, two are asked at first."""
+    monkeypatch.setattr(overlay, "NUM_RINGS", 4)
+    names, last = [f"node{i}" for i in range(2 * N)], 2
+
+    async def story() -> None:
+        async with taking(tmp_path, len(names), UAPDFL, start=(), rounds=last) as fed:
+            fed.net.mesh_max = 4
+            for name in names:
+                fed.net.start(name)
+            await fed.net.wait_for(lambda: all(last in fed.trainers[name].taken for name in names), "the last round")
+            num_wanted = num_held = 0
+            for name in names:
+                store, exchange = fed.net[name].store, fed.get_exchange(name, last)
+                assert store is not None
+                assert exchange.gone == frozenset()
+                num_wanted += len(exchange.blobs)
+                others = [offer for offer in exchange.offers if offer.author != fed.net.id(name)]
+                num_held += sum(store.has_blob(offer.digests[kind]) for offer in others for kind in "gh")
+            assert (
+                num_held <= 4 * num_wanted
+            )  # the one that wants it, two that pull it for that one, and some for these
+
+    run_virtual(story())
 
 
 def make_hoarder(context: NodeContext) -> RoundService:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from chain.block import Digest, Id
+from node.consensus.service import RoundService
+from node.p2p.transport.base import BlobNotYet
 from support.federation.pulling import FEDPER, taking
 from support.federation.reach import count_authors, get_service, start_apart
 from support.federation.virtual_time import run_virtual
@@ -61,3 +63,39 @@ def test_one_that_serves_nothing_of_others_holds_up_no_more_than_the_first_round
             assert took_s[-1] < collect_s
 
     run(story)
+
+
+def test_two_that_promise_what_they_never_have_are_passed_by_in_time(tmp_path: Path) -> None:
+    """node0 and node1 do not reach each other; the two that are asked first say that they will have it soon."""
+
+    async def story() -> None:
+        async with taking(tmp_path, 6, {**FEDPER, "num_peers": 5}, rounds=3, start=()) as fed:
+            net, apart = fed.net, ("node0", "node1")
+            start_apart(net, [apart])
+            own: set[Digest] = set()
+            for liar in ("node2", "node3"):
+                promise_all(get_service(net, liar), {net.id(name) for name in apart}, own)
+            await net.wait_for(lambda: all(3 in fed.trainers[name].taken for name in net.nodes), "round 3 to be taken")
+            waited_s = net.genesis.rules.waits.collect_s / 2
+            for height in range(1, 4):
+                assert count_authors(net, height) == 6
+                for name in apart:
+                    assert not fed.get_exchange(name, height).gone
+                    assert fed.get_record(name, height)["seconds"]["apply"] < waited_s
+            assert len(own) == 3 * 2  # of three rounds what one of the two had for the other
+
+    run(story)
+
+
+def promise_all(liar: RoundService, askers: set[Id], promised: set[Digest]) -> None:
+    """It says to these that it will have what it was asked for soon, of all that is not its own, and never has it."""
+    serve, relayed = liar.handler.on_blob_request, liar._relayed
+
+    async def promise(peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
+        if peer in askers and relayed.is_coming(peer, digest):
+            promised.add(digest)
+            raise BlobNotYet("soon")
+        async for chunk in serve(peer, digest, offset):
+            yield chunk
+
+    liar.handler.on_blob_request = promise  # type: ignore[method-assign]  # it lies
