@@ -62,6 +62,7 @@ class AgreedClient(Client):
         seed: int,
         engine: Engine | None = None,
         max_loss_ratio: float | None = None,
+        is_rehearsal: bool = False,
     ) -> None:
         self._spec = spec
         self._unplaced: Unplaced | None = unplaced
@@ -69,7 +70,15 @@ class AgreedClient(Client):
         self._statistics: dict[str, Array] = {}  # those agreed on, as an aggregate has them
         self.constants: Constants | None = None
         labels = unplaced.hold_labels(next(model.parameters()).device)
-        super().__init__(method, model, labels, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+        super().__init__(
+            method,
+            model,
+            labels,
+            seed=seed,
+            engine=engine,
+            max_loss_ratio=max_loss_ratio,
+            is_rehearsal=is_rehearsal,
+        )
 
     @property
     def spec(self) -> StatisticsSpec:

@@ -30,7 +30,9 @@ class TrainingAlone:
 
     def __init__(self, client: Client) -> None:
         self._beside = client
-        spec = LocalSpec(client.spec.task, client.spec.hyperparameters)
+        spec = LocalSpec(
+            client.spec.task, client.spec.hyperparameters.without_privacy()
+        )  # nothing of it leaves the site
         self._client = Client(
             make_method(spec), copy_model(client.state.model), client.state.data, seed=client.seed, engine=client.engine
         )

@@ -19,20 +19,18 @@ from contextlib import ExitStack
 from itertools import accumulate
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ml.clients.client import Client, Phase
 from ml.methods.base import Blobs, Samples, Trained
-from ml.models.base import Model
 from ml.specs import Offer
 from ml.specs.architectures import is_batchable
+from ml.training.functional import PREFIX, make_loss_of_weights
 from ml.training.graphs import on_device, own_stream
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
     Batch,
-    ComputeLoss,
     Progress,
-    Tensors,
     gather_batches,
     summarise_losses,
 )
@@ -104,22 +102,10 @@ def _group(phases: Sequence[Phase]) -> Iterable[list[int]]:
             tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
             tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
             None if by_step is None else by_step.layout,
-            i if prepared.then or prepared.instead or not phase.sgd.is_plain or phase.is_weighted else None,
+            i if prepared.then or prepared.instead or not phase.sgd.is_plain or phase.trains_alone else None,
         )
         groups.setdefault(key, []).append(i)
     return groups.values()
-
-
-class _Loss(nn.Module):
-    """A method's loss as a module's call, which is what torch.func can put other weights into."""
-
-    def __init__(self, model: Model, compute_loss: ComputeLoss) -> None:
-        super().__init__()
-        self.model = model
-        self.compute_loss = compute_loss
-
-    def forward(self, batch: Batch, context: Tensors) -> Tensor:
-        return self.compute_loss(self.model, batch, context)
 
 
 def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
@@ -130,21 +116,16 @@ def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Pro
         first.engine.autocast(first.device, first.state.model),
         phases[0].sgd,
     )
-    loss = _Loss(model, first.method.compute_loss)
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
-    def compute_loss(weights: dict[str, Tensor], batch: Batch, context: Tensors) -> Tensor:
-        with autocast:
-            value: Tensor = torch.func.functional_call(loss, weights, (batch, context))
-        return value
-
+    compute_loss = make_loss_of_weights(model, first.method.compute_loss, autocast)
     differentiate = torch.func.vmap(torch.func.grad_and_value(compute_loss))
     num_steps = len(phases[0].schedule.batches)
     start = time.perf_counter()
     with torch.no_grad(), own_stream(first.device):
         own = [parameter for client in clients for parameter in _get_trained(client, names)]
         stacked = [torch.stack(own[i :: len(names)]).requires_grad_() for i in range(len(names))]
-        weights = {f"model.{name}": tensor for name, tensor in zip(names, stacked, strict=True)}
+        weights = {PREFIX + name: tensor for name, tensor in zip(names, stacked, strict=True)}
         context = _stack([phase.prepared.context for phase in phases])
         together = Sgd(stacked, sgd.lr, sgd.momentum, sgd.weight_decay, sgd.decay)
 

@@ -156,6 +156,7 @@ def make_clients(
             seed=get_client_seed(run_seed, i),
             engine=engine,
             max_loss_ratio=max_loss_ratio,
+            is_rehearsal=True,
         )
         for i, (net, split) in enumerate(zip(nets, splits, strict=True))
     ]
@@ -171,16 +172,15 @@ def _make_client(
     seed: int,
     engine: Engine,
     max_loss_ratio: float | None,
+    is_rehearsal: bool = False,
 ) -> Client:
     """The client whose part of the samples is `own`, or all of them. Where the run agrees on what normalises them, it
     gets them later."""
+    more: dict[str, Any] = {"seed": seed, "engine": engine, "max_loss_ratio": max_loss_ratio}
+    more |= {"is_rehearsal": is_rehearsal}
     if not isinstance(spec, StatisticsSpec):
-        method, dealt = make_method(spec), deal.take(own)
-        return Client(method, net, dealt, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
-    unplaced = deal.leave(own)
-    client = AgreedClient(
-        make_method(spec.inner), net, unplaced, spec, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio
-    )
+        return Client(make_method(spec), net, deal.take(own), **more)
+    client = AgreedClient(make_method(spec.inner), net, deal.leave(own), spec, **more)
     if spec.agreement.is_inherited:
         inherited = get_kind(initial, STATISTICS)
         if inherited is None:

@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml.accountant import Release
 from ml.clients.common_model import CommonModel
+from ml.clients.privacy import describe_release, make_step_privacy, plan_release
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
@@ -51,6 +53,7 @@ from ml.training.loop import (
 )
 from ml.training.metrics import Judged, Prediction, judge
 from ml.training.optimizers import Sgd, make_optimizer
+from ml.training.private import StepPrivacy
 
 TestSet = Literal["matched", "global"]
 
@@ -67,16 +70,18 @@ class Phase:
     sgd: Sgd
     seconds: float
     payloads: Mapping[str, Arrays]  # of the model as the phase begins
-    is_weighted: bool = False  # by the client's own classes, so that its loss is no other's
+    trains_alone: bool = False  # by a loss that is weighted by the client's own classes, or hiding its samples
+    privacy: StepPrivacy | None = None
 
 
 class Client:
     """One participant: a method at work on a model and data of its own.
 
     Each round draws from seeds of its own number, so a client restored from `state_arrays` goes on exactly as the one
-    they came from. The model is as block 0 has it and on the data's device, where the samples are as it takes them
-    (`ml.clients.feature_cache`). What single peers offer may make the loss on its test samples `max_loss_ratio` times
-    as large, and no more (`ml.guard`); by default any number of times.
+    they came from; but for noise that hides samples, which is the same again in a rehearsal alone. The model is as
+    block 0 has it and on the data's device, where the samples are as it takes them (`ml.clients.feature_cache`). What
+    single peers offer may make the loss on its test samples `max_loss_ratio` times as large, and no more (`ml.guard`);
+    by default any number of times.
     """
 
     def __init__(
@@ -88,8 +93,10 @@ class Client:
         seed: int,
         engine: Engine | None = None,
         max_loss_ratio: float | None = None,
+        is_rehearsal: bool = False,
     ) -> None:
         self.method = method
+        self.is_rehearsal = is_rehearsal
         self.seed = seed
         self.engine = engine or Engine()
         self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
@@ -172,6 +179,11 @@ class Client:
         on_back()
         return replace(run(), went_back=why)
 
+    def plan_release(self, height: int, num_iterations: int | None = None) -> Release | None:
+        """What a phase of this height will have told of any sample, at most; None where nothing hides them."""
+        own = self.to_method_height(height)
+        return None if own is None else plan_release(self.method.spec, self.num_train, own, num_iterations)
+
     def go_back(self) -> bool:
         """Become what the client was before the last aggregate, unless a phase went well since. Whether there was such
         a state to go back to."""
@@ -197,17 +209,22 @@ class Client:
         self._judged = None
         spec = self.method.spec
         number = spec.get_round_number(height)
-        round_ = Round(height, number, beacon, self.seed, me, tuple(offers), frozenset(gone), blobs or {})
+        round_ = Round(
+            height, number, beacon, self.seed, me, tuple(offers), frozenset(gone), blobs or {}, self.is_rehearsal
+        )
         hyper = spec.hyperparameters
         planned = spec.get_local_work(height)
         work = num_iterations if planned and num_iterations is not None else planned
-        schedule = Schedule.draw(hyper, self.state.data.train.y, round_.rng("batches"), work)
+        rng = round_.secret_rng("batches") if hyper.is_private else round_.rng("batches")
+        schedule = Schedule.draw(hyper, self.state.data.train.y, rng, work)
         prepared = self.method.prepare(self.state, round_, schedule)
         lr = self.spec.compute_lr(number, len(schedule.batches))
         sgd = make_optimizer(hyper, self.state.model.parameters(), lr, prepared.on_gradients)
         payloads = prepared.before() if prepared.before is not None else {}
         seconds = time.perf_counter() - start_s
-        return Phase(round_, schedule, prepared, sgd, seconds, payloads, hyper.class_weights == "own")
+        privacy = make_step_privacy(hyper, round_, self.num_train, self.device)
+        trains_alone = hyper.class_weights == "own" or privacy is not None
+        return Phase(round_, schedule, prepared, sgd, seconds, payloads, trains_alone, privacy)
 
     def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
         """The steps of a local phase, and what is trained then. Raises as `ml.training.loop.train`, the model then
@@ -226,6 +243,7 @@ class Client:
             phase.sgd,
             num_steps=len(phase.schedule.batches) + prepared.then_steps,
             stepping=stepping,
+            privacy=phase.privacy,
         )
         if prepared.then is None:
             return progress
@@ -268,7 +286,8 @@ class Client:
             **phase.prepared.metrics,
             **progress.metrics,
         }
-        return Trained(weight, payloads, metrics)
+        num_steps, hyper = len(phase.schedule.batches), self.method.spec.hyperparameters
+        return Trained(weight, payloads, metrics, release=describe_release(hyper, num_steps, self.num_train, payloads))
 
     def apply(
         self,

@@ -6,6 +6,7 @@ the method remembers besides, so a checkpoint of those arrays is a checkpoint of
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,10 +18,11 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ml.accountant import Release
 from ml.methods.common.prototypes import PrototypeRows
 from ml.models.base import Model
 from ml.payload import Array, Arrays
-from ml.seeding import numpy_rng
+from ml.seeding import derive_seed, numpy_rng
 from ml.specs import MethodSpec, Offer
 from ml.training.loop import (
     Batch,
@@ -43,7 +45,8 @@ class Round:
 
     `me` is the client's id, `offers` are what the authors of a block have committed to, in author order, and those in
     `gone` do not have theirs. When a block is applied that is the block; in a local phase it is the earlier one that
-    the phase reads, and `blobs` are what the spec says is wanted of its offers.
+    the phase reads, and `blobs` are what the spec says is wanted of its offers. A rehearsal is no site's: in it noise
+    that hides samples comes from `seed`, too.
     """
 
     height: int
@@ -54,10 +57,20 @@ class Round:
     offers: tuple[Offer, ...] = ()
     gone: frozenset[bytes] = frozenset()
     blobs: Blobs = field(default_factory=dict)
+    is_rehearsal: bool = False
 
     def rng(self, purpose: str) -> Generator:
         """The draws for one purpose in this round: the same whenever the round is run again."""
         return numpy_rng(self.seed, purpose, self.number)
+
+    def secret_rng(self, purpose: str) -> Generator:
+        """Draws that nobody can guess, and that are never the same again; in a rehearsal they are as all others."""
+        return self.rng(purpose) if self.is_rehearsal else np.random.default_rng(secrets.randbits(128))
+
+    def secret_generator(self, purpose: str, device: torch.device) -> torch.Generator:
+        """The same from a generator of torch's."""
+        seed = derive_seed(self.seed, purpose, self.number) if self.is_rehearsal else secrets.randbits(63)
+        return torch.Generator(device).manual_seed(seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,8 @@ class Trained:
     steps, seconds (of the whole phase, since what comes before the first step and after the last is time that mining
     does not have), alpha_s (those for each local iteration, if there was one), and accuracy and test_loss on the
     matched test set before anything was exchanged, samples (those that the steps went over, each as often as it came);
-    and what the method says besides. `went_back` says why the phase began from the client's own state before the last
+    and what the method says besides. `release` is what the phase may have told of any sample, where samples are hidden.
+    `went_back` says why the phase began from the client's own state before the last
     aggregate, None where it did not.
     """
 
@@ -76,6 +90,7 @@ class Trained:
     payloads: Mapping[str, Arrays]
     metrics: Metrics
     went_back: str | None = None
+    release: Release | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

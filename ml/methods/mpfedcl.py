@@ -47,7 +47,7 @@ from ml.methods.common.clustering import Clusters, cluster_by_density, cluster_b
 from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest, measure_by_class
 from ml.methods.common.contrast import freeze
 from ml.methods.common.prototypes import CHUNK, PrototypeRows, find_sent_classes
-from ml.methods.common.sharing import SharesModel, get_agreed
+from ml.methods.common.sharing import SharesModel, get_agreed, make_prototype_privacy
 from ml.models.base import Model, dump_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import numpy_rng
@@ -133,7 +133,8 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         if not len(y_N):
             return self._make_none()
         if hyper.cluster == "mean":
-            return cluster_by_mean(v_ND, y_N, state.data.num_classes)
+            privacy = make_prototype_privacy(hyper, round_, state.data.device)
+            return cluster_by_mean(v_ND, y_N, state.data.num_classes, privacy)
         if hyper.cluster == "dbscan":
             return cluster_by_density(v_ND, y_N, hyper.eps, hyper.min_samples, hyper.max_clusters)
         return cluster_by_kmeans(

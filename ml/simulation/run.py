@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from ml.accountant import Release, check_accountant, compute_worst_epsilon
 from ml.clients.batched import explain_unbatchable
 from ml.clients.build import Compute, Federation, make_clients, make_initial_aggregate
 from ml.clients.client import Client
@@ -38,6 +39,7 @@ from ml.simulation.liars import Liars
 from ml.simulation.rounds import Played, Rounds
 from ml.simulation.saved import StateFile
 from ml.specs.architectures import MLP_HIDDEN
+from ml.specs.privacy import DELTA
 from ml.tasks import CLASSIFICATION, REGRESSION
 from ml.training.metrics import compute_mean, get_score
 
@@ -180,7 +182,8 @@ class PriorResult:
 class SimulationResult:
     """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on; `pretrained` says
     what was taken from the file of that name. `snapshots` are those after the last round, by client, that were asked
-    for. Under an attack the clients in `liars` lie, and `halted_at` is the height that was never made."""
+    for. Under an attack the clients in `liars` lie, and `halted_at` is the height that was never made. `epsilon` is of
+    the client that told most of any sample (`ml.accountant`), None where nothing hides them."""
 
     config: SimulationConfig
     method: Mapping[str, Any]  # every hyper-parameter, defaults written out
@@ -193,6 +196,12 @@ class SimulationResult:
     liars: tuple[int, ...] = ()
     halted_at: int | None = None
     priors: tuple[PriorResult, ...] = ()
+    epsilon: float | None = None
+
+    @property
+    def delta(self) -> float | None:
+        """The chance that `epsilon` leaves out."""
+        return None if self.epsilon is None else float(self.method.get("dp_delta", DELTA))
 
     @property
     def best_taa(self) -> float:
@@ -218,6 +227,7 @@ class SimulationResult:
             "clients": [asdict(result) for result in self.clients],
             **({"priors": [result.to_json() for result in self.priors]} if self.priors else {}),
             **({} if self.config.attack is None else {"liars": list(self.liars), "halted_at": self.halted_at}),
+            **({} if self.epsilon is None else {"epsilon": _to_finite(self.epsilon)}),
         }
 
 
@@ -245,6 +255,10 @@ def simulate(
     with use_threads(config.threads):
         clients, initial, pretrained = begin_simulation(config)
         spec, batched = clients[0].spec, _is_batched(config, clients)
+        hyper = spec.hyperparameters
+        if hyper.is_private:
+            check_accountant()  # before there is anything to lose
+        told: list[list[Release]] = [[] for _ in clients]
         liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
         run = Rounds(clients, ids, initial, liars, batched=batched)
         rounds: list[RoundResult] = []
@@ -255,6 +269,7 @@ def simulate(
             run.load_tree(tree["run"])
             rounds += [RoundResult(**_freeze(row)) for row in tree["rounds"]]
             digests += tree["digests"]
+            told = [[Release(**row) for row in rows] for rows in tree.get("told", ())] or told
             spent_s = tree["seconds"]
             if on_round is not None:
                 for result in rounds:
@@ -264,15 +279,20 @@ def simulate(
             if played is None:
                 halted_at = height
                 break
+            for client_told, made in zip(told, run.trained, strict=True):
+                client_told += [made.release] if made is not None and made.release is not None else []
             digests.append(ZERO_DIGEST if played.digest is None else played.digest)
             rounds.append(_measure(played, run.honest, attacked=liars is not None))
             if on_round is not None:
                 on_round(rounds[-1])
             if saved is not None and height < config.rounds and saved.is_due():
                 so_far = {"rounds": [asdict(row) for row in rounds], "digests": digests}
+                if hyper.is_private:
+                    so_far |= {"told": [[asdict(release) for release in releases] for releases in told]}
                 saved.save({**so_far, "run": run.to_tree(), "seconds": spent_s + time.perf_counter() - start})
         shown = {k: take_snapshot(clients[run.honest[k]], config.seed) for k in snapshots}
         priors = _measure_priors([clients[i] for i in run.honest])
+        epsilon = compute_worst_epsilon(told, hyper.dp.delta) if hyper.is_private else None
         results = [
             _describe(i, client, made) for i, (client, made) in enumerate(zip(clients, run.trained, strict=True))
         ]
@@ -289,6 +309,7 @@ def simulate(
         () if liars is None else liars.places,
         halted_at,
         priors,
+        epsilon,
     )
 
 

@@ -35,7 +35,7 @@ from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
 from ml.specs.own import is_offered, load_spec
 from ml.specs.peers import PeerHyperparameters, PeerSpec
 from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
-from ml.specs.statistics import StatisticsSpec, agree, count_own_rounds
+from ml.specs.statistics import AGREED, StatisticsSpec, agree, count_own_rounds
 from ml.specs.swim import SwimHyperparameters, SwimSpec
 from ml.specs.task import MAX_ABS, Task
 from ml.specs.task_rules import check_task
@@ -153,6 +153,8 @@ def get_spec(
     task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs, kind, scale)
     own = METHODS[name].from_mapping(method, task) if name in METHODS else load_spec(method, task, plugins)
     check_task(own, METHODS.values())
+    if own.hyperparameters.is_private and (why := _explain_not_private(own, input_ or {})):
+        raise SpecError("method.dp_noise", f"expected none: {why}")
     _check_counts(kind, input_ or {})
     return agree(own, input_ or {})
 
@@ -181,6 +183,12 @@ def get_judge(
     task = Task(model, tuple(input_shape), num_classes, rounds=own_rounds, kind=kind, scale=scale, **limits)
     _check_counts(kind, input_ or {})
     return read_judge(method, schema, task, input_ or {})
+
+
+def _explain_not_private(spec: MethodSpec, input_: Mapping[str, Any]) -> str | None:
+    if input_.get("normalize") == AGREED:
+        return "members tell the sums of their features as they are; expected input.normalize auto or none beside it"
+    return spec.explain_not_private()
 
 
 def _check_counts(kind: str, input_: Mapping[str, Any]) -> None:

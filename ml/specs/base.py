@@ -22,6 +22,7 @@ from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
 from ml.plugins import PluginRecord
 from ml.specs.judging import Judging
+from ml.specs.privacy import DpSettings, check_privacy, get_dp_settings
 from ml.specs.schedule import SCHEDULES, LrSchedule
 from ml.specs.task import Task
 from ml.tasks import CLASSIFICATION
@@ -78,6 +79,10 @@ class Hyperparameters:
     that (`agreed`), `sampling` that draws all its classes alike, and the learning rate's `schedule` over the rounds,
     with `warmup_rounds`, `lr_min`, `step_rounds` and `step_factor` (`ml.specs.schedule`). Which of them a task can have
     is in `ml.specs.task_rules`.
+
+    With `dp_noise` each member hides every one of its samples (`ml.training.private`): the noise in its steps by
+    `dp_clip`, the length that a sample's gradient has at most, and `dp_prototype_noise` in prototypes by
+    `dp_prototype_clip`, that of an embedding. `dp_delta` is the chance that epsilon leaves out (`ml.accountant`).
     """
 
     lr: float = number(0.1, "(0, inf)")
@@ -103,6 +108,11 @@ class Hyperparameters:
     lr_min: float | None = number(None, "(0, inf)")
     step_rounds: int | None = count(None)
     step_factor: float | None = number(None, "(0, 1)")
+    dp_noise: float | None = number(None, "(0, inf)")
+    dp_clip: float | None = number(None, "(0, inf)")
+    dp_prototype_noise: float | None = number(None, "(0, inf)")
+    dp_prototype_clip: float | None = number(None, "(0, inf)")
+    dp_delta: float | None = number(None, "(0, 1)")
 
     def __post_init__(self) -> None:
         if (self.local_iterations is None) == (self.local_epochs is None):
@@ -117,6 +127,23 @@ class Hyperparameters:
         if self.huber_delta is not None and self.loss != "huber":
             raise SpecError("method.huber_delta", "expected none without loss: huber")
         self.lr_schedule.check(self.lr, self.decay)
+        check_privacy(self)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether members hide each of their samples."""
+        return self.dp_noise is not None
+
+    def without_privacy(self) -> Self:
+        """The same, but that nothing hides samples."""
+        return dataclasses.replace(
+            self, dp_noise=None, dp_clip=None, dp_prototype_noise=None, dp_prototype_clip=None, dp_delta=None
+        )
+
+    @property
+    def dp(self) -> DpSettings:
+        """What hides samples, defaults written out. Raises ValueError where nothing does."""
+        return get_dp_settings(self)
 
     @property
     def counts_epochs(self) -> bool:
@@ -238,6 +265,7 @@ class MethodSpec(ABC):
     training: ClassVar[str] = ""  # of a plugin's method: package.module:Class of what trains
     record: ClassVar[PluginRecord | None] = None  # of the plugin that the method is of
     tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # the kinds that its mathematics allows
+    hides_samples: ClassVar[bool] = False  # whether all that it sends comes of steps and prototypes that can have noise
 
     task: Task
     hyperparameters: Hyperparameters
@@ -248,6 +276,14 @@ class MethodSpec(ABC):
         spec = cls(task, cls.settings.from_mapping(method))
         spec.hyperparameters.lr_schedule.check_rounds(max(task.rounds - spec.sharing_heights, 0))
         return spec
+
+    def explain_not_private(self) -> str | None:
+        """Why members cannot hide each of their samples in this run; None where they can."""
+        if not self.hides_samples or self.training:
+            return f"{self.name} sends what has no noise"
+        if self.task.layout.buffers:
+            return f"{self.task.model['name']} keeps statistics of batches, in which samples are not apart"
+        return None
 
     @abstractmethod
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:

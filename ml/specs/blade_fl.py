@@ -26,6 +26,7 @@ class BladeFlSpec(ModelSpec):
     """The model, at weight 1."""
 
     name: ClassVar[str] = "blade_fl"
+    hides_samples: ClassVar[bool] = True
     settings: ClassVar[type[Hyperparameters]] = BladeFlHyperparameters
 
     hyperparameters: BladeFlHyperparameters

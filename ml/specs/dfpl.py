@@ -59,6 +59,12 @@ class DfplSpec(PrototypeSpec):
     """Prototypes go out, prototypes come back; no weight tensor ever travels."""
 
     name: ClassVar[str] = "dfpl"
+    hides_samples: ClassVar[bool] = True
     settings: ClassVar[type[Hyperparameters]] = DfplHyperparameters
 
     hyperparameters: DfplHyperparameters
+
+    def explain_not_private(self) -> str | None:
+        if self.hyperparameters.aux_protos == "full":
+            return "with aux_protos full every sample is in the loss of each"
+        return super().explain_not_private()

@@ -18,3 +18,4 @@ class FedAvgSpec(ModelSpec):
     """The model, and nothing besides."""
 
     name: ClassVar[str] = "fedavg"
+    hides_samples: ClassVar[bool] = True

@@ -19,6 +19,7 @@ class FedPerSpec(PeerSpec):
     """`g` on demand, and nothing besides."""
 
     name: ClassVar[str] = "fedper"
+    hides_samples: ClassVar[bool] = True
     needed_parts: ClassVar[tuple[str, ...]] = ("g",)
 
     @cached_property

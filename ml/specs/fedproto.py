@@ -27,6 +27,7 @@ class FedProtoSpec(PrototypeSpec):
     """Prototypes go out, prototypes come back; no weight tensor ever travels."""
 
     name: ClassVar[str] = "fedproto"
+    hides_samples: ClassVar[bool] = True
     settings: ClassVar[type[Hyperparameters]] = FedProtoHyperparameters
 
     hyperparameters: FedProtoHyperparameters

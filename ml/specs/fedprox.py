@@ -24,6 +24,7 @@ class FedProxSpec(ModelSpec):
     """The model, and nothing besides."""
 
     name: ClassVar[str] = "fedprox"
+    hides_samples: ClassVar[bool] = True
     settings: ClassVar[type[Hyperparameters]] = FedProxHyperparameters
 
     hyperparameters: FedProxHyperparameters

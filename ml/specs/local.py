@@ -20,6 +20,7 @@ class LocalSpec(MethodSpec):
     """No payloads, hence no aggregate."""
 
     name: ClassVar[str] = "local"
+    hides_samples: ClassVar[bool] = True
     tasks: ClassVar[tuple[str, ...]] = TASKS
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:

@@ -95,6 +95,7 @@ class MpFedClSpec(ModelSpec):
     """
 
     name: ClassVar[str] = "mpfedcl"
+    hides_samples: ClassVar[bool] = True
     tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # its prototypes are of classes
     settings: ClassVar[type[Hyperparameters]] = MpFedClHyperparameters
 
@@ -115,6 +116,11 @@ class MpFedClSpec(ModelSpec):
                 "got false",
             )
         return spec
+
+    def explain_not_private(self) -> str | None:
+        if (cluster := self.hyperparameters.cluster) != "mean":
+            return f"with cluster {cluster} a sample may change which clusters there are; mean is one prototype a class"
+        return super().explain_not_private()
 
     @property
     def model_normalizes(self) -> bool:

@@ -37,8 +37,9 @@ from ml.errors import MlError, Stopped
 from ml.models.base import Model
 from ml.payload import Arrays
 from ml.specs.base import Hyperparameters
-from ml.training.graphs import on_device, own_stream
+from ml.training.graphs import Step, on_device, own_stream
 from ml.training.optimizers import OnGradients, Sgd
+from ml.training.private import PrivateStep, StepPrivacy
 
 Tensors = Mapping[str, Tensor]
 Batches = Sequence[Tensor]
@@ -198,22 +199,18 @@ def train(
     *,
     num_steps: int,
     stepping: Stepping | None = None,
+    privacy: StepPrivacy | None = None,
 ) -> Progress:
-    """One step for each of `batches`, of the `num_steps` that a phase has.
+    """One step for each of `batches`, of the `num_steps` that a phase has; with `privacy` each hides every sample.
 
     Raises Stopped between two steps once `should_stop()` is true, and Diverged; the model then is somewhere on its way.
     """
     model.train()
     stepping = stepping or Stepping()
     device = next(model.parameters()).device
-
-    def make_step(batch: Batch) -> Tensor:
-        with stepping.autocast:
-            loss = compute_loss(model, batch, context)
-        sgd.step(loss)
-        return loss.detach()
-
-    step = on_device(make_step, device, num_steps, can_replay=stepping.can_replay and sgd.is_steady)
+    step = make_step(model, compute_loss, context, sgd, stepping.autocast, privacy)
+    can_replay = stepping.can_replay and sgd.is_steady and privacy is None
+    step = on_device(step, device, num_steps, can_replay=can_replay)
     losses: list[Tensor] = []
     start = time.perf_counter()
     with own_stream(device):
@@ -225,6 +222,27 @@ def train(
                 stepping.on_step(len(losses), num_steps)
         summary = summarise_losses(losses, sgd.lr)
     return Progress(summary, len(losses), time.perf_counter() - start)
+
+
+def make_step(
+    model: Model,
+    compute_loss: ComputeLoss,
+    context: Tensors,
+    sgd: Sgd,
+    autocast: Autocast,
+    privacy: StepPrivacy | None = None,
+) -> Step:
+    """The step along the loss of a batch; it gives the loss."""
+    if privacy is not None:
+        return PrivateStep(model, compute_loss, context, sgd, privacy, autocast)
+
+    def step(batch: Batch) -> Tensor:
+        with autocast:
+            loss = compute_loss(model, batch, context)
+        sgd.step(loss)
+        return loss.detach()
+
+    return step
 
 
 def summarise_losses(losses: Sequence[Tensor], lr: float) -> Losses:
@@ -259,8 +277,13 @@ class Schedule:
         num_iterations: int | None = None,
     ) -> Schedule:
         """The batches of a local phase on samples of these classes, as many as the hyper-parameters set, or
-        `num_iterations`."""
+        `num_iterations`. Where samples are hidden, each step has each of them by chance, so that a batch may be of any
+        size."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
+        if hyperparameters.is_private:
+            size = min(hyperparameters.batch_size, len(y_N))
+            num_steps = count * (-(-len(y_N) // size) if hyperparameters.counts_epochs else 1)
+            return cls(draw_by_chance(len(y_N), size, rng, num_steps, y_N.device), count)
         work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
         batches = draw_batches(
             len(y_N),
@@ -310,6 +333,13 @@ def draw_batches(
         drawn = [rng.choice(num_train, sum(sizes), p=chances_N)]
     indices: NDArray[np.int64] = np.concatenate(drawn) if drawn else np.empty(0, np.int64)
     return torch.split(torch.from_numpy(indices).to(device), sizes)
+
+
+def draw_by_chance(num_train: int, size: int, rng: Generator, num_steps: int, device: torch.device) -> Batches:
+    """The indices of each step, `size` on average: every sample with the same chance, whatever becomes of others."""
+    drawn = [np.flatnonzero(rng.random(num_train) < size / num_train) for _ in range(num_steps)]
+    indices: NDArray[np.int64] = np.concatenate(drawn) if drawn else np.empty(0, np.int64)
+    return torch.split(torch.from_numpy(indices).to(device), list(map(len, drawn)))
 
 
 def compute_chances(y_N: Tensor) -> NDArray[np.float64]:

@@ -59,6 +59,7 @@ MODULES = (
     "node.cli.metrics",
     "node.cli.model",
     "node.cli.plan",
+    "node.cli.privacy",
     "node.cli.version",
 )
 

@@ -7,7 +7,6 @@ iterations of a round are taken to have gradients as long as the mean of those m
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,36 +62,18 @@ class Bound:
 
 def measure_bound(config_file: Path) -> Bound:
     """By the client that the node's worker would build. Raises ConfigError or NodeError."""
-    from ml.clients.build import Compute, make_client
-    from ml.clients.build import Federation as Trained
     from ml.clients.loss_constants import measure_constants
     from ml.errors import MlError
-    from ml.payload import decode_arrays
     from ml.specs import DfplHyperparameters
-    from node.config.federation import load_federation
-    from node.config.node_config import load_config
-    from node.training.trainer import RunTask
-    from node.training.worker_config import TERMS, make_worker_config
+    from node.cli.own_client import load_own_run, make_own_client
 
-    config = load_config(config_file, (), os.environ)
-    federation = load_federation(config)
-    genesis, initial_model = federation.genesis, federation.initial_model
-    name, aux = genesis.run.method["name"], genesis.run.method.get("aux", "l2")
+    own = load_own_run(config_file)
+    name, aux = own.run.method["name"], own.run.method.get("aux", "l2")
     if name != "dfpl" or aux != "l2":
         got = f"{name} with aux {aux}" if name == "dfpl" else name
         raise NodeError(f"--bound: expected a chain of dfpl with aux l2 (got {got})")
-    if initial_model is None:
-        raise NodeError(f"--bound: {config.federation_file}: expected the initial model beside it")
-    task = RunTask(genesis.run, genesis.state.rules.limits, genesis.state.n, initial_model)
-    settings, data = make_worker_config(config, task), initial_model.read_bytes()
     try:
-        client = make_client(
-            Trained(**{name: getattr(settings, name) for name in TERMS}),
-            data=settings.data,
-            seed=settings.seed,
-            initial=decode_arrays(data, len(data)),
-            compute=Compute(settings.device, settings.engine),
-        )
+        client = make_own_client(own)
         if not client.has_samples:
             raise NodeError("--bound: expected samples as the model takes them, and members have yet to agree on that")
         hyper, state = client.spec.hyperparameters, client.state
@@ -105,7 +86,7 @@ def measure_bound(config_file: Path) -> Bound:
             state.data.train.y,
             lr=hyper.lr,
             batch_size=hyper.batch_size,
-            seed=settings.seed,
+            seed=client.seed,
         )
     except MlError as error:
         raise NodeError(f"--bound: {error}") from error

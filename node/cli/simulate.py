@@ -164,6 +164,9 @@ def _print_result(result: SimulationResult) -> None:
     if before:
         said = f"before the exchange, on matched test sets: best {max(before):.4f}, final {before[-1]:.4f}"
         console.print(said, highlight=False, soft_wrap=True)
+    if result.epsilon is not None:
+        told = f"of any sample others can tell, with delta {result.delta:g}, no more than epsilon {result.epsilon:.2f}"
+        console.print(told, highlight=False, soft_wrap=True)
     for said in _describe_attack(result):
         console.print(said, highlight=False, soft_wrap=True)
     if not result.rounds:

@@ -155,6 +155,8 @@ class TrainingSection(Section):
     With `compare_local` the worker also trains the same model without the others, for the same work, while it has
     nothing else to do.
 
+    In a run that hides samples, `privacy_budget` is the epsilon up to which this node contributes.
+
     With `publish_metrics` the node signs its measures of each round and sends them to all members and observers, with
     the number of its test samples; never where it has fewer of these than `publish_min_samples`.
     """
@@ -171,6 +173,7 @@ class TrainingSection(Section):
     plugins: tuple[Name, ...] = ()
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
     compare_local: bool = False
+    privacy_budget: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
     publish_metrics: bool = False
     publish_min_samples: Annotated[int, Field(ge=1, le=1_000_000_000)] = 50
 

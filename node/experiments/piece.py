@@ -105,6 +105,7 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
         "clients": [asdict(client) for client in result.clients],
         **({"priors": [row.to_json() for row in result.priors]} if result.priors else {}),
         **({} if config.attack is None else {"liars": result.liars, "halted_at": result.halted_at}),
+        **({} if result.epsilon is None else {"epsilon": result.epsilon}),
         **describe_end(result.seconds, config.device),
     }
     return Outcome(document, kept)

@@ -5,6 +5,7 @@ format, fednode, id, config     which run this is; `config` is what the id is a 
 rounds, clients                 series over the method's rounds (means over clients), and each client after the last
 sharing                         the same of the heights before round 1, where the method has some
 priors                          the answers after the last round over kappa, where they have priors
+epsilon                         of a run that hides samples
 liars, halted_at                of a run under attack: which clients lied, and the height that was never made, if any
 error                           in place of all these, why the run failed
 snapshot                        the names of the classes, and the SHA-256 of the file of arrays, of client 0
@@ -110,6 +111,7 @@ class Result(_Part):
     priors: tuple[PriorRow, ...] = ()
     liars: tuple[int, ...] = ()
     halted_at: Annotated[int, Field(ge=1)] | None = None
+    epsilon: float | None = None
     error: str | None = None
     snapshot: SnapshotRow | None = None
     snapshots: dict[str, SnapshotRow] = Field(default_factory=dict)
@@ -159,7 +161,7 @@ def compute_fingerprint(directory: Path, run_id: str) -> str | None:
 def list_numbers(result: Result) -> tuple[object, ...]:
     """What two runs of one configuration must agree in; neither when nor where they were made, nor how long it took."""
     rows = [row.model_copy(update={"train_s": None, "aggregate_s": None}) for row in (*result.sharing, *result.rounds)]
-    return (rows, result.clients, result.priors, result.liars, result.halted_at)
+    return (rows, result.clients, result.priors, result.liars, result.halted_at, result.epsilon)
 
 
 def write_result(

@@ -322,6 +322,7 @@ VALUES: Mapping[str, Value] = {
     "halted": Value("runs that came to a halt", "share", "lower", _is_halted, "–"),
     "left_out": Value("contributions left out a round", "number", "neither", _mean(SERIES["left_out"].compute), "–"),
     "spoiled": Value("aggregates not taken a round", "number", "lower", _mean(SERIES["spoiled"].compute), "–"),
+    "epsilon": Value("epsilon", "number", "lower", lambda result, limits: result.epsilon, "–"),
     "dropout_share": Value("dropout branch", "share", "neither", _mean(SERIES["dropout"].compute), "–"),
     "seconds": Value("seconds a run", "seconds", "neither", lambda result, limits: result.seconds),
     "train_seconds": Value(

@@ -29,6 +29,7 @@ from chain.store.rows import DATABASE, HEAD, Rows, connect
 from chain.store.sqlite import SqliteStore
 from node.errors import NodeError, VerificationFailed
 from node.training.checkpoint import CHECKPOINTS
+from node.training.privacy_ledger import PRIVACY_FILE
 
 VERSION = 1  # of the format
 MANIFEST = "manifest.json"
@@ -38,7 +39,13 @@ CHUNK_BYTES = 1 << 20
 END = bytes(2 * tarfile.BLOCKSIZE)
 
 SITE_CONFIG, SITE_KEY, SITE_SPARE_KEY = "site/node.yaml", "site/node.key", "site/node.key.next"
-SMALL_FILES = ("addresses.json", "bans.json", "paused.json", "tokens.json")  # of tokens there are digests alone
+SMALL_FILES = (
+    "addresses.json",
+    "bans.json",
+    "paused.json",
+    PRIVACY_FILE,
+    "tokens.json",
+)  # of tokens there are digests alone
 
 _BLOB = re.compile(r"blobs/([0-9a-f]{2})/(\1[0-9a-f]{62})")
 _CHECKPOINT = re.compile(r"checkpoints/run-[0-9]{1,10}/[a-z]{1,32}\.safetensors")

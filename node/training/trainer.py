@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from chain.rules import Limits
 from chain.run import Run
+from ml.accountant import Release
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled
 from ml.guard import OnRefused
@@ -222,6 +223,8 @@ class LocalResult(Protocol):
     def metrics(self) -> Metrics: ...
     @property
     def went_back(self) -> str | None: ...
+    @property
+    def release(self) -> Release | None: ...
 
 
 class Client(Protocol):
@@ -233,6 +236,7 @@ class Client(Protocol):
     def num_train(self) -> int: ...
     @property
     def num_test(self) -> int: ...
+    def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None: ...
     def train(
         self,
         round_number: int,

@@ -40,6 +40,7 @@ from node.training.calls import Calls
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, forget_old_runs, read_checkpoint
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
+from node.training.privacy_ledger import PrivacyLedger
 from node.training.progress import ProgressMeter
 from node.training.trainer import Answer, AnswerAlone, Client, apply_to, get_info, score_with, train_with
 from node.training.worker_config import TERMS
@@ -58,6 +59,7 @@ class Built(NamedTuple):
     precision: str = "fp32"
     alone: TrainingAlone | None = None
     answer_alone: AnswerAlone | None = None
+    ledger: PrivacyLedger | None = None  # where samples are hidden
 
 
 BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
@@ -67,7 +69,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Session:
-    """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing.
+    """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing, but what a
+    `ledger` counts.
 
     Payloads too large to pass are written into `outgoing_dir`.
     """
@@ -82,8 +85,10 @@ class Session:
         before: Checkpoint | None = None,
         run: int = 1,
         beside: Beside | None = None,
+        ledger: PrivacyLedger | None = None,
     ) -> None:
         self.beside = beside
+        self._ledger = ledger
         self._client = client
         self._answer = answer
         self._checkpoints = checkpoints
@@ -141,6 +146,7 @@ class Session:
             self._move(round_number - 1, Phase.APPLIED)
             self.save()
 
+        self._check_budget(round_number, num_iterations)
         trained = train_with(
             self._client,
             round_number,
@@ -151,6 +157,8 @@ class Session:
             on_step=on_step,
             on_back=on_back,
         )
+        if self._ledger is not None and trained.release is not None:
+            self._ledger.add(trained.release)  # before anyone hears of it
         self._move(round_number, Phase.TRAINED)
         if self.beside is not None:
             self.beside.owe(round_number, int(trained.metrics["iterations"]))
@@ -165,6 +173,14 @@ class Session:
         payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items() if kind not in files}
         result = {"weight": trained.weight, "metrics": dict(trained.metrics), "went_back": trained.went_back}
         return {**result, "files": files}, payloads
+
+    def _check_budget(self, round_number: int, num_iterations: int | None) -> None:
+        """Raises MlError where no more may be told."""
+        if (
+            self._ledger is not None
+            and (release := self._client.plan_release(round_number, num_iterations)) is not None
+        ):
+            self._ledger.check(release)
 
     def apply(self, round_number: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
         """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
@@ -313,6 +329,7 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
             before,
             config["run"],
             beside,
+            built.ledger,
         )
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})
@@ -415,6 +432,9 @@ def build_client(config: Config, initial: Arrays) -> Built:
             "schema", f"expected what {client.spec.name} sends as its plugin here describes it, got another"
         )
     alone = Alone(client) if config["compare_local"] else None
+    hyper, ledger = client.spec.hyperparameters, None
+    if hyper.is_private:
+        ledger = PrivacyLedger.open(Path(config["privacy_file"]), hyper.dp.delta, config["privacy_budget"])
     input_format, transform = InputFormat.from_mapping(config["input"]), load_transform(config["data"])
 
     def answer_with(alone: Alone, x: Samples, should_stop: Callable[[], bool]) -> Arrays:
@@ -428,6 +448,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
         client.engine.get_precision(client.device, client.state.model),
         alone,
         None if alone is None else partial(answer_with, alone),
+        ledger,
     )
 
 

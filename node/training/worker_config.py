@@ -15,6 +15,7 @@ from ml.tasks import CLASSIFICATION
 from node.host.child import make_arguments
 from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from node.training.frames import Frame
+from node.training.privacy_ledger import PRIVACY_FILE
 
 if TYPE_CHECKING:
     from node.config.node_config import NodeConfig
@@ -31,9 +32,9 @@ class WorkerConfig:
 
     `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
     the store's filesystem and nobody else's, is for payloads too large to pass. `before_dir` has the checkpoints of the
-    run that this one continues, if its last round was `before_round`. `plugins` are those
-    that may be imported; `schema` is the run's where its method is a plugin's. `python` and `arguments` say which
-    program is the worker.
+    run that this one continues, if its last round was `before_round`. `plugins` are those that may be imported;
+    `schema` is the run's where its method is a plugin's. In a run that hides samples `privacy_file` is the account of
+    what was told, and `privacy_budget` its end. `python` and `arguments` say which program is the worker.
     """
 
     method: Mapping[str, Any]
@@ -62,6 +63,8 @@ class WorkerConfig:
     schema: Mapping[str, Any] | None = None
     max_loss_ratio: float | None = None
     compare_local: bool = False
+    privacy_budget: float | None = None
+    privacy_file: Path | None = None
     niceness: int = 0
     python: str = sys.executable
     arguments: tuple[str, ...] = WORKER_ARGUMENTS
@@ -84,11 +87,13 @@ class WorkerConfig:
             "schema",
             "max_loss_ratio",
             "compare_local",
+            "privacy_budget",
             "niceness",
             "run",
         )
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
+        config |= {"privacy_file": self.privacy_file and str(self.privacy_file)}
         config |= {"before_dir": self.before_dir and str(self.before_dir), "before_round": self.before_round}
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
@@ -133,4 +138,6 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         schema=run.schema if "plugin" in run.method else None,
         max_loss_ratio=training.max_loss_ratio,
         compare_local=training.compare_local,
+        privacy_budget=training.privacy_budget,
+        privacy_file=config.node.data_dir / PRIVACY_FILE,
     )

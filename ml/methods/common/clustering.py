@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ml.methods.common.prototypes import sum_by_class
 from ml.payload import Array
+from ml.training.private import PrototypePrivacy
 
 MAX_ITERATIONS = 100
 TOLERANCE = 1e-4  # a centroid that moves by less has arrived
@@ -146,12 +147,14 @@ def _put(array: Array, device: torch.device) -> Tensor:
 # ---- the rest
 
 
-def cluster_by_mean(z_ND: Tensor, y_N: Tensor, num_classes: int) -> Clusters:
-    """One prototype of each class, the mean: what SP-FedCL sends."""
-    sums_CD, counts_C = sum_by_class(z_ND, y_N, num_classes), torch.bincount(y_N, minlength=num_classes)
+def cluster_by_mean(z_ND: Tensor, y_N: Tensor, num_classes: int, privacy: PrototypePrivacy | None = None) -> Clusters:
+    """One prototype of each class, the mean: what SP-FedCL sends. With `privacy` each hides every sample."""
+    sums_CD = sum_by_class(z_ND if privacy is None else privacy.cut(z_ND), y_N, num_classes)
+    counts_C = torch.bincount(y_N, minlength=num_classes)
     (classes,) = torch.nonzero(counts_C, as_tuple=True)
-    means_nD = (sums_CD[classes] / counts_C[classes, None]).float()
-    return Clusters(classes.cpu().numpy(), means_nD.cpu().numpy())
+    sums_nD, counts_n = sums_CD[classes], counts_C[classes]
+    means_nD = sums_nD / counts_n[:, None] if privacy is None else privacy.average(sums_nD, counts_n)
+    return Clusters(classes.cpu().numpy(), means_nD.float().cpu().numpy())
 
 
 def cluster_by_density(z_ND: Tensor, y_N: Tensor, eps: float, min_samples: int, max_clusters: int) -> Clusters:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ml.models.base import Model
 from ml.payload import Array
+from ml.training.private import PrototypePrivacy
 
 CHUNK = 2048  # samples in one forward pass
 
@@ -37,23 +38,32 @@ class PrototypeRows:
 
 @torch.no_grad()
 def compute_prototypes(
-    model: Model, x: Tensor, y_N: Tensor, num_classes: int, min_class_samples: int = 1
+    model: Model,
+    x: Tensor,
+    y_N: Tensor,
+    num_classes: int,
+    min_class_samples: int = 1,
+    privacy: PrototypePrivacy | None = None,
 ) -> LocalPrototypes:
-    """Eq. (1) over all samples, the model in eval mode, for the classes with at least `min_class_samples` of them.
+    """Eq. (1) over all samples, the model in eval mode, for the classes with at least `min_class_samples` of them; with
+    `privacy` each hides every sample.
 
     Summed in float64, so that the result hardly depends on the order of the samples. Leaves the model in eval mode.
     """
     model.eval()
     sums_CD: Tensor | None = None
     for x_chunk, y_chunk in zip(torch.split(x, CHUNK), torch.split(y_N, CHUNK), strict=True):
-        part_CD = sum_by_class(model.embed(x_chunk), y_chunk, num_classes)
+        z_ND = model.embed(x_chunk)
+        part_CD = sum_by_class(z_ND if privacy is None else privacy.cut(z_ND), y_chunk, num_classes)
         sums_CD = part_CD if sums_CD is None else sums_CD + part_CD
     if sums_CD is None:
         raise ValueError("prototypes: expected at least one sample, got none")
     counts_C = torch.bincount(y_N, minlength=num_classes)
     (classes,) = torch.nonzero(find_sent_classes(counts_C, min_class_samples), as_tuple=True)
     counts_n = counts_C[classes]
-    prototypes_nD = (sums_CD[classes] / counts_n[:, None]).float()
+    sums_nD = sums_CD[classes]
+    means_nD = sums_nD / counts_n[:, None] if privacy is None else privacy.average(sums_nD, counts_n)
+    prototypes_nD = means_nD.float()
     return LocalPrototypes(classes.cpu().numpy(), prototypes_nD.cpu().numpy(), counts_n.cpu().numpy())
 
 

@@ -22,10 +22,12 @@ from ml.methods.common.prototypes import PrototypeRows, compute_prototypes
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.specs import MethodSpec, add_kind, get_kind
+from ml.specs.base import Hyperparameters
 from ml.specs.sharing import ModelSpec, PrototypeSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction, answer
 from ml.training.prior import ClassScores
+from ml.training.private import PrototypePrivacy
 
 AnySpec = TypeVar("AnySpec", bound=MethodSpec)
 AnyModelSpec = TypeVar("AnyModelSpec", bound=ModelSpec)
@@ -58,6 +60,14 @@ class Classifies(Generic[AnySpec]):
 
     def list_prototypes(self, state: State) -> PrototypeRows | None:
         return None
+
+
+def make_prototype_privacy(hyper: Hyperparameters, round_: Round, device: torch.device) -> PrototypePrivacy | None:
+    """What hides samples in the prototypes of a round; None where nothing does."""
+    if not hyper.is_private:
+        return None
+    generator = round_.secret_generator("noise in prototypes", device)
+    return PrototypePrivacy(hyper.dp.prototype_noise, hyper.dp.prototype_clip, generator)
 
 
 class SharesModel(Classifies[AnyModelSpec]):
@@ -100,7 +110,12 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         hyper, samples = self.spec.hyperparameters, state.data.train
         local = compute_prototypes(
-            state.model, samples.x, samples.y, state.data.num_classes, hyper.min_class_samples
+            state.model,
+            samples.x,
+            samples.y,
+            state.data.num_classes,
+            hyper.min_class_samples,
+            make_prototype_privacy(hyper, round_, state.data.device),
         )  # DFPL's Eq. (1)
         payload = {"classes": local.classes, "prototypes": local.prototypes}
         if hyper.proto_agg == "samples":  # class sizes leave the client only where the average needs them

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from chain.store.interface import Faults
+from ml.accountant import Release
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled, Stopped
 from ml.guard import OnRefused
@@ -89,6 +90,10 @@ class FakeClient:
         self.num_train, self.num_test = 2, 1
         self._number = float(initial["model/w"][0])
         self._before: float | None = None
+
+    def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None:
+        """Nothing is hidden."""
+        return None
 
     def train(
         self,

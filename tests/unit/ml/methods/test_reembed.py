@@ -15,10 +15,10 @@ from ml.clients.priors import choose_own_kappa, compute_own_log_prior, make_pred
 from ml.errors import MlError, PayloadError, SpecError
 from ml.methods.common.clustering import cluster_by_kmeans
 from ml.methods.common.codebooks import OWN
-from ml.payload import Array, encode_arrays
+from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, simulate
-from ml.specs import get_kind, get_spec
+from ml.specs import MpFedClSpec, get_kind, get_spec
 from ml.specs.run_schema import describe_payloads
 from ml.training.prior import KAPPAS
 from support.federation.simulated import MLP, make_digit_clients, run_round
@@ -105,6 +105,7 @@ def test_nobody_trains_in_the_closing_round_however_many_steps_would_fit() -> No
 
 def test_validators_take_prototypes_alone_in_the_closing_round_and_never_else() -> None:
     spec = make_clients()[0].spec
+    assert isinstance(spec, MpFedClSpec)
     assert spec.closing_height == ROUNDS
     assert spec.rules(ROUNDS) == {"prototypes": "pool"}
     assert tuple(spec.get_kept(ROUNDS)) == ("model",)
@@ -133,7 +134,7 @@ def test_prototypes_in_the_first_round_are_refused() -> None:
     clients = make_clients()
     (made, *_), spec = run_round(clients, 1), clients[0].spec
     spec.validate_payload("prototypes", made.payloads["prototypes"], 1)
-    lie = {"classes": np.arange(10), "prototypes": np.eye(10, 32, dtype=np.float32)}
+    lie: Arrays = {"classes": np.arange(10), "prototypes": np.eye(10, 32, dtype=np.float32)}
     with pytest.raises(PayloadError, match="'prototypes': expected none in the first round, got 10"):
         spec.validate_payload("prototypes", lie, 1)
     spec.validate_payload("prototypes", lie, 2)
@@ -144,6 +145,7 @@ def test_prototypes_in_the_first_round_are_refused() -> None:
 @pytest.mark.parametrize("rounds", [0, 1])
 def test_a_run_without_end_or_of_one_round_has_no_closing_round(rounds: int) -> None:
     spec = get_spec(METHOD, MLP, 10, (1, 8, 8), rounds=rounds)
+    assert isinstance(spec, MpFedClSpec)
     assert spec.closing_height is None
     assert spec.schemas(max(rounds, 1)).keys() == {"model", "prototypes"}
 

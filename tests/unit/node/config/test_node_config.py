@@ -166,8 +166,8 @@ genesis_file: g
         "bad.yaml:4:3: network.listen: expected host:port (got '7053')",
         "bad.yaml:6:3: training.seed: must be at least 0 (got -1)",
         "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, precision, deterministic, "
-        "channels_last, compile, cuda_graphs, checkpoint_every, plugins, max_loss_ratio, compare_local, publish_metrics, "
-        "publish_min_samples",
+        "channels_last, compile, cuda_graphs, checkpoint_every, plugins, max_loss_ratio, compare_local, "
+        "privacy_budget, publish_metrics, publish_min_samples",
     ]
 
 

@@ -1,0 +1,140 @@
+"""The accountant of differential privacy: what a client's local phases have told of any one of its samples.
+
+A phase with `dp_noise` is DP-SGD (Abadi et al., *Deep Learning with Differential Privacy*, 2016): each step has each
+sample with the same chance, a sample's gradient has a length of 1 at most in units of the noise, and Gaussian noise is
+added to their sum. Prototypes are sums of embeddings with noise of their own. What all phases together let anyone find
+out, whoever reads the chain, is bounded by (epsilon, delta): the chance of any outcome with a sample differs from that
+without it by a factor of at most e^epsilon, but for a chance of delta. *Without* means that the sample's gradient and
+its embedding are zero; how many samples there are, and of which classes, is not hidden.
+
+Composition is that of privacy loss distributions (Koskela et al., *Computing Tight Differential Privacy Guarantees
+Using FFT*, 2020), by Google's dp-accounting, which the extra `privacy` has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Self
+
+from ml.errors import MlError
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A local phase: `steps` with noise of standard deviation `noise`, each of which had a sample with chance `rate`;
+    and the noise of the prototypes that were made of it, None where there were none."""
+
+    steps: int
+    rate: float
+    noise: float
+    prototype_noise: float | None = None
+
+
+@dataclass(slots=True)
+class Told:
+    """What was told in all: how many phases, steps by their (rate, noise), and times that prototypes were sent by their
+    noise."""
+
+    phases: int = 0
+    steps: Counter[tuple[float, float]] = field(default_factory=Counter)
+    prototypes: Counter[float] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, releases: Iterable[Release]) -> Self:
+        told = cls()
+        for release in releases:
+            told.add(release)
+        return told
+
+    def add(self, release: Release, times: int = 1) -> None:
+        self.phases += times
+        self.steps[release.rate, release.noise] += times * release.steps
+        if release.prototype_noise is not None:
+            self.prototypes[release.prototype_noise] += times
+
+    def plus(self, release: Release, times: int = 1) -> Told:
+        """With so many phases more."""
+        more = Told(self.phases, self.steps.copy(), self.prototypes.copy())
+        more.add(release, times)
+        return more
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "phases": self.phases,
+            "steps": [[*how, count] for how, count in sorted(self.steps.items())],
+            "prototypes": [[noise, count] for noise, count in sorted(self.prototypes.items())],
+        }
+
+    @classmethod
+    def from_json(cls, values: Any) -> Self:
+        """Raises ValueError for what `to_json` cannot have given."""
+        try:
+            steps = Counter({(float(rate), float(noise)): int(count) for rate, noise, count in values["steps"]})
+            prototypes = Counter({float(noise): int(count) for noise, count in values["prototypes"]})
+            told = cls(int(values["phases"]), steps, prototypes)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"expected phases, steps and prototypes, got {str(values)[:100]}") from error
+        counts = (told.phases, *steps.values(), *prototypes.values())
+        noises = (*(noise for _, noise in steps), *prototypes)
+        if (
+            min(counts) < 0
+            or not all(0 < noise < math.inf for noise in noises)
+            or not all(0 <= q <= 1 for q, _ in steps)
+        ):
+            raise ValueError(f"expected counts, rates up to 1 and noise above 0, got {str(values)[:100]}")
+        return told
+
+
+def check_accountant() -> None:
+    """Raises MlError without dp-accounting."""
+    if find_spec("dp_accounting") is None:
+        raise MlError("epsilon: expected dp-accounting, which pip install 'fednode[privacy]' brings")
+
+
+def compute_epsilon(told: Told, delta: float) -> float:
+    """Epsilon of all that was told, 0 of nothing. Takes a second. Raises MlError without dp-accounting."""
+    check_accountant()
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(NeighboringRelation.REPLACE_SPECIAL)
+    for (rate, noise), count in sorted(told.steps.items()):
+        if count and rate:
+            accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), count)
+    for noise, count in sorted(told.prototypes.items()):
+        accountant.compose(GaussianDpEvent(noise), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def count_phases_within(budget: float, delta: float, told: Told, release: Release, most: int = 1 << 20) -> int:
+    """How many more phases like this one leave epsilon within the budget, `most` at the most. Takes some seconds.
+    Raises as `compute_epsilon`."""
+    low, high = 0, 1  # low fit
+    while high <= most and compute_epsilon(told.plus(release, high), delta) <= budget:
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = compute_epsilon(told.plus(release, middle), delta) <= budget
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def compute_worst_epsilon(clients: Sequence[Sequence[Release]], delta: float) -> float:
+    """The largest epsilon of any client. Where one has the largest chances of a sample in every phase, and as many
+    steps as any, it is its."""
+    different = set(map(tuple, clients))
+    worst = [one for one in different if all(_tells_more(one, other) for other in different)]
+    return max((compute_epsilon(Told.of(one), delta) for one in worst[:1] or different), default=0.0)
+
+
+def _tells_more(one: Sequence[Release], other: Sequence[Release]) -> bool:
+    """Whether no phase of `other` can have told more than the same one of `one`."""
+    return len(one) == len(other) and all(
+        (a.noise, a.prototype_noise) == (b.noise, b.prototype_noise) and a.rate >= b.rate and a.steps >= b.steps
+        for a, b in zip(one, other, strict=True)
+    )

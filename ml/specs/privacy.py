@@ -1,0 +1,50 @@
+"""The settings that hide samples, and which others go with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ml.errors import SpecError
+
+if TYPE_CHECKING:
+    from ml.specs.base import Hyperparameters
+
+CLIP, PROTOTYPE_NOISE, DELTA = 1.0, 5.0, 1e-5  # where dp_noise is set and they are not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DpSettings:
+    """Noise in steps and in prototypes, by the length that a sample's gradient or embedding has at most; `delta` is the
+    chance that epsilon leaves out."""
+
+    noise: float
+    clip: float
+    prototype_noise: float
+    prototype_clip: float
+    delta: float
+
+
+def get_dp_settings(hyper: Hyperparameters) -> DpSettings:
+    """Defaults written out. Raises ValueError where nothing hides samples."""
+    if hyper.dp_noise is None:
+        raise ValueError("dp_noise: expected a number, got none")
+    return DpSettings(
+        noise=hyper.dp_noise,
+        clip=hyper.dp_clip or CLIP,
+        prototype_noise=hyper.dp_prototype_noise or PROTOTYPE_NOISE,
+        prototype_clip=hyper.dp_prototype_clip or CLIP,
+        delta=hyper.dp_delta or DELTA,
+    )
+
+
+def check_privacy(hyper: Hyperparameters) -> None:
+    """Raises SpecError for a setting that needs `dp_noise`, or does not go with it."""
+    if hyper.dp_noise is None:
+        for key in ("dp_clip", "dp_prototype_noise", "dp_prototype_clip", "dp_delta"):
+            if getattr(hyper, key) is not None:
+                raise SpecError(f"method.{key}", "expected none without dp_noise")
+        return
+    for key, plain in (("clip_norm", None), ("class_weights", "none"), ("sampling", "uniform")):
+        if (value := getattr(hyper, key)) not in (None, plain):
+            raise SpecError(f"method.{key}", f"expected {plain or 'none'} with dp_noise, got {value}")

@@ -1,0 +1,132 @@
+"""Training that hides each sample: DP-SGD, and prototypes with noise.
+
+Abadi et al., *Deep Learning with Differential Privacy*, 2016, algorithm 1. A step has each sample with the same chance
+q = B / N, on its own; of each the gradient g_i is cut to a length of C, and w moves along
+
+    ( sum over i of g_i * min(1, C / |g_i|)  +  N(0, (sigma C)^2) ) / B
+
+A method's loss is taken of each sample as a batch of one, so that a sample is in no other's gradient. Prototypes are
+
+    ( sum over the class of z_i * min(1, C_p / |z_i|)  +  N(0, (sigma_p C_p)^2) ) / n_c
+
+with n_c, how many samples of a class there are, as it is. One sample is in one class, so that all of a client's
+prototypes together change by no more than one of them does. `ml.accountant` says what that comes to.
+
+Noise is torch's, in floating point: its last bits are not those of a real normal distribution, which an attack on them
+could use (Mironov, 2012).
+
+Legend: B samples of a step, D length of an embedding, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ml.models.base import Model
+from ml.training.functional import PREFIX, make_loss_of_weights
+from ml.training.optimizers import Sgd
+
+if TYPE_CHECKING:
+    from ml.training.loop import Batch, ComputeLoss, Tensors
+
+CHUNK = 64  # samples whose gradients are held at once
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPrivacy:
+    """Of a phase's steps: noise by the `clip` of a sample's gradient, whose sum is divided by `batch_size`, how many
+    samples a step has on average. `generator` draws the noise, on the model's device."""
+
+    noise: float
+    clip: float
+    batch_size: float
+    generator: torch.Generator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrototypePrivacy:
+    """Of prototypes: noise by the `clip` of an embedding."""
+
+    noise: float
+    clip: float
+    generator: torch.Generator
+
+    def cut(self, z_ND: Tensor) -> Tensor:
+        """Embeddings no longer than `clip`; what is no number is zero."""
+        return _cut(z_ND.double(), self.clip)
+
+    def average(self, sums_CD: Tensor, counts_C: Tensor) -> Tensor:
+        """Means of such embeddings, of their sums with noise: no longer than `clip`, as the means without it are."""
+        noise = torch.randn(sums_CD.shape, dtype=sums_CD.dtype, device=sums_CD.device, generator=self.generator)
+        return _cut((sums_CD + self.noise * self.clip * noise) / counts_C[:, None], self.clip)
+
+
+class PrivateStep:
+    """Makes a step of a batch, which may be empty, and gives the mean of its samples' losses, 0 of none.
+
+    Raises ValueError for an optimiser whose gradients a method wants to see.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        compute_loss: ComputeLoss,
+        context: Tensors,
+        sgd: Sgd,
+        privacy: StepPrivacy,
+        autocast: AbstractContextManager[Any],
+    ) -> None:
+        if sgd.on_gradients is not None:
+            raise ValueError("a private step: expected gradients that nobody looks at before there is noise")
+        self._context = context
+        self._sgd = sgd
+        self._privacy = privacy
+        trained = ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+        self._weights = {PREFIX + name: weight.detach() for name, weight in trained}
+        one = torch.func.grad_and_value(make_loss_of_weights(model, compute_loss, autocast))
+        self._differentiate = torch.func.vmap(one, in_dims=(None, 0, None), randomness="different")
+
+    def __call__(self, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            sums = [torch.zeros_like(weight) for weight in self._weights.values()]
+            losses = []
+            for part in _split(batch):
+                gradients, losses_B = self._differentiate(self._weights, part, self._context)
+                torch._foreach_add_(sums, self._sum(gradients))
+                losses.append(losses_B)
+            self._sgd.update([self._blur(total) for total in sums])
+            return torch.cat(losses).mean() if losses else sums[0].new_zeros(())
+
+    def _sum(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+        """Of the samples' gradients, each cut to the clip."""
+        rows = torch.cat([gradients[name].flatten(1) for name in self._weights], 1)
+        total = _cut(rows, self._privacy.clip).sum(0)
+        sizes = [weight.numel() for weight in self._weights.values()]
+        parts = zip(torch.split(total, sizes), self._weights.values(), strict=True)
+        return [part.view_as(weight) for part, weight in parts]
+
+    def _blur(self, total: Tensor) -> Tensor:
+        how = self._privacy
+        noise = torch.randn(total.shape, dtype=total.dtype, device=total.device, generator=how.generator)
+        return (total + how.noise * how.clip * noise) / how.batch_size
+
+
+def _cut(rows_ND: Tensor, clip: float) -> Tensor:
+    """Rows no longer than `clip`; one that has no finite length is zero."""
+    lengths_N1 = rows_ND.norm(dim=1, keepdim=True)
+    cut_ND = rows_ND * (clip / lengths_N1.clamp(min=clip))
+    return torch.where(lengths_N1.isfinite(), cut_ND, torch.zeros_like(cut_ND))
+
+
+def _split(batch: Batch) -> Iterator[Batch]:
+    """Parts of a batch, its samples as batches of one."""
+    for start in range(0, len(batch.x), CHUNK):
+        rows = slice(start, start + CHUNK)
+        extra = {name: tensor[rows].unsqueeze(1) for name, tensor in batch.extra.items()}
+        yield batch._replace(x=batch.x[rows].unsqueeze(1), y=batch.y[rows].unsqueeze(1), extra=extra)

@@ -1,0 +1,110 @@
+"""`fednode privacy`: what a site has told of any of its samples, and will have told after more rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.cli.options import AsJson
+from node.errors import NodeError
+
+if TYPE_CHECKING:
+    from ml.accountant import Release, Told
+    from ml.specs.privacy import DpSettings
+
+ROUNDS = (1, 10, 100, 1000)  # that are looked ahead to
+
+
+def register(app: typer.Typer) -> None:
+    app.command("privacy")(show)
+
+
+def show(
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration.")],
+    rounds: Annotated[
+        list[int] | None,
+        typer.Option("--rounds", metavar="R", min=1, max=1_000_000, help="Look so many rounds ahead; again for more."),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget",
+            metavar="EPSILON",
+            min=0.0,
+            help="How many rounds epsilon stays within it. By default training.privacy_budget.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Epsilon: what this site has told of any sample. Of a run that hides samples (dp_noise): an upper bound of what
+    anyone can find out about one of them, from all that the site has sent, and after more rounds. Works beside a
+    running node and for a stopped one.
+
+    Example: fednode privacy --config node.yaml --budget 8
+    """
+    from ml.accountant import compute_epsilon, count_phases_within
+    from ml.errors import MlError
+    from node.cli.output import print_json
+    from node.cli.own_client import load_own_run, make_own_client
+    from node.training.privacy_ledger import PRIVACY_FILE, read_told
+
+    own = load_own_run(config)
+    try:
+        client = make_own_client(own)
+        release = client.plan_release(
+            1 if own.run.rounds in (1, 2) else 2
+        )  # neither of which may be a round of its own
+        if release is None:
+            raise NodeError(
+                f"privacy: expected a run that hides samples, by dp_noise (got {own.run.method['name']} without)"
+            )
+        dp, told = client.spec.hyperparameters.dp, read_told(own.config.node.data_dir / PRIVACY_FILE)
+        spent = compute_epsilon(told, dp.delta)
+        ahead = {num: compute_epsilon(told.plus(release, num), dp.delta) for num in sorted(rounds or ROUNDS)}
+        within = own.config.training.privacy_budget if budget is None else budget
+        left = None if within is None else count_phases_within(within, dp.delta, told, release)
+    except MlError as error:
+        raise NodeError(f"privacy: {error}") from error
+    if as_json:
+        print_json(_to_json(dp, release, told, spent, ahead, within, left))
+        return
+    _print(dp, release, client.num_train, told, spent, ahead)
+    if within is not None and left is not None:
+        print(f"epsilon stays within {within:g} for {left} rounds more")
+
+
+def _to_json(
+    dp: DpSettings,
+    release: Release,
+    told: Told,
+    spent: float,
+    ahead: dict[int, float],
+    budget: float | None,
+    left: int | None,
+) -> dict[str, Any]:
+    return {
+        "delta": dp.delta,
+        "steps": release.steps,
+        "rate": release.rate,
+        "noise": release.noise,
+        "prototype_noise": release.prototype_noise,
+        "told": {"phases": told.phases, "epsilon": spent},
+        "ahead": [{"rounds": num, "epsilon": epsilon} for num, epsilon in ahead.items()],
+        "budget": budget,
+        "rounds_left": left,
+    }
+
+
+def _print(
+    dp: DpSettings, release: Release, num_samples: int, told: Told, spent: float, ahead: dict[int, float]
+) -> None:
+    from node.cli.output import print_table
+
+    print(f"a round: {release.steps} steps, each with any of {num_samples} samples by chance {release.rate:.3g}")
+    print(f"noise {dp.noise:g} by a gradient of {dp.clip:g} at most", end="")
+    if release.prototype_noise is not None:
+        print(f"; in prototypes {dp.prototype_noise:g} by an embedding of {dp.prototype_clip:g} at most", end="")
+    print(f"\ntold so far, in {told.phases} local phases: epsilon {spent:.2f}, delta {dp.delta:g}\n")
+    print_table((">rounds more", ">epsilon"), [(str(num), f"{epsilon:.2f}") for num, epsilon in ahead.items()])

@@ -1,0 +1,86 @@
+"""The account that a worker keeps of what its local phases may have told of any sample of the site, over all runs.
+
+It is a file in the data directory, on the disk before what it counts leaves the worker. So a phase is counted that was
+trained and never sent, and none is sent that was not counted. With a budget the worker trains no phase that would take
+epsilon above it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from ml.accountant import Release, Told, check_accountant, compute_epsilon, count_phases_within
+from ml.errors import MlError
+from node.errors import NodeError
+from node.host.whole_file import writing_whole
+
+PRIVACY_FILE = "privacy.json"
+FORMAT = 1
+
+
+def read_told(path: Path) -> Told:
+    """What a data directory's account says; nothing where there is none. Raises MlError where it cannot be read."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return Told()
+    except OSError as error:
+        raise MlError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        values = json.loads(data)
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise ValueError(f"expected format {FORMAT}")
+        return Told.from_json(values)
+    except ValueError as error:
+        raise MlError(f"{path}: the account of what was told is damaged: {error}") from error
+
+
+@dataclass(slots=True)
+class PrivacyLedger:
+    """The account at `path`; `budget` is of epsilon at `delta`, None without end."""
+
+    path: Path
+    delta: float
+    budget: float | None = None
+    told: Told = field(default_factory=Told)
+    _num_fitting: tuple[Release, int] | None = None  # how many more phases like this one fit
+    _spent: float | None = None  # epsilon of what was told
+
+    @classmethod
+    def open(cls, path: Path, delta: float, budget: float | None) -> Self:
+        """Raises MlError for a file that is damaged, or where epsilon cannot be computed and has to be."""
+        if budget is not None:
+            check_accountant()
+        return cls(path, delta, budget, read_told(path))
+
+    def check(self, release: Release) -> None:
+        """Raises MlError where a phase that tells as much would take epsilon above the budget. Takes some seconds the
+        first time, and when phases become others."""
+        if self.budget is None:
+            return
+        if self._num_fitting is None or self._num_fitting[0] != release:
+            self._num_fitting = release, count_phases_within(self.budget, self.delta, self.told, release)
+        if self._num_fitting[1] > 0:
+            return
+        if self._spent is None:
+            self._spent = compute_epsilon(self.told, self.delta)
+        raise MlError(
+            f"the privacy budget is spent: epsilon is {self._spent:.3g} at delta {self.delta:g}, and one round more "
+            f"would take it above training.privacy_budget, {self.budget:g}"
+        )
+
+    def add(self, release: Release) -> None:
+        """Count a phase, durably. Raises MlError where the file cannot be written."""
+        told = self.told.plus(release)
+        try:
+            with writing_whole(self.path, over=True, mode=0o600) as file:
+                file.write(json.dumps({"format": FORMAT, **told.to_json()}).encode("ascii"))
+        except NodeError as error:
+            raise MlError(f"nothing is sent that cannot be counted: {error}") from error
+        self.told, self._spent = told, None
+        if self._num_fitting is not None:
+            like, num = self._num_fitting
+            self._num_fitting = (like, num - 1) if like == release else None

@@ -1,0 +1,58 @@
+"""`fednode privacy`: what a site has told so far, and what more rounds would tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml.accountant import Release, Told, compute_epsilon
+from node.cli.app import run as main
+from node.config.node_config import load_config
+from node.training.privacy_ledger import PrivacyLedger
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("net") / "cluster"
+    asked = ("--method", "dfpl", "--set", "dp_noise=2", "--set", "dp_delta=1e-6", "--rounds", "10")
+    assert main(["testnet", "-n", "2", "-o", str(directory), *asked]) == 0
+    return directory
+
+
+def test_a_site_sees_what_it_has_told_and_how_far_a_budget_goes(network: Path, capsys: Captured) -> None:
+    config_file = network / "node0.yaml"
+    capsys.readouterr()
+    assert main(["privacy", "--config", str(config_file), "--rounds", "5", "--json", "--budget", "6"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    release = Release(shown["steps"], shown["rate"], 2.0, 5.0)
+    assert (shown["steps"], shown["noise"], shown["prototype_noise"], shown["delta"]) == (20, 2.0, 5.0, 1e-6)
+    assert shown["told"] == {"phases": 0, "epsilon": 0.0}
+    assert shown["ahead"] == [{"rounds": 5, "epsilon": compute_epsilon(Told.of([release] * 5), 1e-6)}]
+    left = shown["rounds_left"]
+    assert (
+        compute_epsilon(Told.of([release] * left), 1e-6) <= 6 < compute_epsilon(Told.of([release] * (left + 1)), 1e-6)
+    )
+
+    data_dir = load_config(config_file).node.data_dir
+    data_dir.mkdir(parents=True, exist_ok=True)
+    PrivacyLedger.open(data_dir / "privacy.json", 1e-6, None).add(release)
+    assert main(["privacy", "--config", str(config_file), "--budget", "6"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("a round: 20 steps, each with any of ")
+    assert lines[1] == "noise 2 by a gradient of 1 at most; in prototypes 5 by an embedding of 1 at most"
+    assert (
+        lines[2]
+        == f"told so far, in 1 local phases: epsilon {compute_epsilon(Told.of([release]), 1e-6):.2f}, delta 1e-06"
+    )
+    assert lines[-1] == f"epsilon stays within 6 for {left - 1} rounds more"
+
+
+def test_a_run_that_hides_nothing_has_no_epsilon(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net")]) == 0
+    capsys.readouterr()
+    assert main(["privacy", "--config", str(tmp_path / "net" / "node0.yaml")]) == 1
+    assert "expected a run that hides samples, by dp_noise (got dfpl without)" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""The account of what a site has told: it outlives its worker, ends where the budget does, and is never begun anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ml.accountant import Release, Told, compute_epsilon, count_phases_within
+from ml.errors import MlError
+from node.training.privacy_ledger import PrivacyLedger, read_told
+
+DELTA = 1e-5
+RELEASE = Release(20, 0.15, 2.0, 5.0)
+
+
+def open_ledger(path: Path, budget: float | None = None) -> PrivacyLedger:
+    return PrivacyLedger.open(path, DELTA, budget)
+
+
+def test_what_was_counted_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.json"
+    assert read_told(path) == Told()
+    open_ledger(path).add(RELEASE)
+    again = open_ledger(path)
+    again.add(Release(7, 0.3, 1.0))
+    assert read_told(path) == again.told == Told.of([RELEASE, Release(7, 0.3, 1.0)])
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_no_phase_takes_epsilon_above_the_budget(tmp_path: Path) -> None:
+    path, budget = tmp_path / "privacy.json", 3.0
+    fitting = count_phases_within(budget, DELTA, Told(), RELEASE)
+    assert fitting > 1
+    for _ in range(fitting):
+        ledger = open_ledger(path, budget)  # as after each restart
+        ledger.check(RELEASE)
+        ledger.add(RELEASE)
+    assert compute_epsilon(read_told(path), DELTA) <= budget
+    with pytest.raises(
+        MlError, match=r"the privacy budget is spent: epsilon is 2\.\d\d at delta 1e-05, .*privacy_budget, 3$"
+    ):
+        open_ledger(path, budget).check(RELEASE)
+    ledger.check(Release(1, 0.01, 8.0))  # a smaller phase may fit still
+    open_ledger(path).check(RELEASE)  # without a budget there is no end
+
+
+def test_a_budget_is_watched_while_the_worker_lives(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path / "privacy.json", budget=compute_epsilon(Told.of([RELEASE] * 2), DELTA))
+    for _ in range(2):
+        ledger.check(RELEASE)
+        ledger.add(RELEASE)
+    with pytest.raises(MlError, match="the privacy budget is spent"):
+        ledger.check(RELEASE)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "phases": 1}'])
+def test_a_damaged_account_is_not_taken_for_an_empty_one(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "privacy.json"
+    path.write_text(content)
+    with pytest.raises(MlError, match="the account of what was told is damaged"):
+        open_ledger(path)
+    assert path.read_text() == content
+
+
+def test_what_cannot_be_written_down_is_not_sent(tmp_path: Path) -> None:
+    ledger = open_ledger(tmp_path / "gone" / "privacy.json")
+    with pytest.raises(MlError, match="nothing is sent that cannot be counted"):
+        ledger.add(RELEASE)
+    assert ledger.told == Told()
+
+
+def test_the_file_says_what_it_counts(tmp_path: Path) -> None:
+    open_ledger(tmp_path / "privacy.json").add(RELEASE)
+    written = json.loads((tmp_path / "privacy.json").read_text())
+    assert written == {"format": 1, "phases": 1, "steps": [[0.15, 2.0, 20]], "prototypes": [[5.0, 1]]}
