@@ -8,6 +8,7 @@ data here, for a moment. What a method does beside plain steps is not in the lat
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -245,18 +246,20 @@ def _measure(run: Run, data_root: Path, device: str) -> Speed:
             initial=initial,
             compute=Compute(device),
         )
-        few = _time_steps(client, 1, 2)
-        num = max(1, min(MAX_STEPS, round(ENOUGH_S / few)))
-        step_s = min(few, _time_steps(client, 3, num))
-        return Speed(step_s, _time_answers(client))
+        return Speed(_time_step(client), _time_answers(client))
 
 
-def _time_steps(client: Client, height: int, num: int) -> float:
-    """The seconds of one of `num`, after one that does not count."""
-    client.run(client.begin(height, _BEACON, 1))
-    start_s = read_clock(client.device)
-    client.run(client.begin(height + 1, _BEACON, num))
-    return (read_clock(client.device) - start_s) / num
+def _time_step(client: Client) -> float:
+    """The seconds of one. More and more are timed until that takes long enough, as a GPU's first ones take longest."""
+    num, height, step_s = 2, 1, math.inf
+    while True:
+        start_s = read_clock(client.device)
+        client.run(client.begin(height, _BEACON, num))
+        seconds = read_clock(client.device) - start_s
+        step_s = min(step_s, seconds / num)
+        if seconds >= ENOUGH_S or num >= MAX_STEPS:
+            return step_s
+        num, height = min(4 * num, MAX_STEPS), height + 1
 
 
 def _time_answers(client: Client) -> float:

@@ -114,6 +114,14 @@ def test_k_means_finds_the_same_centres(device: str) -> None:
     np.testing.assert_allclose(here.prototypes, there.prototypes, rtol=0, atol=0 if device == "cpu" else 1e-4)
 
 
+def test_steps_that_hide_samples_are_the_same_but_for_the_noise(device: str) -> None:
+    method = {"name": "dfpl", "dp_noise": 1e-9, "dp_prototype_noise": 1e-9, "local_iterations": 12}
+    made = [make(place, method=method, shots=20)[0].train(1, BEACON) for place in ("cpu", device)]
+    here, there = (trained.payloads["prototypes"] for trained in made)
+    assert made[0].release == made[1].release is not None
+    assert_close("cuda", here, there, 1e-4)
+
+
 def test_cached_features_are_the_same_and_what_is_learned_of_them(device: str) -> None:
     clients = [make(place, {"name": "head_256"})[0] for place in ("cpu", device)]
     here, there = (client.state.data.train.x.cpu().numpy() for client in clients)
