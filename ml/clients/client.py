@@ -230,6 +230,7 @@ class Client:
         """The steps of a local phase, and what is trained then. Raises as `ml.training.loop.train`, the model then
         somewhere on its way."""
         compute_loss, prepared = self.method.compute_loss, phase.prepared
+        is_compiled = self.engine.compiled and phase.privacy is None  # torch.compile and torch.func do not go together
         stepping = Stepping(
             self.engine.autocast(self.device, self.state.model), should_stop, on_step, self.engine.can_replay
         )
@@ -238,7 +239,7 @@ class Client:
         progress = train(
             self.state.model,
             self.get_batches(phase),
-            compile_loss(compute_loss) if self.engine.compiled else compute_loss,
+            compile_loss(compute_loss) if is_compiled else compute_loss,
             prepared.context,
             phase.sgd,
             num_steps=len(phase.schedule.batches) + prepared.then_steps,

@@ -47,6 +47,7 @@ class PrivacyLedger:
     budget: float | None = None
     told: Told = field(default_factory=Told)
     _num_fitting: tuple[Release, int] | None = None  # how many more phases like this one fit
+    _last: Release | None = None  # what was asked for last
     _spent: float | None = None  # epsilon of what was told
 
     @classmethod
@@ -57,13 +58,9 @@ class PrivacyLedger:
         return cls(path, delta, budget, read_told(path))
 
     def check(self, release: Release) -> None:
-        """Raises MlError where a phase that tells as much would take epsilon above the budget. Takes some seconds the
-        first time, and when phases become others."""
-        if self.budget is None:
-            return
-        if self._num_fitting is None or self._num_fitting[0] != release:
-            self._num_fitting = release, count_phases_within(self.budget, self.delta, self.told, release)
-        if self._num_fitting[1] > 0:
+        """Raises MlError where a phase that tells as much would take epsilon above the budget. Takes a second, some for
+        the first that is as the one before, and no time after that."""
+        if self.budget is None or self._fits(release, self.budget):
             return
         if self._spent is None:
             self._spent = compute_epsilon(self.told, self.delta)
@@ -71,6 +68,14 @@ class PrivacyLedger:
             f"the privacy budget is spent: epsilon is {self._spent:.3g} at delta {self.delta:g}, and one round more "
             f"would take it above training.privacy_budget, {self.budget:g}"
         )
+
+    def _fits(self, release: Release, budget: float) -> bool:
+        is_as_before, self._last = self._last == release, release
+        if not is_as_before:
+            return compute_epsilon(self.told.plus(release), self.delta) <= budget
+        if self._num_fitting is None or self._num_fitting[0] != release:
+            self._num_fitting = release, count_phases_within(budget, self.delta, self.told, release)
+        return self._num_fitting[1] > 0
 
     def add(self, release: Release) -> None:
         """Count a phase, durably. Raises MlError where the file cannot be written."""
