@@ -28,7 +28,7 @@ NUM_NODES = 12
 COLLECT_S = 60  # how long a round waits for who is in sight: whoever is not heard by then is left out of its block
 LIGHT = ("local_iterations=1", "model.hidden=[1]")  # as good as no training
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 @asynccontextmanager
