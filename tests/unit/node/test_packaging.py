@@ -109,7 +109,8 @@ def test_every_library_but_torch_is_locked_by_version_and_hash() -> None:
     assert len(entries) == len(lines)
     locked = {name.lower().replace("_", "-"): version for name, version, _ in entries}
     built_by = PYPROJECT["build-system"]["requires"]
-    for need in map(Requirement, (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["data"], *built_by)):
+    extras = [need for extra in ("data", "privacy") for need in PROJECT["optional-dependencies"][extra]]
+    for need in map(Requirement, (*PROJECT["dependencies"], *extras, *built_by)):
         name = need.name.lower().replace("_", "-")
         if name != "torch":
             assert need.specifier.contains(locked.get(name, "0")), f"{need}: locked is {locked.get(name)}; make lock"
