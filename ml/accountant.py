@@ -89,9 +89,14 @@ class Told:
         return told
 
 
+def has_accountant() -> bool:
+    """Whether epsilon can be computed here."""
+    return find_spec("dp_accounting") is not None
+
+
 def check_accountant() -> None:
     """Raises MlError without dp-accounting."""
-    if find_spec("dp_accounting") is None:
+    if not has_accountant():
         raise MlError("epsilon: expected dp-accounting, which pip install 'fednode[privacy]' brings")
 
 

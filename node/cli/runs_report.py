@@ -59,7 +59,14 @@ def report(
     if out is not None and out != STDOUT and (out.exists() or out.is_symlink()):
         raise NodeError(f"{out}: expected no file, as nothing is written over")
     with open_ledger(socket, config, data_dir) as ledger, show_progress(as_json) as progress:
-        made = gather(ledger, number, node=_find_name(ledger, config), verify=verify, on_progress=progress)
+        made = gather(
+            ledger,
+            number,
+            node=_find_name(ledger, config),
+            data_dir=_find_data_dir(config, data_dir),
+            verify=verify,
+            on_progress=progress,
+        )
     if as_json:
         print_json(made.to_mapping())
     if out is not None:
@@ -83,6 +90,14 @@ def _find_name(ledger: LedgerReader, config: Path | None) -> str:
     from node.config.node_config import load_config
 
     return load_config(config, (), os.environ).node.name
+
+
+def _find_data_dir(config: Path | None, data_dir: Path | None) -> Path | None:
+    if data_dir is not None or config is None:
+        return data_dir
+    from node.config.node_config import load_config
+
+    return load_config(config, (), os.environ).node.data_dir
 
 
 def _write(out: Path, page: str) -> None:

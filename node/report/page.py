@@ -23,6 +23,7 @@ from node.report.elements import (
 from node.report.incidents import render_incidents
 from node.report.learning import render_learning
 from node.report.participation import render_participation, render_rounds
+from node.report.privacy import render_privacy
 from node.report.record import RunReport
 from node.report.style import STYLE
 
@@ -43,6 +44,7 @@ def render_report(report: RunReport) -> str:
             render_agreement(history),
             render_participation(history),
             render_learning(report),
+            render_privacy(report.hidden),
             render_incidents(report),
             _render_proof(report),
             render_settings(history),

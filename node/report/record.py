@@ -9,16 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from chain.audit import ExportedBlock
 from chain.genesis import Genesis
 from chain.schema import format_time
 from chain.signing import encode_id
+from ml.errors import MlError
 from node.admin.json_view import to_json
+from node.errors import NodeError
 from node.finite import to_finite
 from node.pb import admin_pb2 as pb
 from node.report.history import ChainChange, RunHistory, read_history
+from node.report.privacy import Hidden
 from node.version import get_version
 
 
@@ -52,6 +56,7 @@ class RunReport:
     rounds: tuple[pb.Round, ...]
     evidence: tuple[pb.EvidenceView, ...]
     verified: pb.VerifyReport | None
+    hidden: Hidden | None = None
 
     @property
     def measured(self) -> pb.Round | None:
@@ -95,6 +100,7 @@ class RunReport:
             "rounds": [to_json(each) for each in self.rounds],
             "evidence": [to_json(each) for each in self.evidence],
             "verified": None if self.verified is None else to_json(self.verified),
+            **({} if self.hidden is None else {"privacy": self.hidden.to_json()}),
         }
         shown: dict[str, Any] = to_finite(mapping)
         return shown
@@ -111,10 +117,12 @@ def gather(
     number: int = 0,
     *,
     node: str = "",
+    data_dir: Path | None = None,
     verify: bool = True,
     on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
 ) -> RunReport:
     """The report of the run of this number, 0 for the newest; with `verify` the whole chain is verified for it, deeply.
+    In `data_dir`, where it is at hand, is the site's account of what it has told.
 
     Raises NotFound where there was no such run, and VerificationFailed for blocks that are no chain.
     """
@@ -127,7 +135,15 @@ def gather(
         rounds=tuple(_read_rounds(source, history)),
         evidence=tuple(each for each in source.list_evidence().evidence if history.began < each.height <= history.last),
         verified=source.verify(deep=True, on_progress=on_progress) if verify else None,
+        hidden=_find_hidden(history, data_dir),
     )
+
+
+def _find_hidden(history: RunHistory, data_dir: Path | None) -> Hidden | None:
+    try:
+        return Hidden.of(history.run, data_dir)
+    except MlError as error:
+        raise NodeError(f"the report: {error}") from error
 
 
 def _read_rounds(source: Source, history: RunHistory) -> Iterator[pb.Round]:

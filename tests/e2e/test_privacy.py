@@ -10,7 +10,7 @@ import pytest
 
 from ml.accountant import compute_epsilon
 from node.training.privacy_ledger import read_told
-from support.federation.real_nodes import Federation, ask_stopped, make_federation
+from support.federation.real_nodes import Federation, ask_stopped, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -57,4 +57,10 @@ async def test_a_site_tells_no_more_than_its_budget_and_counts_through_kill_9(tm
     assert after.phases >= num_sent  # and not the fewer that came after the restart
     report = ask_stopped(net.directory, 1, "chain", "verify", "--deep")
     assert report["ok"]
+    told = ask_stopped(net.directory, 0, "runs", "report", "--no-verify")["privacy"]
+    assert (told["noise"], told["phases"], told["delta"]) == (2.0, after.phases, 1e-5)
+    assert told["epsilon"] == pytest.approx(compute_epsilon(after, 1e-5))
+    page = tmp_path / "report.html"
+    assert run_command("runs", "report", "-o", page, "--no-verify", "--data-dir", files["node0"].parent).code == 0
+    assert f"{told['epsilon']:.2f}, of {after.phases} local phases" in page.read_text()
     assert json.loads(files["node0"].read_text())["prototypes"] == [[5.0, after.phases]]
