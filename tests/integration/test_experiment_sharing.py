@@ -90,8 +90,9 @@ def test_two_shards_at_once_do_each_run_once(tmp_path: Path) -> None:
 
 def test_a_shard_and_a_call_for_all_do_not_mix(tmp_path: Path) -> None:
     (tmp_path / "it.yaml").write_text(LONG)
-    with started(tmp_path, "--shard", "1/2", "-j", 1):
+    with started(tmp_path, "--shard", "1/2", "-j", 1) as shard:
         wait_for(tmp_path / "out" / CLAIMS)  # which is made under the lock
+        os.killpg(shard.pid, signal.SIGSTOP)  # or it would be done before the other has begun
         done = run_command("experiment", "run", tmp_path / "it.yaml", "-o", tmp_path / "out")
     assert (done.code, "another process is running an experiment there" in done.err) == (1, True)
 

@@ -22,7 +22,7 @@ from node.config.genesis_draft import GenesisSpec, draft_genesis
 
 NUM_SITES = 3
 SKEWED = "dirichlet:0.5"
-AS_IT_COMES = ("lambda=1", "input.normalize=none")
+AS_IT_COMES = ("aux=l2", "input.normalize=none")
 
 
 @pytest.fixture(autouse=True)
