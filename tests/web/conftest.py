@@ -24,9 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Four nodes that have done all their rounds."""
+    """Four nodes that have done all their rounds; others for each file, as some end them."""
     served = make_served(
         tmp_path_factory.mktemp("page") / "net",
         rounds=ROUNDS,
