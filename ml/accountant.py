@@ -22,6 +22,9 @@ from typing import Any, Self
 
 from ml.errors import MlError
 
+MAX_EPSILON = 100.0  # of a budget: beyond it nothing is promised, and what is told takes minutes to add up
+MOST_PHASES = 10_000  # that are looked ahead to
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
@@ -76,7 +79,7 @@ class Told:
             steps = Counter({(float(rate), float(noise)): int(count) for rate, noise, count in values["steps"]})
             prototypes = Counter({float(noise): int(count) for noise, count in values["prototypes"]})
             told = cls(int(values["phases"]), steps, prototypes)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"expected phases, steps and prototypes, got {str(values)[:100]}") from error
         counts = (told.phases, *steps.values(), *prototypes.values())
         noises = (*(noise for _, noise in steps), *prototypes)
@@ -101,7 +104,8 @@ def check_accountant() -> None:
 
 
 def compute_epsilon(told: Told, delta: float) -> float:
-    """Epsilon of all that was told, 0 of nothing. Takes a second. Raises MlError without dp-accounting."""
+    """Epsilon of all that was told, 0 of nothing. Takes a second, and longer where it is above 100. Raises MlError
+    without dp-accounting."""
     check_accountant()
     from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent
     from dp_accounting.pld import PLDAccountant
@@ -115,9 +119,9 @@ def compute_epsilon(told: Told, delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def count_phases_within(budget: float, delta: float, told: Told, release: Release, most: int = 1 << 20) -> int:
-    """How many more phases like this one leave epsilon within the budget, `most` at the most. Takes some seconds.
-    Raises as `compute_epsilon`."""
+def count_phases_within(budget: float, delta: float, told: Told, release: Release, most: int = MOST_PHASES) -> int:
+    """How many more phases like this one leave epsilon within the budget, `most` at the most. Takes some seconds where
+    the budget is one that promises something, and the longer the more it is. Raises as `compute_epsilon`."""
     low, high = 0, 1  # low fit
     while high <= most and compute_epsilon(told.plus(release, high), delta) <= budget:
         low, high = high, 2 * high

@@ -30,9 +30,8 @@ class TrainingAlone:
 
     def __init__(self, client: Client) -> None:
         self._beside = client
-        spec = LocalSpec(
-            client.spec.task, client.spec.hyperparameters.without_privacy()
-        )  # nothing of it leaves the site
+        hyper = client.spec.hyperparameters.without_privacy()  # nothing of this leaves the site
+        spec = LocalSpec(client.spec.task, hyper)
         self._client = Client(
             make_method(spec), copy_model(client.state.model), client.state.data, seed=client.seed, engine=client.engine
         )

@@ -287,8 +287,8 @@ class Client:
             **phase.prepared.metrics,
             **progress.metrics,
         }
-        num_steps, hyper = len(phase.schedule.batches), self.method.spec.hyperparameters
-        return Trained(weight, payloads, metrics, release=describe_release(hyper, num_steps, self.num_train, payloads))
+        planned = plan_release(self.method.spec, self.num_train, phase.round.height, iterations)
+        return Trained(weight, payloads, metrics, release=describe_release(planned, payloads))
 
     def apply(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
@@ -10,6 +11,7 @@ from ml.accountant import Release
 from ml.methods.base import Round
 from ml.payload import Arrays
 from ml.specs import Hyperparameters, MethodSpec
+from ml.specs.privacy import count_private_steps
 from ml.training.private import StepPrivacy
 
 
@@ -19,19 +21,8 @@ def make_step_privacy(
     """Of the steps of a phase on so many samples; None where nothing hides them."""
     if not hyper.is_private:
         return None
-    generator = round_.secret_generator("noise in steps", device)
-    return StepPrivacy(hyper.dp.noise, hyper.dp.clip, min(hyper.batch_size, num_samples), generator)
-
-
-def describe_release(
-    hyper: Hyperparameters, num_steps: int, num_samples: int, payloads: Mapping[str, Arrays]
-) -> Release | None:
-    """Of a phase of so many steps that sends these payloads; None where nothing hides samples."""
-    if not hyper.is_private:
-        return None
-    sent = payloads.get("prototypes")
-    told = hyper.dp.prototype_noise if sent is not None and len(sent["classes"]) else None
-    return Release(num_steps, min(hyper.batch_size, num_samples) / num_samples, hyper.dp.noise, told)
+    _, size = count_private_steps(hyper, num_samples, 1)
+    return StepPrivacy(hyper.dp.noise, hyper.dp.clip, size, round_.secret_generator("noise in steps", device))
 
 
 def plan_release(spec: MethodSpec, num_samples: int, height: int, num_iterations: int | None = None) -> Release | None:
@@ -40,7 +31,14 @@ def plan_release(spec: MethodSpec, num_samples: int, height: int, num_iterations
     if not hyper.is_private:
         return None
     work = num_iterations if planned and num_iterations is not None else planned
-    size = min(hyper.batch_size, num_samples)
-    num_steps = work * (-(-num_samples // size) if hyper.counts_epochs else 1)
+    num_steps, size = count_private_steps(hyper, num_samples, work)
     told = hyper.dp.prototype_noise if "prototypes" in spec.schemas(height) else None
     return Release(num_steps, size / num_samples, hyper.dp.noise, told)
+
+
+def describe_release(planned: Release | None, payloads: Mapping[str, Arrays]) -> Release | None:
+    """What a phase that was planned so has told, which sends these payloads: there may be no prototype among them."""
+    sent = payloads.get("prototypes")
+    if planned is None or (sent is not None and len(sent["classes"])):
+        return planned
+    return replace(planned, prototype_noise=None)

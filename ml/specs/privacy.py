@@ -38,6 +38,12 @@ def get_dp_settings(hyper: Hyperparameters) -> DpSettings:
     )
 
 
+def count_private_steps(hyper: Hyperparameters, num_samples: int, work: int) -> tuple[int, int]:
+    """How many steps so much local work has on so many samples, and how many of them a step has on average."""
+    size = min(hyper.batch_size, num_samples)
+    return work * (-(-num_samples // size) if hyper.counts_epochs else 1), size
+
+
 def check_privacy(hyper: Hyperparameters) -> None:
     """Raises SpecError for a setting that needs `dp_noise`, or does not go with it."""
     if hyper.dp_noise is None:

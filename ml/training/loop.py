@@ -37,6 +37,7 @@ from ml.errors import MlError, Stopped
 from ml.models.base import Model
 from ml.payload import Arrays
 from ml.specs.base import Hyperparameters
+from ml.specs.privacy import count_private_steps
 from ml.training.graphs import Step, on_device, own_stream
 from ml.training.optimizers import OnGradients, Sgd
 from ml.training.private import PrivateStep, StepPrivacy
@@ -281,8 +282,7 @@ class Schedule:
         size."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
         if hyperparameters.is_private:
-            size = min(hyperparameters.batch_size, len(y_N))
-            num_steps = count * (-(-len(y_N) // size) if hyperparameters.counts_epochs else 1)
+            num_steps, size = count_private_steps(hyperparameters, len(y_N), count)
             return cls(draw_by_chance(len(y_N), size, rng, num_steps, y_N.device), count)
         work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
         batches = draw_batches(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ml.accountant import MAX_EPSILON, MOST_PHASES
 from node.cli.options import AsJson
 from node.errors import NodeError
 
@@ -25,7 +26,9 @@ def show(
     config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration.")],
     rounds: Annotated[
         list[int] | None,
-        typer.Option("--rounds", metavar="R", min=1, max=1_000_000, help="Look so many rounds ahead; again for more."),
+        typer.Option(
+            "--rounds", metavar="R", min=1, max=MOST_PHASES, help="Look so many rounds ahead; again for more."
+        ),
     ] = None,
     budget: Annotated[
         float | None,
@@ -33,6 +36,7 @@ def show(
             "--budget",
             metavar="EPSILON",
             min=0.0,
+            max=MAX_EPSILON,
             help="How many rounds epsilon stays within it. By default training.privacy_budget.",
         ),
     ] = None,
@@ -72,7 +76,8 @@ def show(
         return
     _print(dp, release, client.num_train, told, spent, ahead)
     if within is not None and left is not None:
-        print(f"epsilon stays within {within:g} for {left} rounds more")
+        least = "at least " if left == MOST_PHASES else ""
+        print(f"epsilon stays within {within:g} for {least}{left} rounds more")
 
 
 def _to_json(

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from pydantic_core import PydanticCustomError
 
 from chain.signing import decode_id
+from ml.accountant import MAX_EPSILON
 from node.addresses import is_on_loopback, parse_address
 from node.config.value_types import (
     DataFormat,
@@ -173,7 +174,7 @@ class TrainingSection(Section):
     plugins: tuple[Name, ...] = ()
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
     compare_local: bool = False
-    privacy_budget: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
+    privacy_budget: Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)] | None = None
     publish_metrics: bool = False
     publish_min_samples: Annotated[int, Field(ge=1, le=1_000_000_000)] = 50
 

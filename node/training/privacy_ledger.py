@@ -1,8 +1,8 @@
 """The account that a worker keeps of what its local phases may have told of any sample of the site, over all runs.
 
-It is a file in the data directory, on the disk before what it counts leaves the worker. So a phase is counted that was
-trained and never sent, and none is sent that was not counted. With a budget the worker trains no phase that would take
-epsilon above it.
+It is a file in the data directory, and on the disk before what it counts begins. So a phase is counted that was
+stopped, abandoned or never sent, and nothing is made of samples that was not counted. With a budget the worker trains
+no phase that would take epsilon above it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from node.host.whole_file import writing_whole
 
 PRIVACY_FILE = "privacy.json"
 FORMAT = 1
+LOOK_AHEAD = 256  # phases
 
 
 def read_told(path: Path) -> Told:
@@ -46,9 +47,9 @@ class PrivacyLedger:
     delta: float
     budget: float | None = None
     told: Told = field(default_factory=Told)
-    _num_fitting: tuple[Release, int] | None = None  # how many more phases like this one fit
+    _fitting: tuple[Release, int] | None = None  # so many more phases like this one fit, if not more
     _last: Release | None = None  # what was asked for last
-    _spent: float | None = None  # epsilon of what was told
+    _refused: tuple[Release, float] | None = None  # what does not fit, and epsilon of what was told
 
     @classmethod
     def open(cls, path: Path, delta: float, budget: float | None) -> Self:
@@ -59,23 +60,24 @@ class PrivacyLedger:
 
     def check(self, release: Release) -> None:
         """Raises MlError where a phase that tells as much would take epsilon above the budget. Takes a second, some for
-        the first that is as the one before, and no time after that."""
-        if self.budget is None or self._fits(release, self.budget):
+        the first that is as the one before, and no time for those after that."""
+        if self.budget is None or (self._fitting is not None and self._fitting[0] == release and self._fitting[1]):
             return
-        if self._spent is None:
-            self._spent = compute_epsilon(self.told, self.delta)
+        if self._refused is None or self._refused[0] != release:
+            if compute_epsilon(self.told.plus(release), self.delta) <= self.budget:
+                self._look_ahead(release, self.budget)
+                return
+            self._refused = release, compute_epsilon(self.told, self.delta)
         raise MlError(
-            f"the privacy budget is spent: epsilon is {self._spent:.3g} at delta {self.delta:g}, and one round more "
-            f"would take it above training.privacy_budget, {self.budget:g}"
+            f"the privacy budget is spent: epsilon is {self._refused[1]:.3g} at delta {self.delta:g}, and one round "
+            f"more would take it above training.privacy_budget, {self.budget:g}"
         )
 
-    def _fits(self, release: Release, budget: float) -> bool:
-        is_as_before, self._last = self._last == release, release
-        if not is_as_before:
-            return compute_epsilon(self.told.plus(release), self.delta) <= budget
-        if self._num_fitting is None or self._num_fitting[0] != release:
-            self._num_fitting = release, count_phases_within(budget, self.delta, self.told, release)
-        return self._num_fitting[1] > 0
+    def _look_ahead(self, release: Release, budget: float) -> None:
+        """Where phases are alike, so that the next need not be added up one by one."""
+        if self._last == release:
+            self._fitting = release, count_phases_within(budget, self.delta, self.told, release, LOOK_AHEAD)
+        self._last = release
 
     def add(self, release: Release) -> None:
         """Count a phase, durably. Raises MlError where the file cannot be written."""
@@ -85,7 +87,7 @@ class PrivacyLedger:
                 file.write(json.dumps({"format": FORMAT, **told.to_json()}).encode("ascii"))
         except NodeError as error:
             raise MlError(f"nothing is sent that cannot be counted: {error}") from error
-        self.told, self._spent = told, None
-        if self._num_fitting is not None:
-            like, num = self._num_fitting
-            self._num_fitting = (like, num - 1) if like == release else None
+        self.told, self._refused = told, None
+        if self._fitting is not None:
+            like, num = self._fitting
+            self._fitting = (like, num - 1) if like == release and num else None

@@ -146,7 +146,7 @@ class Session:
             self._move(round_number - 1, Phase.APPLIED)
             self.save()
 
-        self._check_budget(round_number, num_iterations)
+        self._count(round_number, num_iterations)
         trained = train_with(
             self._client,
             round_number,
@@ -157,8 +157,6 @@ class Session:
             on_step=on_step,
             on_back=on_back,
         )
-        if self._ledger is not None and trained.release is not None:
-            self._ledger.add(trained.release)  # before anyone hears of it
         self._move(round_number, Phase.TRAINED)
         if self.beside is not None:
             self.beside.owe(round_number, int(trained.metrics["iterations"]))
@@ -174,13 +172,13 @@ class Session:
         result = {"weight": trained.weight, "metrics": dict(trained.metrics), "went_back": trained.went_back}
         return {**result, "files": files}, payloads
 
-    def _check_budget(self, round_number: int, num_iterations: int | None) -> None:
-        """Raises MlError where no more may be told."""
-        if (
-            self._ledger is not None
-            and (release := self._client.plan_release(round_number, num_iterations)) is not None
-        ):
+    def _count(self, round_number: int, num_iterations: int | None) -> None:
+        """Counts what a phase will have told, before it begins: whatever becomes of it, an abandoned one's steps stay
+        in the model. Raises MlError where no more may be told, or it cannot be counted."""
+        release = None if self._ledger is None else self._client.plan_release(round_number, num_iterations)
+        if self._ledger is not None and release is not None:
             self._ledger.check(release)
+            self._ledger.add(release)
 
     def apply(self, round_number: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
         """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""

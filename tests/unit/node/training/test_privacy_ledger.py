@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import node.training.privacy_ledger
 from ml.accountant import Release, Told, compute_epsilon, count_phases_within
-from ml.errors import MlError
+from ml.errors import Abandoned, MlError
+from node.training.checkpoint import Checkpoints
 from node.training.privacy_ledger import PrivacyLedger, read_told
+from node.training.trainer import NOTHING_TAKEN
+from node.training.worker_child import Session
 
 DELTA = 1e-5
 RELEASE = Release(20, 0.15, 2.0, 5.0)
@@ -46,6 +51,41 @@ def test_no_phase_takes_epsilon_above_the_budget(tmp_path: Path) -> None:
     open_ledger(path).check(RELEASE)  # without a budget there is no end
 
 
+def test_a_budget_lasts_beyond_what_is_looked_ahead_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.training.privacy_ledger, "LOOK_AHEAD", 2)
+    ledger = open_ledger(tmp_path / "privacy.json", budget=compute_epsilon(Told.of([RELEASE] * 9), DELTA))
+    for _ in range(9):
+        ledger.check(RELEASE)
+        ledger.add(RELEASE)
+    with pytest.raises(MlError, match="the privacy budget is spent"):
+        ledger.check(RELEASE)
+
+
+class Abandoning:
+    """A client that is asked to stop once it has made steps, which stay in its model."""
+
+    def plan_release(self, round_number: int, num_iterations: int | None = None) -> Release:
+        return RELEASE
+
+    def train(self, *arguments: object, **options: object) -> None:
+        assert read_told(self.file) == Told.of([RELEASE])  # on the disk before there is anything to lose
+        raise Abandoned("abandoned after 3 of 20 steps")
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+
+def test_a_phase_is_counted_before_it_begins_as_an_abandoned_one_leaves_its_steps(tmp_path: Path) -> None:
+    file = tmp_path / "privacy.json"
+    client: Any = Abandoning(file)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    session = Session(client, client, checkpoints, tmp_path, 1, ledger=open_ledger(file))
+    with pytest.raises(Abandoned):
+        session.train(1, b"", None, NOTHING_TAKEN, lambda: True, lambda done, total: None)
+    checkpoints.close()
+    assert read_told(file) == Told.of([RELEASE])
+
+
 def test_a_budget_is_watched_while_the_worker_lives(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path / "privacy.json", budget=compute_epsilon(Told.of([RELEASE] * 2), DELTA))
     for _ in range(2):
@@ -55,7 +95,17 @@ def test_a_budget_is_watched_while_the_worker_lives(tmp_path: Path) -> None:
         ledger.check(RELEASE)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "phases": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"format": 2}',
+        '{"format": 1, "phases": 1}',
+        '{"format": 1, "phases": Infinity, "steps": [], "prototypes": []}',
+    ],
+)
 def test_a_damaged_account_is_not_taken_for_an_empty_one(tmp_path: Path, content: str) -> None:
     path = tmp_path / "privacy.json"
     path.write_text(content)
