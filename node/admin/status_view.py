@@ -163,6 +163,8 @@ class StatusView:
                 status.measures.CopyFrom(measured.measures)
             if measured.HasField("alone"):
                 status.alone.CopyFrom(measured.alone)
+            if measured.HasField("privacy"):
+                status.privacy.CopyFrom(measured.privacy)
         if applied > 0:
             status.applied_round = self._count_rounds(applied)
         caught_up, measured_height = (

@@ -41,6 +41,16 @@ def describe_briefly(measures: pb.Measures) -> str:
     return ", ".join(told)
 
 
+def describe_privacy(privacy: pb.PrivacySpent) -> str:
+    """What a site has told of any of its samples, in a line."""
+    phases = f"{privacy.phases} local phase{'' if privacy.phases == 1 else 's'}"
+    if not privacy.HasField("epsilon"):
+        return f"{phases} told of; epsilon is being added up, or dp-accounting is not installed"
+    of = phases if privacy.epsilon_phases == privacy.phases else f"{privacy.epsilon_phases} of {phases}"
+    budget = f", of {privacy.budget:g}" if privacy.HasField("budget") else ""
+    return f"epsilon {privacy.epsilon:.2f}{budget}, delta {privacy.delta:g}, after {of}"
+
+
 def describe_alone(alone: pb.TrainedAlone) -> str:
     """What the site's model is worth without the others, and how far that is."""
     if alone.HasField("failure"):

@@ -212,7 +212,7 @@ def _name_round(entry: pb.Round) -> str:
 
 
 def _describe(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
-    from node.cli.measures import describe_alone, describe_measures, get_scores
+    from node.cli.measures import describe_alone, describe_measures, describe_privacy, get_scores
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken
 
@@ -263,6 +263,8 @@ def _describe(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
         facts += [(title, told) for title, told in describe_measures(entry.measures) if title != "accuracy"]
     if entry.HasField("alone"):
         facts.append(("alone", describe_alone(entry.alone)))
+    if entry.HasField("privacy"):
+        facts.append(("privacy", describe_privacy(entry.privacy)))
     return facts + [("not learned" if i == 0 else "", text) for i, (_, text) in enumerate(sorted(entry.signs.items()))]
 
 

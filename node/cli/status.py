@@ -85,7 +85,7 @@ def _watch(node: AdminClient, interval_s: float) -> None:
 
 
 def describe(status: pb.NodeStatus) -> _Facts:
-    from node.cli.measures import describe_alone, describe_briefly
+    from node.cli.measures import describe_alone, describe_briefly, describe_privacy
     from node.cli.output import show_bytes, show_id, show_number, show_seconds, show_time
 
     worker = status.unready_reason or "not ready"
@@ -118,6 +118,9 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.HasField("alone"):
         at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
         facts.insert(at, ("alone", describe_alone(status.alone)))
+    if status.HasField("privacy"):
+        at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
+        facts.insert(at, ("privacy", describe_privacy(status.privacy)))
     if status.HasField("statistics"):
         at = next(i for i, (name, _) in enumerate(facts) if name == "worker")
         facts.insert(at, ("statistics", status.statistics))

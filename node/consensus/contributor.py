@@ -139,7 +139,7 @@ class Contributor:
                 record.measures = replace(measured.measures, classes=classes)
             if (alone := measured.alone) is not None and alone.measures is not None:
                 alone = replace(alone, measures=replace(alone.measures, classes=classes))
-            record.alone = alone
+            record.alone, record.privacy = alone, measured.privacy
             round_ = self._runs.find(height)
             if round_ is None or round_.spec.get_local_work(round_.number):  # else nobody has trained in it
                 record.signs = find_signs(record.measures, record.train)

@@ -81,6 +81,7 @@ class RoundRecord:
     place: Place | None = None  # None where a change takes the height
     measures: AnyMeasures | None = None  # of the site's own test samples, after the aggregate was applied
     alone: TrainedAlone | None = None  # what the model is worth that was trained without the others
+    privacy: Mapping[str, Any] | None = None  # what the site has told of its samples, where the run hides them
     signs: Mapping[Sign, str] = field(default_factory=dict)  # that the model has not learned
     block: Block | None = None
     certificate: Certificate | None = None
@@ -190,6 +191,7 @@ class RoundRecord:
             "local_accuracy": to_finite(self.train.get("accuracy")),
             "measures": None if self.measures is None else self.measures.to_mapping(),
             "alone": None if self.alone is None else self.alone.to_mapping(),
+            "privacy": to_finite(self.privacy),
             "signs": dict(self.signs),
         }
 

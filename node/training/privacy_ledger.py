@@ -8,11 +8,13 @@ no phase that would take epsilon above it.
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from ml.accountant import Release, Told, check_accountant, compute_epsilon, count_phases_within
+from ml.accountant import Release, Told, check_accountant, compute_epsilon, count_phases_within, has_accountant
 from ml.errors import MlError
 from node.errors import NodeError
 from node.host.whole_file import writing_whole
@@ -20,6 +22,7 @@ from node.host.whole_file import writing_whole
 PRIVACY_FILE = "privacy.json"
 FORMAT = 1
 LOOK_AHEAD = 256  # phases
+ADD_UP_S = 60.0  # between two times that all is added up for whoever looks
 
 
 def read_told(path: Path) -> Told:
@@ -50,6 +53,9 @@ class PrivacyLedger:
     _fitting: tuple[Release, int] | None = None  # so many more phases like this one fit, if not more
     _last: Release | None = None  # what was asked for last
     _refused: tuple[Release, float] | None = None  # what does not fit, and epsilon of what was told
+    _known: tuple[int, float] | None = None  # epsilon of so many phases, the newest that was added up
+    _adding: threading.Thread | None = None
+    _added_s: float = float("-inf")
 
     @classmethod
     def open(cls, path: Path, delta: float, budget: float | None) -> Self:
@@ -91,3 +97,25 @@ class PrivacyLedger:
         if self._fitting is not None:
             like, num = self._fitting
             self._fitting = (like, num - 1) if like == release and num else None
+
+    def describe(self) -> dict[str, Any]:
+        """As a round's record has it. Epsilon may be of fewer phases, or not there yet: it is added up on a thread of
+        its own, once a minute at most."""
+        known, now_s = self._known, time.monotonic()
+        is_idle = self._adding is None or not self._adding.is_alive()
+        is_due = (known is None or known[0] != self.told.phases) and now_s - self._added_s >= ADD_UP_S
+        if is_idle and is_due and has_accountant():
+            self._added_s = now_s
+            self._adding = threading.Thread(target=self._add_up, args=(self.told,), name="epsilon", daemon=True)
+            self._adding.start()
+        phases, epsilon = known or (0, None)
+        return {
+            "phases": self.told.phases,
+            "epsilon": epsilon,
+            "epsilon_phases": phases,
+            "delta": self.delta,
+            "budget": self.budget,
+        }
+
+    def _add_up(self, told: Told) -> None:
+        self._known = told.phases, compute_epsilon(told, self.delta)

@@ -174,6 +174,7 @@ class WorkerProcess:
             None if measures is None else read_measures(measures),
             None if alone is None else TrainedAlone.from_mapping(alone),
             result["curves"],
+            result["privacy"],
         )
 
     async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:

@@ -209,6 +209,7 @@ class Session:
             "measures": None if measures is None else measures.to_mapping(),
             "curves": self._draw(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
+            "privacy": None if self._ledger is None else self._ledger.describe(),
         }
 
     def predict(

@@ -85,3 +85,12 @@ def test_measures_and_what_is_not_learned_are_told() -> None:
     told = "balanced accuracy 0.500, AUC 0.610, sensitivity 0.000 (malignant) to 1.000 (benign)"
     assert dict(facts)["measures"] == told
     assert "measures" not in get_facts()
+
+
+def test_what_was_told_of_samples_shows_with_its_budget() -> None:
+    told = pb.PrivacySpent(phases=12, epsilon=2.25, epsilon_phases=12, delta=1e-5, budget=8.0)
+    assert get_facts(privacy=told)["privacy"] == "epsilon 2.25, of 8, delta 1e-05, after 12 local phases"
+    later = pb.PrivacySpent(phases=12, epsilon=2.25, epsilon_phases=9, delta=1e-5)
+    assert get_facts(privacy=later)["privacy"] == "epsilon 2.25, delta 1e-05, after 9 of 12 local phases"
+    unknown = pb.PrivacySpent(phases=1, delta=1e-5)
+    assert get_facts(privacy=unknown)["privacy"].startswith("1 local phase told of; epsilon is being added up")

@@ -41,6 +41,14 @@ async def test_a_site_tells_no_more_than_its_budget_and_counts_through_kill_9(tm
         spent = read_told(files["node3"])
         assert 0 < compute_epsilon(spent, 1e-5) <= BUDGET
         assert await count_contributions(net, "node3") <= spent.phases
+        shown = await net.get_status("node3")
+        while shown["privacy"]["epsilon"] is None:
+            await net.wait_for_height(shown["height"] + 1)
+            shown = await net.get_status("node3")
+        privacy = shown["privacy"]
+        assert (privacy["phases"], privacy["budget"], privacy["delta"]) == (spent.phases, BUDGET, 1e-5)
+        assert 0 < privacy["epsilon_phases"] <= spent.phases
+        assert 0 < privacy["epsilon"] <= BUDGET
 
         await net.kill("node0")
         before = read_told(files["node0"])

@@ -3,7 +3,7 @@
 import { download, getRole, postFile } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLive, useNewest, useRecord } from "../live.js";
-import { Awaited, Bars, Card, Empty, Facts, Note, Notes, Table, Title } from "../parts.js";
+import { Awaited, Bars, Card, Empty, Facts, Figures, Note, Notes, Table, Title } from "../parts.js";
 import { plural, showBytes, showCount, showNumber } from "../words.js";
 
 const MAX_SHOWN = 50;
@@ -16,6 +16,7 @@ export function ModelView() {
     <${Title}>${status.num_train === null ? "Model and data" : `${showCount(status.num_train)} samples to train on, ${showCount(status.num_test)} to test on`}<//>
     <div class="grid">
       <${Samples} measures=${status.measures} />
+      ${status.privacy && html`<${Privacy} privacy=${status.privacy} />`}
       <${Predict} hasClasses=${model.record?.task === "classification"} />
       <${ModelCard} found=${model} status=${status} />
       <${Arrays} found=${model} />
@@ -27,6 +28,25 @@ function Samples({ measures }) {
   return html`<${Card} title="Own test samples by class" wide="w6" end=${html`<span>stays here</span>`}>
     ${rows.length ? html`<${Bars} rows=${rows} show=${showCount} />` : html`<${Empty} title="Not known yet">It shows once a round was measured.<//>`}
     <p class="small soft"><code>fednode data stats</code> tells the same of the training samples. None of it is sent to anybody.</p>
+  <//>`;
+}
+
+// In a run that hides samples: how far that goes by now.
+function Privacy({ privacy }) {
+  const { phases, epsilon, epsilon_phases: counted, delta, budget } = privacy;
+  const isKnown = epsilon !== null && epsilon !== undefined;
+  return html`<${Card} title="What was told of any one sample" wide="w6">
+    <${Figures} figures=${[
+      ["epsilon", isKnown ? showNumber(epsilon, 2) : "–"],
+      ["budget", budget ? showNumber(budget, 1) : "none"],
+      ["local phases", showCount(phases)],
+    ]} />
+    ${budget && isKnown && html`<div class="meter" role="progressbar" aria-label="budget spent" aria-valuenow=${Math.round((100 * epsilon) / budget)} aria-valuemin="0" aria-valuemax="100">
+      <i style=${{ width: `${Math.min(100, (100 * epsilon) / budget)}%` }} />
+    </div>`}
+    <p class="small soft">${isKnown
+      ? `Nobody's conclusion from all that this site has sent is more than e to the epsilon times as likely with a sample as without it, but for a chance of ${delta}.${counted === phases ? "" : ` This counts ${counted} of ${phases} phases; the rest is being added up.`}`
+      : "It is being added up; where it stays away, dp-accounting is not installed."} How many samples there are, and of which classes, is not hidden.</p>
   <//>`;
 }
 

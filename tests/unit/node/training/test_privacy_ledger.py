@@ -125,3 +125,34 @@ def test_the_file_says_what_it_counts(tmp_path: Path) -> None:
     open_ledger(tmp_path / "privacy.json").add(RELEASE)
     written = json.loads((tmp_path / "privacy.json").read_text())
     assert written == {"format": 1, "phases": 1, "steps": [[0.15, 2.0, 20]], "prototypes": [[5.0, 1]]}
+
+
+def test_epsilon_is_added_up_beside_the_training_and_told_with_the_phases_it_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(tmp_path / "privacy.json", budget=3.0)
+    ledger.add(RELEASE)
+    before = {"phases": 1, "epsilon": None, "epsilon_phases": 0, "delta": DELTA, "budget": 3.0}
+    assert ledger.describe() == before  # which has begun to add up
+    assert ledger._adding is not None
+    ledger._adding.join()
+    of_one = compute_epsilon(Told.of([RELEASE]), DELTA)
+    assert ledger.describe() == before | {"epsilon": of_one, "epsilon_phases": 1}
+    ledger.add(RELEASE)
+    assert ledger.describe() == before | {"phases": 2, "epsilon": of_one, "epsilon_phases": 1}  # too soon for another
+    assert not ledger._adding.is_alive()
+    monkeypatch.setattr(node.training.privacy_ledger, "ADD_UP_S", 0.0)
+    ledger.describe()
+    ledger._adding.join()
+    assert ledger.describe()["epsilon"] == compute_epsilon(Told.of([RELEASE] * 2), DELTA)
+    adding = ledger._adding
+    ledger.describe()
+    assert ledger._adding is adding  # nothing has come to it
+
+
+def test_without_an_accountant_epsilon_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.training.privacy_ledger, "has_accountant", lambda: False)
+    ledger = open_ledger(tmp_path / "privacy.json")
+    ledger.add(RELEASE)
+    assert ledger.describe()["epsilon"] is None
+    assert ledger._adding is None
