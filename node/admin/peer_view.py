@@ -68,6 +68,9 @@ class PeerView:
             shown.banned_for = "hand" if peer.id in self._bans.get_by_hand() else "fault"
         if (direction := self._transport.directions().get(peer.id)) is not None:
             shown.direction = direction.value
+        trips = self._transport.round_trips().get(peer.id)
+        if peer.connected and trips is not None and (round_trip_s := trips.get_typical_s()) is not None:
+            shown.round_trip_s = round_trip_s
         traffic = self._transport.counters().get(peer.id)
         if traffic is not None:
             shown.bytes_sent, shown.bytes_received = traffic.bytes_sent, traffic.bytes_received

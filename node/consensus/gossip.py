@@ -28,6 +28,7 @@ from node.clock import Clock
 from node.consensus.machine import RoundMachine
 from node.consensus.spreading import Spreading, post_parts
 from node.p2p.admission import Role
+from node.p2p.delays import Delays
 from node.p2p.peers import Peers, compute_cycle
 from node.p2p.status import MAX_OPEN_TOLD, MAX_VERSION_CHARS, OpenChange, Status, VoteBitmap, status_to_bytes
 from node.p2p.transport.base import GUEST_KINDS, Message, MessageKind, Transport
@@ -67,7 +68,9 @@ class Gossip:
         position: Callable[[], Position],
         spreading: Spreading | None = None,
         find_payload: Callable[[Digest], bytes | None] = lambda digest: None,
+        delays: Delays | None = None,
     ) -> None:
+        self._delays = delays or Delays(dict)
         self._find_payload = find_payload
         self.spreading = spreading or Spreading(transport, lambda: transport.connected())
         self._transport = transport
@@ -145,7 +148,8 @@ class Gossip:
     # ---- what is held, and since when
 
     def on_held(self, key: Hashable) -> None:
-        """An object is here now. A peer that lacks it may have it under way: it is not pushed again before Delta."""
+        """An object is here now. A peer that lacks it may have it under way: it is pushed again no sooner than it would
+        have said so."""
         self._held_since_s.setdefault(key, self._clock.monotonic())
         if len(self._held_since_s) > MAX_HELD:
             del self._held_since_s[next(iter(self._held_since_s))]
@@ -174,18 +178,18 @@ class Gossip:
         """An observer tells its status and nothing else."""
         return self._state.index_of(self._transport.me) is not None
 
-    def _is_settled(self, key: Hashable) -> bool:
+    def _is_settled(self, peer: Id, key: Hashable) -> bool:
         since_s = self._held_since_s.get(key, float("-inf"))
-        return self._clock.monotonic() - since_s >= self._state.rules.waits.delta_s
+        return self._clock.monotonic() - since_s >= self._delays.compute_repair_s(peer, self._state)
 
     def _gives(self, peer: Id, key: Hashable, author: Id) -> bool:
         """Whether it is this node's turn to give `peer` an object that its status shows it lacks: the author always
         does, of the others first those that follow it among the members. Neighbours hear of few, and give it all."""
         state = self._state
         if not self._peers.is_meshed and state.index_of(peer) is not None:
-            return self._is_settled(key)
+            return self._is_settled(peer, key)
         me, first = state.index_of(self._transport.me), state.index_of(author)
-        if me is None or first is None or not self._is_settled(key):
+        if me is None or first is None or not self._is_settled(peer, key):
             return False
         missed = self._missed[peer, key]
         self._missed[peer, key] += 1
@@ -221,7 +225,7 @@ class Gossip:
                     height = None
                     while height != (height := self._position().tip.height):
                         self._changed.clear()
-                        await asyncio.sleep(self._state.rules.waits.delta_s)
+                        await asyncio.sleep(self._delays.compute_delta_s(self._state))
             self._changed.clear()
             message = self._status_message()
             for peer in self._take_turn():

@@ -10,6 +10,7 @@ carried out; every socket, clock, disk and process is behind that. The same even
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from chain import codec, finality
 from chain.block import ApprovedChange, Block, Certificate, Contribution, Id, Vote
@@ -65,8 +66,8 @@ class RoundMachine:
     and those seen alive since, but for the `overdrawn`, whose credit is used up. `accused` are the authors with
     evidence, left out of the body built here. `me` is None for an observer. A member that does not contribute
     (`contributes`) collects, mines and votes like any other. `crossing_s` is for how long a candidate that nobody is
-    missing from waits for others that may cross it. A complete `change` is mined at once; with a run's rounds over
-    nothing else is.
+    missing from waits for others that may cross it, and `delta_s` for how long one that somebody is missing from does
+    (the state's own by default). A complete `change` is mined at once; with a run's rounds over nothing else is.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class RoundMachine:
         contributes: bool = True,
         collect_s: float | None = None,
         crossing_s: float = 0.0,
+        delta_s: float | None = None,
         change: ApprovedChange | None = None,
     ) -> None:
         self.height = height
@@ -109,6 +111,7 @@ class RoundMachine:
         self._computing = False  # the aggregate to mine on: a change need not wait for it
         self._finalised = False
         members, coordinators, waits = state.member_ids, state.active_ids, state.rules.waits
+        waits = waits if delta_s is None else replace(waits, delta_s=delta_s)
         self._voting = finality.Voting(
             height=height, members=members, coordinators=coordinators, quorum=state.q, me=me, waits=waits
         )

@@ -23,6 +23,7 @@ from node.consensus.restored import RESTORED, Restored, is_needed
 from node.consensus.signer import Signer
 from node.consensus.standing import Standing
 from node.offload import Offload
+from node.p2p.delays import Delays
 from node.p2p.peers import Peers
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class RoundOpener:
         disk: Offload,
         *,
         peers: Peers,
+        delays: Delays,
         awaiting: Awaiting,
         evidence: EvidencePool,
         proposals: ProposalBook,
@@ -57,6 +59,7 @@ class RoundOpener:
         self._store = store
         self._disk = disk
         self._peers = peers
+        self._delays = delays
         self._awaiting = awaiting
         self._evidence = evidence
         self._proposals = proposals
@@ -83,6 +86,7 @@ class RoundOpener:
             contributes=has_round and state.is_active(me) and self.may_contribute_to(place),
             collect_s=collect_s,
             crossing_s=self.crossing.compute_wait_s(state.rules.waits.delta_s),
+            delta_s=self._delays.compute_delta_s(state),
             change=self._proposals.choose(),
         )
 

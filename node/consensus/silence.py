@@ -1,4 +1,5 @@
-"""Silence watch: tells the round in hand of members that nothing has come of for some time.
+"""Silence watch: says which peers nothing has come of for some time though they are connected, and tells the round in
+hand of such members.
 
 Where fewer contributions than a quorum's are enough (`min_contributions`), a round is not to wait for ever for those of
 members that are gone. It is told of none while this node is the one cut off: then no quorum is in sight.
@@ -6,31 +7,48 @@ members that are gone. It is told of none while this node is the one cut off: th
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from chain.block import Id
 from node.clock import Clock
 from node.consensus.actions import MemberSilent
 from node.consensus.current import CurrentRound
+from node.events import Events
 from node.p2p.peers import Peers
 
 
 class SilenceWatch:
     """One node's. `run` goes on until cancelled."""
 
-    def __init__(self, current: CurrentRound, peers: Peers, clock: Clock, get_status_s: Callable[[], float]) -> None:
+    def __init__(
+        self, current: CurrentRound, peers: Peers, clock: Clock, events: Events, get_status_s: Callable[[], float]
+    ) -> None:
         self._current = current
         self._peers = peers
         self._clock = clock
+        self._events = events
         self._get_status_s = get_status_s
+        self._silent: frozenset[Id] = frozenset()  # though connected, and said so
         self._since_s: dict[Id, float] = {}  # when each was first found silent
         self._told: dict[Id, int] = {}  # of which, at which height
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._get_status_s())
+            await self._peers.until_silence(self._get_status_s())
+            self._say()
             self.look()
+
+    def _say(self) -> None:
+        """Which connections have fallen silent, or say something again. One that has just come up had no time yet."""
+        silent = frozenset(
+            peer.id
+            for peer in self._peers
+            if peer.connected and peer.num_statuses and not self._peers.is_alive(peer.id)
+        )
+        for peer in sorted(silent ^ self._silent):
+            if self._peers.is_connected(peer):  # else it has gone, which is said by itself
+                self._events.publish("peer", peer=peer.hex(), up=True, silent=peer in silent)
+        self._silent = silent
 
     def look(self) -> None:
         """Once more as long as it takes to count as silent: right after a start nobody has been heard of yet."""

@@ -10,7 +10,6 @@ takes is exponentially distributed, so that far more than usual has to be very m
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -203,7 +202,7 @@ class StallWatch:
     async def run(self) -> None:
         quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._get_status_s()
         while True:
-            await asyncio.sleep(self._get_status_s() / 2)
+            await self._peers.until_silence(self._get_status_s() / 2)
             slowness = self._detector.describe()
             reason = self._peers.describe_stall() or slowness
             if reason is None or self._clock.monotonic() >= quiet_until_s:

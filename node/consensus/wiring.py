@@ -53,6 +53,7 @@ from node.consensus.standing import Standing
 from node.consensus.sync import Sync
 from node.events import Events
 from node.p2p.address_book import AddressBook
+from node.p2p.delays import Delays
 from node.p2p.peers import Peers
 from node.payloads.checks import RoundPayloads
 from node.payloads.retention import Retention
@@ -75,6 +76,7 @@ class _Ground:
     current: CurrentRound
     events: Events
     peers: Peers
+    delays: Delays
     awaiting: Awaiting
     records: Records
     proposals: Proposals
@@ -194,7 +196,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         scheduler=scheduler,
         contributor=contributor,
         stall=StallWatch(peers, detector, c.clock, events, get_status_s),
-        silence=SilenceWatch(current, peers, c.clock, get_status_s),
+        silence=SilenceWatch(current, peers, c.clock, events, get_status_s),
         auditor=ledger.auditor,
         stands_ready=StandsReady(
             current, talk.proposals, ledger.signer, c.transport, peers, ledger.sync, scheduler.prepare
@@ -222,7 +224,9 @@ def _make_ground(c: NodeContext) -> _Ground:
     proposals = load_proposals(current, c.store)
     standing = Standing(c.me, current.tip.state, proposals, c.store, events)
     admissions = Admissions(current, proposals, c.me, c.store, peers=peers, transport=c.transport)
-    return _Ground(current, events, peers, awaiting, records, proposals, standing, admissions)
+    return _Ground(
+        current, events, peers, Delays(c.transport.round_trips), awaiting, records, proposals, standing, admissions
+    )
 
 
 def _make_ledger(c: NodeContext, ground: _Ground, payloads: Payloads) -> _Ledger:
@@ -271,7 +275,7 @@ def _make_talk(
     clocks = MemberClocks(current, c.me, c.clock)
     neighbours = Neighbours(current, peers, c.transport, c.clock)
     spreading = Spreading(c.transport, lambda: neighbours.eager)
-    gossip = Gossip(c.transport, peers, c.clock, get_position, spreading, payloads.pushed.find)
+    gossip = Gossip(c.transport, peers, c.clock, get_position, spreading, payloads.pushed.find, ground.delays)
     evidence = EvidencePool(
         current,
         c.store,
@@ -430,6 +434,7 @@ def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, talk: _Talk) -
         c.store,
         c.disk,
         peers=ground.peers,
+        delays=ground.delays,
         awaiting=ground.awaiting,
         evidence=talk.evidence,
         proposals=talk.proposals,

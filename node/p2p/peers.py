@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ LONGEST_CYCLE = 8  # statuses until each other member has been told
 MISSED = 4  # statuses from which on a connected member no longer counts as alive
 NEIGHBOURS_CYCLE = 4  # statuses until each neighbour has been told, where there are no connections with others
 FAR = 3.0  # times as long until a member that is no neighbour counts as gone: its signs of life come through others
+A_MOMENT_S = 0.01  # by which a wait for silence is over
 UNKNOWN_AGE = 255  # of a member of which no sign of life is known
 
 
@@ -211,6 +213,13 @@ class Peers:
         """Heard of within the last few statuses."""
         entry = self._peers.get(peer)
         return entry is not None and self._clock.monotonic() - entry.seen_s < self.silence_s
+
+    async def until_silence(self, most_s: float) -> None:
+        """Until the next live peer counts as silent, if nothing comes of it, or so many seconds."""
+        now_s = self._clock.monotonic()
+        left = (peer.seen_s + self.silence_s - now_s for peer in self)
+        next_s = min((left_s for left_s in left if left_s > 0), default=most_s)
+        await asyncio.sleep(min(most_s, next_s + A_MOMENT_S))
 
     # ---- through others
 

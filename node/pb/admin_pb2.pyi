@@ -12,7 +12,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "run", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "not_learning", "measures", "alone", "statistics", "open_changes", "unapproved_changes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
+    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "run", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "not_learning", "measures", "alone", "privacy", "statistics", "open_changes", "unapproved_changes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class NodeStatus(_message.Message):
     NOT_LEARNING_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    PRIVACY_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     OPEN_CHANGES_FIELD_NUMBER: _ClassVar[int]
     UNAPPROVED_CHANGES_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +157,7 @@ class NodeStatus(_message.Message):
     not_learning: _containers.RepeatedScalarFieldContainer[str]
     measures: Measures
     alone: TrainedAlone
+    privacy: PrivacySpent
     statistics: str
     open_changes: int
     unapproved_changes: int
@@ -165,7 +167,7 @@ class NodeStatus(_message.Message):
     pid: int
     worker_pid: int
     miner_pids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., run: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., not_learning: _Optional[_Iterable[str]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., statistics: _Optional[str] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., run: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., not_learning: _Optional[_Iterable[str]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., statistics: _Optional[str] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NotAwaited(_message.Message):
     __slots__ = ("id", "name", "reason")
@@ -269,7 +271,7 @@ class ListPeersReply(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[_Union[PeerView, _Mapping]]] = ...) -> None: ...
 
 class PeerView(_message.Message):
-    __slots__ = ("id", "name", "address", "added", "member", "role", "connected", "direction", "alive", "silent_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "batches_sent", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "clock_ahead_s", "credit", "not_awaited", "not_taken", "version", "protocol", "through")
+    __slots__ = ("id", "name", "address", "added", "member", "role", "connected", "direction", "alive", "silent_s", "round_trip_s", "height", "head", "round", "view", "rejected", "bytes_sent", "bytes_received", "messages_sent", "messages_received", "batches_sent", "dropped", "refused", "banned_s", "banned_for", "abstains", "waits", "clock_ahead_s", "credit", "not_awaited", "not_taken", "version", "protocol", "through")
     class NotTakenEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -287,6 +289,7 @@ class PeerView(_message.Message):
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_S_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +323,7 @@ class PeerView(_message.Message):
     direction: str
     alive: bool
     silent_s: float
+    round_trip_s: float
     height: int
     head: str
     round: int
@@ -343,7 +347,7 @@ class PeerView(_message.Message):
     version: str
     protocol: int
     through: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., role: _Optional[str] = ..., connected: _Optional[bool] = ..., direction: _Optional[str] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., batches_sent: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., credit: _Optional[float] = ..., not_awaited: _Optional[str] = ..., not_taken: _Optional[_Mapping[str, int]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., through: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., added: _Optional[bool] = ..., member: _Optional[bool] = ..., role: _Optional[str] = ..., connected: _Optional[bool] = ..., direction: _Optional[str] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., round_trip_s: _Optional[float] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., round: _Optional[int] = ..., view: _Optional[int] = ..., rejected: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., batches_sent: _Optional[int] = ..., dropped: _Optional[int] = ..., refused: _Optional[int] = ..., banned_s: _Optional[float] = ..., banned_for: _Optional[str] = ..., abstains: _Optional[bool] = ..., waits: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., credit: _Optional[float] = ..., not_awaited: _Optional[str] = ..., not_taken: _Optional[_Mapping[str, int]] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., through: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetHeadRequest(_message.Message):
     __slots__ = ("include_payloads",)
@@ -490,7 +494,7 @@ class GetRoundRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ..., scores_within_s: _Optional[float] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "counts_epochs", "spoiled", "went_back", "failure", "measures", "signs", "alone", "published", "statistics", "scores", "no_distance", "no_effect")
+    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "counts_epochs", "spoiled", "went_back", "failure", "measures", "signs", "alone", "privacy", "published", "statistics", "scores", "no_distance", "no_effect")
     class RejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -592,6 +596,7 @@ class Round(_message.Message):
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     SIGNS_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    PRIVACY_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
@@ -635,12 +640,13 @@ class Round(_message.Message):
     measures: Measures
     signs: _containers.ScalarMap[str, str]
     alone: TrainedAlone
+    privacy: PrivacySpent
     published: _containers.RepeatedCompositeFieldContainer[PublishedMeasures]
     statistics: str
     scores: _containers.RepeatedCompositeFieldContainer[Score]
     no_distance: str
     no_effect: str
-    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., counts_epochs: _Optional[bool] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., published: _Optional[_Iterable[_Union[PublishedMeasures, _Mapping]]] = ..., statistics: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., counts_epochs: _Optional[bool] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., published: _Optional[_Iterable[_Union[PublishedMeasures, _Mapping]]] = ..., statistics: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
 
 class Measures(_message.Message):
     __slots__ = ("num_samples", "summary", "intervals", "classes")
@@ -700,6 +706,20 @@ class TrainedAlone(_message.Message):
     measures: Measures
     failure: str
     def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class PrivacySpent(_message.Message):
+    __slots__ = ("phases", "epsilon", "epsilon_phases", "delta", "budget")
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_PHASES_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    phases: int
+    epsilon: float
+    epsilon_phases: int
+    delta: float
+    budget: float
+    def __init__(self, phases: _Optional[int] = ..., epsilon: _Optional[float] = ..., epsilon_phases: _Optional[int] = ..., delta: _Optional[float] = ..., budget: _Optional[float] = ...) -> None: ...
 
 class ClassMeasures(_message.Message):
     __slots__ = ("class_name", "num_samples", "num_given", "given", "values", "intervals")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from node.pb import common_pb2 as node_dot_pb_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12node/pb/peer.proto\x12\nfednode.v1\x1a\x14node/pb/common.proto\"/\n\x05\x42\x61tch\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.fednode.v1.Envelope\"\xf7\x01\n\x08\x45nvelope\x12\x10\n\x06status\x18\x01 \x01(\x0cH\x00\x12\x16\n\x0c\x63ontribution\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05\x62lock\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x04vote\x18\x04 \x01(\x0cH\x00\x12\x12\n\x08\x65vidence\x18\x05 \x01(\x0cH\x00\x12\x12\n\x08proposal\x18\x06 \x01(\x0cH\x00\x12\x12\n\x08\x61pproval\x18\x07 \x01(\x0cH\x00\x12\x13\n\treadiness\x18\x08 \x01(\x0cH\x00\x12\x0e\n\x04hint\x18\t \x01(\x0cH\x00\x12\x12\n\x08measures\x18\n \x01(\x0cH\x00\x12\x11\n\x07payload\x18\x0b \x01(\x0cH\x00\x12\x10\n\x06\x62undle\x18\x0c \x01(\x0cH\x00\x42\x06\n\x04\x62ody\"\xfa\x02\n\x06Status\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\x0c\x12\x13\n\x0bhead_height\x18\x02 \x01(\x04\x12\x0f\n\x07head_id\x18\x03 \x01(\x0c\x12\x0e\n\x06height\x18\x04 \x01(\x04\x12\x0c\n\x04view\x18\x05 \x01(\r\x12\x13\n\x0b\x63ontributes\x18\x06 \x01(\x08\x12\x15\n\rcontributions\x18\x07 \x01(\x0c\x12\x12\n\ncandidates\x18\x08 \x03(\x0c\x12%\n\x05votes\x18\t \x03(\x0b\x32\x16.fednode.v1.VoteBitmap\x12\x10\n\x08\x61\x62stains\x18\n \x01(\x08\x12\x0f\n\x07time_ms\x18\x0b \x01(\x04\x12$\n\x04open\x18\x0c \x03(\x0b\x32\x16.fednode.v1.OpenChange\x12\x0f\n\x07version\x18\r \x01(\t\x12\x10\n\x08protocol\x18\x0e \x01(\r\x12\x0f\n\x07reaches\x18\x0f \x01(\x0c\x12\x14\n\x0c\x63ontributing\x18\x10 \x01(\x0c\x12\x12\n\nabstaining\x18\x11 \x01(\x0c\x12\x0c\n\x04\x61ges\x18\x12 \x01(\x0c\":\n\nOpenChange\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x11\n\tapprovals\x18\x02 \x01(\x0c\x12\r\n\x05ready\x18\x03 \x01(\x04\":\n\nVoteBitmap\x12\x0c\n\x04view\x18\x01 \x01(\r\x12\r\n\x05phase\x18\x02 \x01(\r\x12\x0f\n\x07members\x18\x03 \x01(\x0c\"-\n\rBlocksRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"9\n\x0b\x42locksReply\x12*\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x1a.fednode.v1.FinalisedBlock\"-\n\x0b\x42lobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"K\n\tBlobChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\x12\x11\n\tnot_found\x18\x03 \x01(\x08\x12\x0f\n\x07not_yet\x18\x04 \x01(\x08\"l\n\x0cServeRequest\x12+\n\x06\x62locks\x18\x01 \x01(\x0b\x32\x19.fednode.v1.BlocksRequestH\x00\x12\'\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x17.fednode.v1.BlobRequestH\x00\x42\x06\n\x04\x62ody\"z\n\nServeReply\x12)\n\x06\x62locks\x18\x01 \x01(\x0b\x32\x17.fednode.v1.BlocksReplyH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fednode.v1.BlobChunkH\x00\x12\x11\n\x07refused\x18\x03 \x01(\tH\x00\x42\x06\n\x04\x62ody\"\x0e\n\x0cHelloRequest\"R\n\nHelloReply\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x0f\n\x07time_ms\x18\x04 \x01(\x04\x32\xac\x02\n\x04Peer\x12\x30\n\x04Push\x12\x11.fednode.v1.Batch\x1a\x11.fednode.v1.Batch(\x01\x30\x01\x12<\n\x06\x42locks\x12\x19.fednode.v1.BlocksRequest\x1a\x17.fednode.v1.BlocksReply\x12:\n\x04\x42lob\x12\x17.fednode.v1.BlobRequest\x1a\x15.fednode.v1.BlobChunk(\x01\x30\x01\x12=\n\x05Serve\x12\x16.fednode.v1.ServeReply\x1a\x18.fednode.v1.ServeRequest(\x01\x30\x01\x12\x39\n\x05Hello\x12\x18.fednode.v1.HelloRequest\x1a\x16.fednode.v1.HelloReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12node/pb/peer.proto\x12\nfednode.v1\x1a\x14node/pb/common.proto\"Q\n\x05\x42\x61tch\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.fednode.v1.Envelope\x12\x10\n\x08question\x18\x02 \x01(\r\x12\x0e\n\x06\x61nswer\x18\x03 \x01(\r\"\xf7\x01\n\x08\x45nvelope\x12\x10\n\x06status\x18\x01 \x01(\x0cH\x00\x12\x16\n\x0c\x63ontribution\x18\x02 \x01(\x0cH\x00\x12\x0f\n\x05\x62lock\x18\x03 \x01(\x0cH\x00\x12\x0e\n\x04vote\x18\x04 \x01(\x0cH\x00\x12\x12\n\x08\x65vidence\x18\x05 \x01(\x0cH\x00\x12\x12\n\x08proposal\x18\x06 \x01(\x0cH\x00\x12\x12\n\x08\x61pproval\x18\x07 \x01(\x0cH\x00\x12\x13\n\treadiness\x18\x08 \x01(\x0cH\x00\x12\x0e\n\x04hint\x18\t \x01(\x0cH\x00\x12\x12\n\x08measures\x18\n \x01(\x0cH\x00\x12\x11\n\x07payload\x18\x0b \x01(\x0cH\x00\x12\x10\n\x06\x62undle\x18\x0c \x01(\x0cH\x00\x42\x06\n\x04\x62ody\"\xfa\x02\n\x06Status\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\x0c\x12\x13\n\x0bhead_height\x18\x02 \x01(\x04\x12\x0f\n\x07head_id\x18\x03 \x01(\x0c\x12\x0e\n\x06height\x18\x04 \x01(\x04\x12\x0c\n\x04view\x18\x05 \x01(\r\x12\x13\n\x0b\x63ontributes\x18\x06 \x01(\x08\x12\x15\n\rcontributions\x18\x07 \x01(\x0c\x12\x12\n\ncandidates\x18\x08 \x03(\x0c\x12%\n\x05votes\x18\t \x03(\x0b\x32\x16.fednode.v1.VoteBitmap\x12\x10\n\x08\x61\x62stains\x18\n \x01(\x08\x12\x0f\n\x07time_ms\x18\x0b \x01(\x04\x12$\n\x04open\x18\x0c \x03(\x0b\x32\x16.fednode.v1.OpenChange\x12\x0f\n\x07version\x18\r \x01(\t\x12\x10\n\x08protocol\x18\x0e \x01(\r\x12\x0f\n\x07reaches\x18\x0f \x01(\x0c\x12\x14\n\x0c\x63ontributing\x18\x10 \x01(\x0c\x12\x12\n\nabstaining\x18\x11 \x01(\x0c\x12\x0c\n\x04\x61ges\x18\x12 \x01(\x0c\":\n\nOpenChange\x12\n\n\x02id\x18\x01 \x01(\x0c\x12\x11\n\tapprovals\x18\x02 \x01(\x0c\x12\r\n\x05ready\x18\x03 \x01(\x04\":\n\nVoteBitmap\x12\x0c\n\x04view\x18\x01 \x01(\r\x12\r\n\x05phase\x18\x02 \x01(\r\x12\x0f\n\x07members\x18\x03 \x01(\x0c\"-\n\rBlocksRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"9\n\x0b\x42locksReply\x12*\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x1a.fednode.v1.FinalisedBlock\"-\n\x0b\x42lobRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"K\n\tBlobChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04last\x18\x02 \x01(\x08\x12\x11\n\tnot_found\x18\x03 \x01(\x08\x12\x0f\n\x07not_yet\x18\x04 \x01(\x08\"l\n\x0cServeRequest\x12+\n\x06\x62locks\x18\x01 \x01(\x0b\x32\x19.fednode.v1.BlocksRequestH\x00\x12\'\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x17.fednode.v1.BlobRequestH\x00\x42\x06\n\x04\x62ody\"z\n\nServeReply\x12)\n\x06\x62locks\x18\x01 \x01(\x0b\x32\x17.fednode.v1.BlocksReplyH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fednode.v1.BlobChunkH\x00\x12\x11\n\x07refused\x18\x03 \x01(\tH\x00\x42\x06\n\x04\x62ody\"\x0e\n\x0cHelloRequest\"R\n\nHelloReply\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08protocol\x18\x03 \x01(\r\x12\x0f\n\x07time_ms\x18\x04 \x01(\x04\x32\xac\x02\n\x04Peer\x12\x30\n\x04Push\x12\x11.fednode.v1.Batch\x1a\x11.fednode.v1.Batch(\x01\x30\x01\x12<\n\x06\x42locks\x12\x19.fednode.v1.BlocksRequest\x1a\x17.fednode.v1.BlocksReply\x12:\n\x04\x42lob\x12\x17.fednode.v1.BlobRequest\x1a\x15.fednode.v1.BlobChunk(\x01\x30\x01\x12=\n\x05Serve\x12\x16.fednode.v1.ServeReply\x1a\x18.fednode.v1.ServeRequest(\x01\x30\x01\x12\x39\n\x05Hello\x12\x18.fednode.v1.HelloRequest\x1a\x16.fednode.v1.HelloReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,31 +33,31 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'node.pb.peer_pb2', _globals
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BATCH']._serialized_start=56
-  _globals['_BATCH']._serialized_end=103
-  _globals['_ENVELOPE']._serialized_start=106
-  _globals['_ENVELOPE']._serialized_end=353
-  _globals['_STATUS']._serialized_start=356
-  _globals['_STATUS']._serialized_end=734
-  _globals['_OPENCHANGE']._serialized_start=736
-  _globals['_OPENCHANGE']._serialized_end=794
-  _globals['_VOTEBITMAP']._serialized_start=796
-  _globals['_VOTEBITMAP']._serialized_end=854
-  _globals['_BLOCKSREQUEST']._serialized_start=856
-  _globals['_BLOCKSREQUEST']._serialized_end=901
-  _globals['_BLOCKSREPLY']._serialized_start=903
-  _globals['_BLOCKSREPLY']._serialized_end=960
-  _globals['_BLOBREQUEST']._serialized_start=962
-  _globals['_BLOBREQUEST']._serialized_end=1007
-  _globals['_BLOBCHUNK']._serialized_start=1009
-  _globals['_BLOBCHUNK']._serialized_end=1084
-  _globals['_SERVEREQUEST']._serialized_start=1086
-  _globals['_SERVEREQUEST']._serialized_end=1194
-  _globals['_SERVEREPLY']._serialized_start=1196
-  _globals['_SERVEREPLY']._serialized_end=1318
-  _globals['_HELLOREQUEST']._serialized_start=1320
-  _globals['_HELLOREQUEST']._serialized_end=1334
-  _globals['_HELLOREPLY']._serialized_start=1336
-  _globals['_HELLOREPLY']._serialized_end=1418
-  _globals['_PEER']._serialized_start=1421
-  _globals['_PEER']._serialized_end=1721
+  _globals['_BATCH']._serialized_end=137
+  _globals['_ENVELOPE']._serialized_start=140
+  _globals['_ENVELOPE']._serialized_end=387
+  _globals['_STATUS']._serialized_start=390
+  _globals['_STATUS']._serialized_end=768
+  _globals['_OPENCHANGE']._serialized_start=770
+  _globals['_OPENCHANGE']._serialized_end=828
+  _globals['_VOTEBITMAP']._serialized_start=830
+  _globals['_VOTEBITMAP']._serialized_end=888
+  _globals['_BLOCKSREQUEST']._serialized_start=890
+  _globals['_BLOCKSREQUEST']._serialized_end=935
+  _globals['_BLOCKSREPLY']._serialized_start=937
+  _globals['_BLOCKSREPLY']._serialized_end=994
+  _globals['_BLOBREQUEST']._serialized_start=996
+  _globals['_BLOBREQUEST']._serialized_end=1041
+  _globals['_BLOBCHUNK']._serialized_start=1043
+  _globals['_BLOBCHUNK']._serialized_end=1118
+  _globals['_SERVEREQUEST']._serialized_start=1120
+  _globals['_SERVEREQUEST']._serialized_end=1228
+  _globals['_SERVEREPLY']._serialized_start=1230
+  _globals['_SERVEREPLY']._serialized_end=1352
+  _globals['_HELLOREQUEST']._serialized_start=1354
+  _globals['_HELLOREQUEST']._serialized_end=1368
+  _globals['_HELLOREPLY']._serialized_start=1370
+  _globals['_HELLOREPLY']._serialized_end=1452
+  _globals['_PEER']._serialized_start=1455
+  _globals['_PEER']._serialized_end=1755
 # @@protoc_insertion_point(module_scope)

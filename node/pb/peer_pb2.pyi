@@ -8,10 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Batch(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "question", "answer")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Envelope]
-    def __init__(self, messages: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ...) -> None: ...
+    question: int
+    answer: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., question: _Optional[int] = ..., answer: _Optional[int] = ...) -> None: ...
 
 class Envelope(_message.Message):
     __slots__ = ("status", "contribution", "block", "vote", "evidence", "proposal", "approval", "readiness", "hint", "measures", "payload", "bundle")

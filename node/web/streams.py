@@ -26,6 +26,7 @@ from node.web.endpoint import Endpoint, Parameter, read_flag, read_whole
 MAX_STREAMS = 24  # that follow events at a time; a page that gets none asks now and then
 MAX_AUDITS = 4  # that run or wait
 BATCH_S = 0.5  # between two writes to a page, however much happens
+AT_ONCE_S = 0.02  # within which what comes belongs together
 QUIET_S = 15.0  # after which a comment shows that the connection stands
 RETRY_MS = 2000
 MAX_BATCH = 256
@@ -89,6 +90,7 @@ class Streams:
         """What has come in the meantime, a few times a second at most."""
         self._num_streams += 1
         queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_BATCH)
+        loop, written_s = asyncio.get_running_loop(), float("-inf")
         reading = asyncio.create_task(_read_into(queue, events, self._write), name="page events")
         closing = asyncio.create_task(self._closed.wait(), name="page closing")
         getting = asyncio.create_task(queue.get(), name="page next")
@@ -99,7 +101,8 @@ class Streams:
                     {getting, closing, reading}, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if getting in done:
-                    await asyncio.sleep(BATCH_S)
+                    await asyncio.sleep(max(AT_ONCE_S, written_s + BATCH_S - loop.time()))
+                    written_s = loop.time()
                     first, getting = getting.result(), asyncio.create_task(queue.get(), name="page next")
                     yield b"".join([first, *_take_all(queue)])
                 elif not done:

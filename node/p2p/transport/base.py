@@ -27,6 +27,7 @@ from chain.hints import MAX_HINT_BYTES
 from chain.published import MAX_PUBLISHED_BYTES
 from node.p2p.admission import Admission, Role
 from node.p2p.refusals import Reason, Refusals
+from node.p2p.transport.round_trips import RoundTrips
 
 CHUNK_BYTES = 1 << 20  # blobs travel in chunks of this size
 MAX_BLOB_BYTES = 1 << 32
@@ -274,6 +275,9 @@ class Transport(Protocol):
         """Who has dialled, of each peer that is up."""
 
     def counters(self) -> Mapping[Id, TrafficCounters]: ...
+
+    def round_trips(self) -> Mapping[Id, RoundTrips]:
+        """Of the peers that may connect."""
 
     async def run(self, handler: Handler) -> None:
         """Listens, connects and keeps connecting until cancelled, or until a handler raises what is the node's own

@@ -43,6 +43,7 @@ from node.p2p.transport.base import (
     validate_size,
 )
 from node.p2p.transport.outbox import STATUS_PER_S, Outbox
+from node.p2p.transport.round_trips import RoundTrips
 
 TICK_S = 1e-6  # the loop keeps no order among timers of the same instant
 
@@ -74,6 +75,7 @@ class MemoryNetwork:
         self.notice_s = notice_s
         self.status_per_s = status_per_s
         self.random = Random(seed)  # noqa: S311  # the weather of a simulation, not a secret
+        self._clockwork = Random(seed)  # noqa: S311  # of questions and answers, so that the weather is as without them
         self._transports: dict[Id, MemoryTransport] = {}
         self._cuts: set[tuple[Id, Id]] = set()
         self._down: set[Id] = set()
@@ -158,6 +160,9 @@ class MemoryNetwork:
     def draw_delay_s(self) -> float:
         return self.random.uniform(*self.latency_s)
 
+    def draw_round_trip_s(self) -> float:
+        return self._clockwork.uniform(*self.latency_s) + self._clockwork.uniform(*self.latency_s)
+
 
 class MemoryTransport:
     """One node's end of a MemoryNetwork. See `node.p2p.transport.base.Transport`."""
@@ -174,6 +179,7 @@ class MemoryTransport:
         self._drains: dict[Id, asyncio.TimerHandle] = {}  # when each outbox is looked at next
         self._last_arrival_s: dict[Id, float] = {}
         self._counters: dict[Id, TrafficCounters] = {}
+        self._trips: dict[Id, RoundTrips] = {}
         self._roles: dict[Id, Role] | None = None  # everybody is a member until somebody says otherwise
         self._kept: Collection[Id] | None = None  # members; None: all
         self._settles_s = float("-inf")  # when this end looks next who has come and gone
@@ -200,6 +206,9 @@ class MemoryTransport:
 
     def counters(self) -> Mapping[Id, TrafficCounters]:
         return self._counters
+
+    def round_trips(self) -> Mapping[Id, RoundTrips]:
+        return self._trips
 
     def admit(self, admission: Admission) -> None:
         before, self._roles = self._roles, admission.get_roles()
@@ -281,6 +290,7 @@ class MemoryTransport:
         """Those that arrive together."""
         network, arriving = self._network, list[Message]()
         self._get_counters(there.me).batches_sent += 1
+        self._ask(there)
         for message in messages:
             self._get_counters(there.me).add_sent(KIND_NAMES[message.kind], len(message.data) + FRAMING_BYTES)
             copies = 2 if network.random.random() < network.duplicate else 1
@@ -290,6 +300,17 @@ class MemoryTransport:
                 self._get_loop().call_at(self._draw_arrival_s(there.me), there.deliver, self._me, [message])
         elif arriving:
             self._get_loop().call_at(self._draw_arrival_s(there.me), there.deliver, self._me, arriving)
+
+    def _ask(self, there: MemoryTransport) -> None:
+        """A round trip, as it goes with what is sent now: there is no queue at the other end."""
+        trips = self._trips[there.me]
+        if number := trips.take_question(self._get_time_s()):
+            arrives_s = self._get_time_s() + self._network.draw_round_trip_s()
+            self._get_loop().call_at(arrives_s, self._hear_answer, there.me, number, arrives_s)
+
+    def _hear_answer(self, peer: Id, number: int, now_s: float) -> None:
+        if self._network.is_open(self._me, peer) and self._network.is_open(peer, self._me) and peer in self._trips:
+            self._trips[peer].on_answer(number, now_s)
 
     def _draw_arrival_s(self, peer: Id) -> float:
         """When what is sent now arrives; on a fifo link after everything earlier."""
@@ -352,6 +373,7 @@ class MemoryTransport:
             if there is not None and was is not there:
                 self._up[peer] = there
                 self._outboxes[peer] = Outbox(self._get_time_s(), status_per_s=self._network.status_per_s)
+                self._trips.setdefault(peer, RoundTrips()).restart()
                 with self.boundary.around("connection", peer):
                     self._get_handler().on_peer_up(peer)
 

@@ -29,6 +29,7 @@ from node.p2p.transport.base import (
     takes,
 )
 from node.p2p.transport.outbox import MAX_BYTES, MAX_MESSAGES, STATUS_BURST, STATUS_PER_S, TokenBucket
+from node.p2p.transport.round_trips import RoundTrips
 from node.pb import peer_pb2 as pb
 
 MIB = 1 << 20
@@ -81,6 +82,7 @@ class Intake:
         *,
         role: Role = Role.MEMBER,
         boundary: Boundary | None = None,
+        trips: RoundTrips | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         now = clock()
@@ -94,6 +96,7 @@ class Intake:
         self.num_blob_streams = 0
         self._bans = bans
         self._boundary = boundary or Boundary()
+        self._trips = trips or RoundTrips()
         self._clock = clock
         self._statuses = TokenBucket(limits.status_per_s, limits.status_burst, now)
         self._messages = TokenBucket(limits.messages_per_s, limits.messages_burst, now)
@@ -123,6 +126,8 @@ class Intake:
             raise PeerFault(
                 f"a batch of {len(batch.messages)} messages and {size} bytes is over the limits", Reason.SIZE
             )
+        self._trips.on_answer(batch.answer, now)
+        self._trips.on_question(batch.question)
         framing = FRAMING_BYTES
         for envelope in batch.messages:
             message = _from_pb(envelope)
@@ -167,9 +172,10 @@ def _from_pb(envelope: pb.Envelope) -> Message:
 
 
 def _count_objects(batch: pb.Batch) -> int:
-    """What is in bundles counts one by one, as far as a bundle may hold so many: the handler looks at them."""
+    """What is in bundles counts one by one, as far as a bundle may hold so many: the handler looks at them. A question
+    has an answer sent, so it counts, too."""
     bundled = sum(min(MAX_PARTS, count_parts(envelope.bundle)) for envelope in batch.messages if envelope.bundle)
-    return len(batch.messages) + bundled
+    return len(batch.messages) + bundled + bool(batch.question)
 
 
 def to_pb(message: Message) -> pb.Envelope:

@@ -42,6 +42,7 @@ from node.p2p.transport.dialled_lines import DialledLines
 from node.p2p.transport.lines import Lines
 from node.p2p.transport.link import Link
 from node.p2p.transport.rate_limits import Intake, RateLimits
+from node.p2p.transport.round_trips import RoundTrips
 from node.p2p.transport.sender import Sender
 from node.p2p.transport.served_lines import ServedLines
 from node.p2p.transport.server import HANDSHAKE_S, MAX_CONNECTIONS, PeerService, make_server
@@ -111,6 +112,7 @@ class RpcTransport:
         self._on_call = on_call
         self._kept: Collection[Id] | None = None  # members; None: all
         self._counters: dict[Id, TrafficCounters] = {}
+        self._trips: dict[Id, RoundTrips] = {}
         self._senders: dict[Id, Sender] = {}
         self._intakes: dict[Id, Intake] = {}
         self._sessions: dict[Id, Session] = {}
@@ -168,8 +170,11 @@ class RpcTransport:
     def _let_in(self, peer: Id, role: Role) -> None:
         counters = self._counters.pop(peer) if peer in self._counters else TrafficCounters()
         self._counters[peer] = counters  # the newest of them
-        self._senders[peer] = Sender(counters, self._limits)
-        self._intakes[peer] = Intake(peer, self._limits, self.bans, counters, role=role, boundary=self.boundary)
+        trips = self._trips[peer] = RoundTrips()
+        self._senders[peer] = Sender(counters, self._limits, trips)
+        self._intakes[peer] = Intake(
+            peer, self._limits, self.bans, counters, role=role, boundary=self.boundary, trips=trips
+        )
         address = self._addresses.get(peer)
         if address is not None:
             self._dialled[peer] = DialledLines(peer, address, self._caller)
@@ -182,7 +187,7 @@ class RpcTransport:
 
     def _let_go(self, peer: Id) -> None:
         """Its traffic is remembered for as long as not many more have gone."""
-        del self._senders[peer], self._intakes[peer], self._sessions[peer]
+        del self._senders[peer], self._intakes[peer], self._sessions[peer], self._trips[peer]
         del self._links[peer], self._bulks[peer], self._served[peer]
         self._end_calls(peer)
         if (task := self._link_tasks.pop(peer, None)) is not None:
@@ -259,6 +264,9 @@ class RpcTransport:
 
     def counters(self) -> Mapping[Id, TrafficCounters]:
         return self._counters
+
+    def round_trips(self) -> Mapping[Id, RoundTrips]:
+        return self._trips
 
     def post(self, peer: Id, message: Message) -> None:
         validate_size(message)

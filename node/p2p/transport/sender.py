@@ -11,6 +11,7 @@ from contextlib import suppress
 from node.p2p.transport.base import FRAMING_BYTES, KIND_NAMES, Message, TrafficCounters
 from node.p2p.transport.outbox import Outbox
 from node.p2p.transport.rate_limits import ENVELOPE_BYTES, MAX_BATCH_MESSAGES, RateLimits, to_pb
+from node.p2p.transport.round_trips import RoundTrips
 from node.pb import peer_pb2 as pb
 
 FULL_BATCH_BYTES = 256 * 1024  # with the largest message on top still far below the receiver's limit
@@ -19,11 +20,13 @@ FULL_BATCH_BYTES = 256 * 1024  # with the largest message on top still far below
 class Sender:
     """The sending side towards one peer. While no stream is open everything posted is dropped and counted."""
 
-    def __init__(self, counters: TrafficCounters, limits: RateLimits) -> None:
+    def __init__(self, counters: TrafficCounters, limits: RateLimits, trips: RoundTrips | None = None) -> None:
         self.counters = counters
         self._limits = limits
         self._outbox: Outbox | None = None
         self._wake = asyncio.Event()
+        self._trips = trips or RoundTrips()
+        self._trips.on_owed = self.wake
 
     def __repr__(self) -> str:
         return f"Sender(open={self.is_open}, waiting={0 if self._outbox is None else len(self._outbox)})"
@@ -35,6 +38,7 @@ class Sender:
     def open(self) -> None:
         """What is posted waits from now on to be sent."""
         limits = self._limits
+        self._trips.restart()
         self._outbox = Outbox(time.monotonic(), max_messages=limits.queue_messages, max_bytes=limits.queue_bytes)
 
     def close(self) -> None:
@@ -57,9 +61,14 @@ class Sender:
         peer takes nothing any more."""
         while (outbox := self._outbox) is not None and may_send():
             messages = _pop_batch(outbox)
-            if messages:
+            if messages or self._trips.owes:
+                batch = pb.Batch(
+                    messages=[to_pb(message) for message in messages],
+                    question=self._trips.take_question(time.monotonic()) if messages else 0,
+                    answer=self._trips.take_answer(),
+                )
                 async with asyncio.timeout(self._limits.write_s):
-                    await write(pb.Batch(messages=[to_pb(message) for message in messages]))
+                    await write(batch)
                 self.counters.batches_sent += 1
                 framing = FRAMING_BYTES
                 for message in messages:

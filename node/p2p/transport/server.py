@@ -270,11 +270,10 @@ class PeerService:
             with session.hearing(stream):
                 await self._converse(self._read(intake, context), stream.ended.wait())
         else:
-            with self._lending(intake.peer):
-                await context.send_initial_metadata(accepted)
-                with session.joined(Direction.ACCEPTED, stream, self._handler):
-                    writing = session.write(stream, context.write)
-                    await self._converse(self._read(intake, context), writing, stream.ended.wait())
+            with self._lending(intake.peer), session.joined(Direction.ACCEPTED, stream, self._handler):
+                await context.send_initial_metadata(accepted)  # so who hears it is up here
+                writing = session.write(stream, context.write)
+                await self._converse(self._read(intake, context), writing, stream.ended.wait())
         if stream.ended.is_set():
             await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
 

@@ -1,8 +1,8 @@
 // Members as a ring: this node in it with the others around, a line to each that it is connected with, as wide as what
-// went over it.
+// went over it, with the round trip.
 
 import { html } from "./lib.js";
-import { describeMember, isDialOut, showBytes } from "./words.js";
+import { describeMember, isDialOut, showBytes, showMs } from "./words.js";
 
 const CENTRE = 200;
 const RADIUS = 132;
@@ -19,7 +19,7 @@ export function Ring({ members, peers }) {
     .join(", ")}`;
   return html`<div>
     <svg class="ring" viewBox="0 12 400 376" role="img" aria-label=${label}>
-      ${others.map((member, i) => html`<${Link} member=${member} peer=${byId.get(member.id)} at=${place(i, others.length)} most=${most} />`)}
+      ${others.map((member, i) => html`<${Link} member=${member} peer=${byId.get(member.id)} at=${place(i, others.length)} most=${most} count=${others.length} />`)}
       ${me && html`<circle class="me" cx=${CENTRE} cy=${CENTRE} r="26" stroke-width="2" />`}
       <text x=${CENTRE} y=${CENTRE + 44} text-anchor="middle">${me ? cut(me.name) : "observer"}</text>
       <g class=${me ? "ok" : "off"} transform=${`translate(${CENTRE} ${CENTRE})`}><circle r="9" /></g>
@@ -27,7 +27,7 @@ export function Ring({ members, peers }) {
     </svg>
     <ul class="legend">
       <li>● up</li><li>▲ silent, or through others</li><li>○ away</li><li>■ suspended</li><li>◆ dials out only</li>
-      <li>line: bytes exchanged</li>
+      <li>line: bytes exchanged, and the round trip</li>
     </ul>
   </div>`;
 }
@@ -37,11 +37,18 @@ function place(i, count) {
   return { angle, x: CENTRE + RADIUS * Math.cos(angle), y: CENTRE + RADIUS * Math.sin(angle) };
 }
 
-function Link({ member, peer, at, most }) {
+function Link({ member, peer, at, most, count }) {
   if (!member.connected && !member.through.length) return null;
   const bytes = peer ? peer.bytes_sent + peer.bytes_received : 0;
   const width = 1.5 + 7 * Math.sqrt(bytes / most);
-  return html`<line class="link ${member.connected ? "" : "through"}" x1=${CENTRE} y1=${CENTRE} x2=${at.x} y2=${at.y} stroke-width=${width} />`;
+  return html`<g>
+    <line class="link ${member.connected ? "" : "through"}" x1=${CENTRE} y1=${CENTRE} x2=${at.x} y2=${at.y} stroke-width=${width} />
+    ${count <= NAMED_FLAT && typeof peer?.round_trip_s === "number" && html`<text class="far trip" x=${between(at.x)} y=${between(at.y)} dy="4" text-anchor="middle">${showMs(peer.round_trip_s)}</text>`}
+  </g>`;
+}
+
+function between(end) {
+  return CENTRE + 0.56 * (end - CENTRE);
 }
 
 function Node({ member, peer, at, count }) {
@@ -53,7 +60,7 @@ function Node({ member, peer, at, count }) {
     bad: html`<rect x=${-size} y=${-size} width=${2 * size} height=${2 * size} />`,
     off: html`<circle r=${size} />`,
   };
-  const told = peer ? `, ${showBytes(peer.bytes_sent)} sent, ${showBytes(peer.bytes_received)} received` : "";
+  const told = peer ? `, ${showBytes(peer.bytes_sent)} sent, ${showBytes(peer.bytes_received)} received${typeof peer.round_trip_s === "number" ? `, answers in ${showMs(peer.round_trip_s)}` : ""}` : "";
   return html`<g>
     <g class=${state} transform=${`translate(${at.x} ${at.y})`}><title>${`${member.name}: ${word}${told}`}</title>${shapes[state]}</g>
     <${Name} member=${member} word=${word} at=${at} count=${count} />

@@ -30,6 +30,11 @@ export function showSeconds(seconds) {
   return `${(seconds / 86400).toFixed(0)} d`;
 }
 
+export function showMs(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  return seconds < 0.01 ? `${(seconds * 1000).toFixed(1)} ms` : `${(seconds * 1000).toFixed(0)} ms`;
+}
+
 export function showNumber(value, digits = 4) {
   return value === null || value === undefined ? "–" : value.toFixed(digits);
 }

@@ -5,7 +5,7 @@ import { download, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
 import { Awaited, Card, Empty, Facts, Note, Notes, State, Table, Title } from "../parts.js";
-import { KINDS, describeMember, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showNumber, showSeconds } from "../words.js";
+import { KINDS, describeMember, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showMs, showNumber, showSeconds } from "../words.js";
 
 const PHASES = { running: "running", done: "its rounds are made", ended: "ended by a change", over: "another run followed" };
 
@@ -34,6 +34,7 @@ function Members({ members, peers, version }) {
       ["version", (member) => (member.me ? version : (member.version ?? "–"))],
       ["clock", (member) => showAhead(member.clock_ahead_s)],
       ["heard of", (member) => (member.me ? "–" : member.silent_s === null ? "never" : `${showSeconds(member.silent_s)} ago`)],
+      ["round trip", (member) => showMs(getPeer(member)?.round_trip_s), "number"],
       ["sent / received", (member) => (getPeer(member) ? `${showBytes(getPeer(member).bytes_sent)} / ${showBytes(getPeer(member).bytes_received)}` : "–")],
       ["not taken", (member) => describeRefused(getPeer(member)), "wide"],
     ]} />
