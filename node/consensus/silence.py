@@ -18,15 +18,23 @@ from node.p2p.peers import Peers
 
 
 class SilenceWatch:
-    """One node's. `run` goes on until cancelled."""
+    """One node's. `run` goes on until cancelled. `on_change` hears when one falls silent or speaks again: others are
+    told whom this node reaches."""
 
     def __init__(
-        self, current: CurrentRound, peers: Peers, clock: Clock, events: Events, get_status_s: Callable[[], float]
+        self,
+        current: CurrentRound,
+        peers: Peers,
+        clock: Clock,
+        events: Events,
+        get_status_s: Callable[[], float],
+        on_change: Callable[[], None],
     ) -> None:
         self._current = current
         self._peers = peers
         self._clock = clock
         self._events = events
+        self._on_change = on_change
         self._get_status_s = get_status_s
         self._silent: frozenset[Id] = frozenset()  # though connected, and said so
         self._since_s: dict[Id, float] = {}  # when each was first found silent
@@ -34,7 +42,7 @@ class SilenceWatch:
 
     async def run(self) -> None:
         while True:
-            await self._peers.until_silence(self._get_status_s())
+            await self._peers.until_sight_may_change(self._get_status_s())
             self._say()
             self.look()
 
@@ -48,6 +56,8 @@ class SilenceWatch:
         for peer in sorted(silent ^ self._silent):
             if self._peers.is_connected(peer):  # else it has gone, which is said by itself
                 self._events.publish("peer", peer=peer.hex(), up=True, silent=peer in silent)
+        if silent != self._silent:
+            self._on_change()
         self._silent = silent
 
     def look(self) -> None:

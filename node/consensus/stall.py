@@ -202,7 +202,7 @@ class StallWatch:
     async def run(self) -> None:
         quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._get_status_s()
         while True:
-            await self._peers.until_silence(self._get_status_s() / 2)
+            await self._peers.until_sight_may_change(self._get_status_s() / 2)
             slowness = self._detector.describe()
             reason = self._peers.describe_stall() or slowness
             if reason is None or self._clock.monotonic() >= quiet_until_s:

@@ -196,7 +196,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         scheduler=scheduler,
         contributor=contributor,
         stall=StallWatch(peers, detector, c.clock, events, get_status_s),
-        silence=SilenceWatch(current, peers, c.clock, events, get_status_s),
+        silence=SilenceWatch(current, peers, c.clock, events, get_status_s, talk.gossip.on_step),
         auditor=ledger.auditor,
         stands_ready=StandsReady(
             current, talk.proposals, ledger.signer, c.transport, peers, ledger.sync, scheduler.prepare

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from chain.block import Id
@@ -76,6 +77,7 @@ class Peers:
         self._peers: dict[Id, Peer] = {}
         self._names: dict[Id, str] = {}
         self.connected_members = 0  # bit i: the member of index i
+        self._reach_changed = asyncio.Event()
         self.on_state(state)
 
     def on_state(self, state: State) -> None:
@@ -159,6 +161,9 @@ class Peers:
 
     def on_status(self, peer: Id, status: Status) -> None:
         entry = self._peers[peer]
+        if entry.is_member and (entry.status is None or entry.status.reaches != status.reaches):
+            self._reach_changed.set()
+            self._reach_changed = asyncio.Event()
         entry.status = status
         entry.num_statuses += 1
         if not self.is_meshed and entry.is_member:
@@ -214,12 +219,15 @@ class Peers:
         entry = self._peers.get(peer)
         return entry is not None and self._clock.monotonic() - entry.seen_s < self.silence_s
 
-    async def until_silence(self, most_s: float) -> None:
-        """Until the next live peer counts as silent, if nothing comes of it, or so many seconds."""
-        now_s = self._clock.monotonic()
+    async def until_sight_may_change(self, most_s: float) -> None:
+        """Until the next live peer counts as silent, if nothing comes of it, or a member tells of others whom it
+        reaches; so many seconds at most."""
+        now_s, reach_changed = self._clock.monotonic(), self._reach_changed
         left = (peer.seen_s + self.silence_s - now_s for peer in self)
         next_s = min((left_s for left_s in left if left_s > 0), default=most_s)
-        await asyncio.sleep(min(most_s, next_s + A_MOMENT_S))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(most_s, next_s + A_MOMENT_S)):
+                await reach_changed.wait()
 
     # ---- through others
 

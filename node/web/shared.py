@@ -42,7 +42,7 @@ class SharedAnswers:
         return await asyncio.shield(kept.answer)
 
     def clear(self) -> None:
-        """Something was changed: nobody is to be shown how it was before."""
+        """Something has changed: nobody is to be shown how it was before."""
         self._kept.clear()
 
     def _drop_if_poor(self, key: str, done: asyncio.Task[bytes]) -> None:

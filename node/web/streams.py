@@ -30,6 +30,7 @@ AT_ONCE_S = 0.02  # within which what comes belongs together
 QUIET_S = 15.0  # after which a comment shows that the connection stands
 RETRY_MS = 2000
 MAX_BATCH = 256
+ROUTINE = ("block", "round")  # events of every round: a page may see the answers before them for a moment longer
 KEPT_EVENTS = 256  # that are not written anew for the next page
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -37,12 +38,16 @@ _EVENTS, _BYTES = "text/event-stream", "application/octet-stream"
 
 
 class Streams:
-    """Those of one node. `closed` ends the streams that would not end by themselves."""
+    """Those of one node. `closed` ends the streams that would not end by themselves. `on_news` hears of what happens
+    seldom, before a page does."""
 
-    def __init__(self, view: NodeView, chain_id: bytes, closed: asyncio.Event) -> None:
+    def __init__(
+        self, view: NodeView, chain_id: bytes, closed: asyncio.Event, on_news: Callable[[], None] = lambda: None
+    ) -> None:
         self._view = view
         self._chain_id = chain_id
         self._closed = closed
+        self._on_news = on_news
         self._num_streams = 0
         self._num_audits = 0
         self._written: dict[str, bytes] = {}  # the newest events, by their cursors
@@ -117,6 +122,8 @@ class Streams:
         """An event as all pages get it, made once."""
         written = self._written.get(event.cursor)
         if written is None:
+            if event.kind not in ROUTINE:
+                self._on_news()
             record = to_json(event)
             record["data"] = json.loads(event.data)
             written = self._written[event.cursor] = write_event(event.kind, record, event.cursor)

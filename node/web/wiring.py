@@ -42,17 +42,18 @@ def make_site(
     options: Sequence[str] | None = None,
 ) -> Site:
     """`socket` is that of the admin server, None without one, `options` are those that the node was started with."""
-    closed = asyncio.Event()
-    reading, streams = Reading(view, control.changes, chain, origins), Streams(view, chain.genesis.chain_id, closed)
+    closed, shared = asyncio.Event(), SharedAnswers(clock)
+    reading = Reading(view, control.changes, chain, origins)
+    streams = Streams(view, chain.genesis.chain_id, closed, shared.clear)
     acting = Acting(control, predictor, chain, keys)
     endpoints = list_endpoints(reading, streams, acting, Reports(socket), Checkup(options))
-    return Site(endpoints, Guard(keys, tokens, shown), SharedAnswers(clock), closed)
+    return Site(endpoints, Guard(keys, tokens, shown), shared, closed)
 
 
 def describe_api() -> dict[str, Any]:
     """The OpenAPI document, which is the same of every node."""
     nobody = cast(Any, None)  # nothing is asked
-    reading, streams = Reading(nobody, nobody, nobody, {}), Streams(nobody, b"", nobody)
+    reading, streams = Reading(nobody, nobody, nobody, {}), Streams(nobody, b"", nobody, nobody)
     acting = Acting(nobody, nobody, nobody, nobody)
     return write_openapi(list_endpoints(reading, streams, acting, Reports(None), Checkup(None)))
 
