@@ -104,14 +104,20 @@ class RoundReporter:
     def on_final(self, machine: RoundMachine, final: FinalBlock) -> None:
         """The block of the round in hand is committed, and its record waits for the worker."""
         with self._boundary.around("record"):
-            if (record := self._records.current) is not None and final.block.change is None:
-                record.on_final(final.block, final.certificate, self._clock.monotonic(), machine)
-                self._records.keep(record)
+            self._keep_record(machine, final)
             self._publish_block(final)
 
-    def on_adopted(self, blocks: Sequence[FinalBlock]) -> None:
-        """Blocks are committed that this node was not there for."""
+    def _keep_record(self, machine: RoundMachine, final: FinalBlock) -> None:
+        if (record := self._records.current) is not None and final.block.change is None:
+            record.on_final(final.block, final.certificate, self._clock.monotonic(), machine)
+            self._records.keep(record)
+
+    def on_adopted(self, machine: RoundMachine | None, blocks: Sequence[FinalBlock]) -> None:
+        """Blocks are committed that others made final: that of the round in hand perhaps, and others after it that this
+        node was not there for."""
         with self._boundary.around("record"):
+            if machine is not None and machine.height == blocks[0].block.height:
+                self._keep_record(machine, blocks[0])
             for final in blocks:
                 self._publish_block(final)
             log.info("caught up from height %d to %d", blocks[0].block.height - 1, blocks[-1].block.height)

@@ -337,14 +337,14 @@ class RoundService:
         await self._begin()
 
     async def _adopt(self, blocks: Sequence[FinalBlock], done: asyncio.Future[None]) -> None:
-        new = self._committer.choose_next(blocks)
+        new, machine = self._committer.choose_next(blocks), self.current.machine
         if new:
             parents = [self.tip.block, *(final.block for final in new)]
             for parent, final in zip(parents, new, strict=False):
                 with self._boundary.around("audit"):
                     self._auditor.add(final.block, parent)
             await self._append(new)
-            self._reporter.on_adopted(new)
+            self._reporter.on_adopted(machine, new)
             await self._begin()
         if not done.done():
             done.set_result(None)

@@ -18,7 +18,7 @@ from node.p2p.refusals import Reason, Refusals, count_faults
 from node.p2p.status import Status
 
 MIN_PREFIX_CHARS = 4  # of an id that stands for the whole
-ALL_TOLD = 16  # other members, up to which each status goes to all of them
+ALL_TOLD = 8  # other members, up to which each status goes to all of them
 FEW_TOLD = 4  # of more, that one goes to at least
 LONGEST_CYCLE = 8  # statuses until each other member has been told
 MISSED = 4  # statuses from which on a connected member no longer counts as alive

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+import re
 import warnings
 from collections.abc import Callable
 from math import prod
@@ -31,6 +32,7 @@ _OPERATIONS = frozenset(
         *("PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "GLOBAL", "REDUCE", "BUILD"),
     )
 )
+_NUMBERS = re.compile(r"[<>|=]?[buif]\d{1,2}")
 _BROKEN = (
     *(pickle.UnpicklingError, ValueError, TypeError, EOFError, IndexError, KeyError, AttributeError, OverflowError),
     *(MemoryError, RecursionError),
@@ -110,9 +112,9 @@ class _Dtype:
 
     def __init__(self, name: Any, *_: Any) -> None:
         text = name.decode("ascii") if isinstance(name, bytes) else name
-        self.value = np.dtype(text) if isinstance(text, str) else np.dtype(np.void)
-        if self.value.kind not in "buif" or self.value.shape:
+        if not isinstance(text, str) or _NUMBERS.fullmatch(text) is None:  # numpy would parse whatever it is given
             raise pickle.UnpicklingError(f"an array of {text!r}")
+        self.value = np.dtype(text)
 
     def __setstate__(self, state: Any) -> None:
         order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]

@@ -110,9 +110,9 @@ def test_who_is_behind_is_told_at_once_where_this_node_stands_and_nobody_else() 
 
 
 @pytest.mark.parametrize(
-    ("num_members", "cycle"), [(1, 1), (4, 1), (17, 1), (18, 5), (29, 7), (33, 8), (100, 8), (300, 8)]
+    ("num_members", "cycle"), [(1, 1), (4, 1), (9, 1), (10, 3), (16, 4), (18, 5), (29, 7), (33, 8), (100, 8), (300, 8)]
 )
-def test_up_to_16_others_are_told_at_once_and_more_in_turn(num_members: int, cycle: int) -> None:
+def test_up_to_eight_others_are_told_at_once_and_more_in_turn(num_members: int, cycle: int) -> None:
     assert compute_cycle(num_members) == cycle
 
 
