@@ -22,7 +22,7 @@ from node.host.whole_file import writing_whole
 PRIVACY_FILE = "privacy.json"
 FORMAT = 1
 LOOK_AHEAD = 256  # phases
-ADD_UP_S = 60.0  # between two times that all is added up for whoever looks
+RESTS = 20.0  # times as long as epsilon took to be added up, until it is again for whoever looks
 
 
 def read_told(path: Path) -> Told:
@@ -55,7 +55,7 @@ class PrivacyLedger:
     _refused: tuple[Release, float] | None = None  # what does not fit, and epsilon of what was told
     _known: tuple[int, float] | None = None  # epsilon of so many phases, the newest that was added up
     _adding: threading.Thread | None = None
-    _added_s: float = float("-inf")
+    _rests_until_s: float = float("-inf")
 
     @classmethod
     def open(cls, path: Path, delta: float, budget: float | None) -> Self:
@@ -98,17 +98,16 @@ class PrivacyLedger:
             like, num = self._fitting
             self._fitting = (like, num - 1) if like == release and num else None
 
-    def describe(self) -> dict[str, Any]:
-        """As a round's record has it. Epsilon may be of fewer phases, or not there yet: it is added up on a thread of
-        its own, once a minute at most."""
-        known, now_s = self._known, time.monotonic()
-        is_idle = self._adding is None or not self._adding.is_alive()
-        is_due = (known is None or known[0] != self.told.phases) and now_s - self._added_s >= ADD_UP_S
-        if is_idle and is_due and has_accountant():
-            self._added_s = now_s
-            self._adding = threading.Thread(target=self._add_up, args=(self.told,), name="epsilon", daemon=True)
-            self._adding.start()
-        phases, epsilon = known or (0, None)
+    def describe(self, *, has_time: bool = False) -> dict[str, Any]:
+        """As a round's record has it. Unless whoever asks `has_time` epsilon is added up on a thread of its own, for a
+        small part of the time, and may be of fewer phases, or not there yet."""
+        if has_accountant() and (self._known is None or self._known[0] != self.told.phases):
+            if has_time:
+                self._add_up(self.told)
+            elif (self._adding is None or not self._adding.is_alive()) and time.monotonic() >= self._rests_until_s:
+                self._adding = threading.Thread(target=self._add_up, args=(self.told,), name="epsilon", daemon=True)
+                self._adding.start()
+        phases, epsilon = self._known or (0, None)
         return {
             "phases": self.told.phases,
             "epsilon": epsilon,
@@ -118,4 +117,9 @@ class PrivacyLedger:
         }
 
     def _add_up(self, told: Told) -> None:
-        self._known = told.phases, compute_epsilon(told, self.delta)
+        began_s = time.monotonic()
+        epsilon = compute_epsilon(told, self.delta)
+        if self._known is None or self._known[0] < told.phases:  # two may be at it
+            self._known = told.phases, epsilon
+        ended_s = time.monotonic()
+        self._rests_until_s = ended_s + RESTS * (ended_s - began_s)

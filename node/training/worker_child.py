@@ -203,13 +203,14 @@ class Session:
         return {"metrics": metrics}
 
     def measure(self) -> Mapping[str, Any]:
-        """The answer to `measure`: of the client as it last took in a round, though it may have trained since."""
+        """The answer to `measure`: of the client as it last took in a round, though it may have trained since. If it
+        has not, nobody waits for its training."""
         measures = self._measure()
         return {
             "measures": None if measures is None else measures.to_mapping(),
             "curves": self._draw(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
-            "privacy": None if self._ledger is None else self._ledger.describe(),
+            "privacy": None if self._ledger is None else self._ledger.describe(has_time=self._phase is Phase.APPLIED),
         }
 
     def predict(

@@ -20,6 +20,7 @@ import pytest
 import node.events
 from chain.difficulty import LOOKBACK
 from chain.store import sqlite
+from node.p2p.transport.round_trips import KEPT
 from support.faults.soak import (
     NUM_NODES,
     Sample,
@@ -46,6 +47,7 @@ MOST_ENTRIES = 0.1
 # Which fill up first; and events have more fields or fewer, at most eight, of which some are lists of members.
 BOUNDED = {
     "current.tip.headers": LOOKBACK,
+    "opener._delays._round_trips.self._trips[]._newest_s": KEPT * NUM_NODES,
     "events._kept[].data": 8 * KEPT_EVENTS,
     "events._kept[].data[]": 8 * KEPT_EVENTS,
     "events._kept[].data[][]": 8 * KEPT_EVENTS,  # of what was not taken, by peer and reason

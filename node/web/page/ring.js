@@ -43,12 +43,17 @@ function Link({ member, peer, at, most, count }) {
   const width = 1.5 + 7 * Math.sqrt(bytes / most);
   return html`<g>
     <line class="link ${member.connected ? "" : "through"}" x1=${CENTRE} y1=${CENTRE} x2=${at.x} y2=${at.y} stroke-width=${width} />
-    ${count <= NAMED_FLAT && typeof peer?.round_trip_s === "number" && html`<text class="far trip" x=${between(at.x)} y=${between(at.y)} dy="4" text-anchor="middle">${showMs(peer.round_trip_s)}</text>`}
+    ${count <= NAMED_FLAT && typeof peer?.round_trip_s === "number" && html`<${Trip} at=${at} away=${8 + width / 2} seconds=${peer.round_trip_s} />`}
   </g>`;
 }
 
-function between(end) {
-  return CENTRE + 0.56 * (end - CENTRE);
+// The round trip, beside its line: on the right, or above one that lies flat.
+function Trip({ at, away, seconds }) {
+  const [sin, cos] = [Math.sin(at.angle), Math.cos(at.angle)];
+  const side = Math.abs(sin) < 0.1 ? -Math.sign(cos) : -Math.sign(sin);
+  const x = CENTRE + 0.58 * (at.x - CENTRE) - side * sin * away;
+  const y = CENTRE + 0.58 * (at.y - CENTRE) + side * cos * away;
+  return html`<text class="far" x=${x} y=${y} dy="3" text-anchor=${Math.abs(sin) < 0.1 ? "middle" : "start"}>${showMs(seconds)}</text>`;
 }
 
 function Node({ member, peer, at, count }) {

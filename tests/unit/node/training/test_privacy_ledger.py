@@ -141,13 +141,17 @@ def test_epsilon_is_added_up_beside_the_training_and_told_with_the_phases_it_is_
     ledger.add(RELEASE)
     assert ledger.describe() == before | {"phases": 2, "epsilon": of_one, "epsilon_phases": 1}  # too soon for another
     assert not ledger._adding.is_alive()
-    monkeypatch.setattr(node.training.privacy_ledger, "ADD_UP_S", 0.0)
-    ledger.describe()
-    ledger._adding.join()
-    assert ledger.describe()["epsilon"] == compute_epsilon(Told.of([RELEASE] * 2), DELTA)
+    of_two = compute_epsilon(Told.of([RELEASE] * 2), DELTA)
+    assert ledger.describe(has_time=True) == before | {"phases": 2, "epsilon": of_two, "epsilon_phases": 2}
+    monkeypatch.setattr(ledger, "_rests_until_s", 0.0)
     adding = ledger._adding
     ledger.describe()
     assert ledger._adding is adding  # nothing has come to it
+    ledger.add(RELEASE)
+    ledger.describe()
+    assert ledger._adding is not adding
+    ledger._adding.join()
+    assert ledger.describe()["epsilon_phases"] == 3
 
 
 def test_without_an_accountant_epsilon_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
