@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -295,9 +295,20 @@ class Peers:
         return True if heard else None
 
     def list_members_of_few(self, most: int) -> list[Id]:
-        """The members connected here that are connected with no more than so many, as they say themselves."""
-        members = ((peer.id, peer.status) for peer in self._list_connected() if peer.is_member)
-        return [member for member, status in members if status is not None and status.reaches.bit_count() <= most]
+        """The members connected here that are connected with no more than so many, as they say themselves, and the
+        others here do not belie: one that dials everybody, and says that it has few, would have itself told everything
+        by all."""
+        members = [(peer.id, peer.status) for peer in self._list_connected() if peer.is_member and peer.status]
+        few = [member for member, status in members if status.reaches.bit_count() <= most]
+        told = [status.reaches for member, status in members if self.is_alive(member)]
+        return [member for member in few if not self._is_reached_by_many(member, told, most)]
+
+    def _is_reached_by_many(self, member: Id, told: Sequence[int], most: int) -> bool:
+        """Whether more than half of those here say that they are connected with it, and more than could well be: a
+        member of few is connected with few of anybody's neighbours."""
+        index = self._state.index_of(member)
+        count = 0 if index is None else sum(reaches >> index & 1 for reaches in told)
+        return count > max(most, len(told)) // 2
 
     def _list_connected(self) -> list[Peer]:
         return [peer for peer in self if peer.connected]

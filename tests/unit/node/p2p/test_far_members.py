@@ -92,3 +92,17 @@ def test_up_to_mesh_max_members_no_ages_are_told_and_none_count() -> None:
     peers.on_status(IDS[1], Status(GENESIS.chain_id, 0, GENESIS.block0.id, ages=bytes(7)))
     peers.on_sign(IDS[5])
     assert not peers.is_in_sight(IDS[5])
+
+
+def test_one_that_says_it_has_few_connections_and_that_most_are_connected_with_has_many() -> None:
+    neighbours, most = [1, 2, 3, 4, 5, 6], 4
+    honest, liar, everybody = 6, 5, 0b1111111
+    peers = make_peers(0, Clock(), neighbours)
+    for other in neighbours:
+        others = everybody & ~(1 << honest) if other > 2 else everybody
+        reaches = {honest: 0b0000111, liar: 0b0000001}.get(other, others)
+        tell(make_peers(other, Clock(), [0]), other, peers, reaches=reaches)
+    assert peers.list_members_of_few(most) == [IDS[honest]]  # two of six say that they are connected with it
+    peers.on_down(IDS[4])
+    peers.on_down(IDS[3])
+    assert set(peers.list_members_of_few(most)) == {IDS[honest], IDS[liar]}  # of few neighbours it cannot be told
