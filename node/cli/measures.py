@@ -44,6 +44,8 @@ def describe_briefly(measures: pb.Measures) -> str:
 def describe_privacy(privacy: pb.PrivacySpent) -> str:
     """What a site has told of any of its samples, in a line."""
     phases = f"{privacy.phases} local phase{'' if privacy.phases == 1 else 's'}"
+    if not privacy.HasField("epsilon") and privacy.epsilon_phases:
+        return f"{phases} told of, with noise so small that nothing is hidden"
     if not privacy.HasField("epsilon"):
         return f"{phases} told of; epsilon is being added up, or dp-accounting is not installed"
     of = phases if privacy.epsilon_phases == privacy.phases else f"{privacy.epsilon_phases} of {phases}"

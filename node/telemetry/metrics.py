@@ -269,9 +269,11 @@ class NodeMetrics(Collector):
                 accuracies.add_metric((split,), value)
         yield accuracies
         yield from self._collect_learning(record)
-        if (epsilon := (record.get("privacy") or {}).get("epsilon")) is not None:
-            text = "What this site has told of any of its samples, over all runs: epsilon of differential privacy."
-            yield _gauge("fednode_privacy_epsilon", text, epsilon)
+        yield _gauge(
+            "fednode_privacy_epsilon",
+            "What this site has told of any of its samples, over all runs: epsilon of differential privacy.",
+            (record.get("privacy") or {}).get("epsilon"),
+        )
         yield CounterMetricFamily(
             "fednode_spoiled_aggregates",
             "Aggregates that left this node without a finite loss, or that its training diverged from.",

@@ -8,6 +8,7 @@ import pytest
 
 import ml.accountant
 from ml.accountant import (
+    ROUGH_EPSILON,
     Release,
     Told,
     check_accountant,
@@ -126,3 +127,14 @@ def test_what_was_told_can_be_written_down() -> None:
 def test_what_nobody_wrote_is_refused(values: object) -> None:
     with pytest.raises(ValueError, match="expected"):
         Told.from_json(values)
+
+
+@pytest.mark.parametrize("noise", [0.2, 0.01, 1e-9, 1e-200])
+def test_noise_that_hides_nothing_is_said_to_at_once_and_fails_nothing(noise: float) -> None:
+    """The exact sum would take gigabytes, or end in an error, in whichever worker trains such a run."""
+    assert compute_epsilon(Told.of([Release(2000, 0.15, noise, noise)]), 1e-5) > ROUGH_EPSILON
+
+
+def test_the_rough_bound_takes_over_where_it_is_no_less_than_the_exact_one() -> None:
+    exact, rough = (compute_epsilon(Told.of([Release(20, 0.15, 1.0, 5.0)] * count), 1e-5) for count in (400, 500))
+    assert 200 < exact < ROUGH_EPSILON < rough

@@ -46,7 +46,9 @@ function Privacy({ privacy }) {
     </div>`}
     <p class="small soft">${isKnown
       ? `Nobody's conclusion from all that this site has sent is more than e to the epsilon times as likely with a sample as without it, but for a chance of ${delta}.${counted === phases ? "" : ` This counts ${counted} of ${phases} phases; the rest is being added up.`}`
-      : "It is being added up; where it stays away, dp-accounting is not installed."} How many samples there are, and of which classes, is not hidden.</p>
+      : counted
+        ? "The noise is so small that nothing is hidden."
+        : "It is being added up; where it stays away, dp-accounting is not installed."} How many samples there are, and of which classes, is not hidden.</p>
   <//>`;
 }
 

@@ -12,7 +12,7 @@ import node.training.privacy_ledger
 from ml.accountant import Release, Told, compute_epsilon, count_phases_within
 from ml.errors import Abandoned, MlError
 from node.training.checkpoint import Checkpoints
-from node.training.privacy_ledger import PrivacyLedger, read_told
+from node.training.privacy_ledger import LOOK_AHEAD, PrivacyLedger, read_told
 from node.training.trainer import NOTHING_TAKEN
 from node.training.worker_child import Session
 
@@ -51,16 +51,6 @@ def test_no_phase_takes_epsilon_above_the_budget(tmp_path: Path) -> None:
     open_ledger(path).check(RELEASE)  # without a budget there is no end
 
 
-def test_a_budget_lasts_beyond_what_is_looked_ahead_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.training.privacy_ledger, "LOOK_AHEAD", 2)
-    ledger = open_ledger(tmp_path / "privacy.json", budget=compute_epsilon(Told.of([RELEASE] * 9), DELTA))
-    for _ in range(9):
-        ledger.check(RELEASE)
-        ledger.add(RELEASE)
-    with pytest.raises(MlError, match="the privacy budget is spent"):
-        ledger.check(RELEASE)
-
-
 class Abandoning:
     """A client that is asked to stop once it has made steps, which stay in its model."""
 
@@ -86,9 +76,14 @@ def test_a_phase_is_counted_before_it_begins_as_an_abandoned_one_leaves_its_step
     assert read_told(file) == Told.of([RELEASE])
 
 
-def test_a_budget_is_watched_while_the_worker_lives(tmp_path: Path) -> None:
-    ledger = open_ledger(tmp_path / "privacy.json", budget=compute_epsilon(Told.of([RELEASE] * 2), DELTA))
-    for _ in range(2):
+@pytest.mark.parametrize(("num_phases", "look_ahead"), [(2, LOOK_AHEAD), (9, 2)], ids=["few", "more than looked at"])
+def test_a_budget_is_watched_while_the_worker_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_phases: int, look_ahead: int
+) -> None:
+    monkeypatch.setattr(node.training.privacy_ledger, "LOOK_AHEAD", look_ahead)
+    budget = compute_epsilon(Told.of([RELEASE] * num_phases), DELTA)
+    ledger = open_ledger(tmp_path / "privacy.json", budget)
+    for _ in range(num_phases):
         ledger.check(RELEASE)
         ledger.add(RELEASE)
     with pytest.raises(MlError, match="the privacy budget is spent"):
