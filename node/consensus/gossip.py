@@ -70,7 +70,7 @@ class Gossip:
         find_payload: Callable[[Digest], bytes | None] = lambda digest: None,
         delays: Delays | None = None,
     ) -> None:
-        self._delays = delays or Delays(dict)
+        self._delays = delays or Delays(dict, peers.count_liars)
         self._find_payload = find_payload
         self.spreading = spreading or Spreading(transport, lambda: transport.connected())
         self._transport = transport

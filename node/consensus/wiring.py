@@ -224,9 +224,8 @@ def _make_ground(c: NodeContext) -> _Ground:
     proposals = load_proposals(current, c.store)
     standing = Standing(c.me, current.tip.state, proposals, c.store, events)
     admissions = Admissions(current, proposals, c.me, c.store, peers=peers, transport=c.transport)
-    return _Ground(
-        current, events, peers, Delays(c.transport.round_trips), awaiting, records, proposals, standing, admissions
-    )
+    delays = Delays(c.transport.round_trips, peers.count_liars)
+    return _Ground(current, events, peers, delays, awaiting, records, proposals, standing, admissions)
 
 
 def _make_ledger(c: NodeContext, ground: _Ground, payloads: Payloads) -> _Ledger:

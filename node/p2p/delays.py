@@ -15,24 +15,24 @@ from node.p2p.transport.round_trips import RoundTrips
 
 
 class Delays:
-    """One node's. `round_trips` gives those that are known, of connected peers and others."""
+    """One node's. `round_trips` gives those that are known, of connected peers and others; `count_liars`, of how many
+    members that were measured how many may lie."""
 
-    def __init__(self, round_trips: Callable[[], Mapping[Id, RoundTrips]]) -> None:
+    def __init__(self, round_trips: Callable[[], Mapping[Id, RoundTrips]], count_liars: Callable[[int], int]) -> None:
         self._round_trips = round_trips
+        self._count_liars = count_liars
 
     def __repr__(self) -> str:
         return f"Delays(peers={len(self._round_trips())})"
 
     def compute_delta_s(self, state: State) -> float:
-        """How long a message takes at most, but for those to the slowest peers: so many may lie, and answer late."""
+        """How long a message takes at most, but for those to the slowest members: so many may lie, and answer late."""
         members = set(state.member_ids)
         longest_s = sorted(
             trips.longest_s for peer, trips in self._round_trips().items() if trips.longest_s and peer in members
         )
-        is_meshed = len(longest_s) >= state.q - 1
-        num_liars = state.n - state.q if is_meshed else len(longest_s) // 3
-        believed_s = longest_s[: max(0, len(longest_s) - num_liars)]
-        return _bound(believed_s[-1] / 2 if believed_s else 0.0, state)
+        num_believed = len(longest_s) - self._count_liars(len(longest_s))
+        return _bound(longest_s[num_believed - 1] / 2 if num_believed > 0 else 0.0, state)
 
     def compute_repair_s(self, peer: Id, state: State) -> float:
         """How long something may be on its way to one peer, and the news of its arrival back. A peer that answers late

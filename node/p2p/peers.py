@@ -24,7 +24,8 @@ LONGEST_CYCLE = 8  # statuses until each other member has been told
 MISSED = 4  # statuses from which on a connected member no longer counts as alive
 NEIGHBOURS_CYCLE = 4  # statuses until each neighbour has been told, where there are no connections with others
 FAR = 3.0  # times as long until a member that is no neighbour counts as gone: its signs of life come through others
-A_MOMENT_S = 0.01  # by which a wait for silence is over
+A_MOMENT_S = 0.05  # at least between two looks at who is in sight
+JUST_AFTER_S = 0.01  # by which a wait for silence is over
 UNKNOWN_AGE = 255  # of a member of which no sign of life is known
 
 
@@ -220,13 +221,14 @@ class Peers:
         return entry is not None and self._clock.monotonic() - entry.seen_s < self.silence_s
 
     async def until_sight_may_change(self, most_s: float) -> None:
-        """Until the next live peer counts as silent, if nothing comes of it, or a member tells of others whom it
-        reaches; so many seconds at most."""
+        """Until the next live peer counts as silent, if nothing comes of it, or a member tells anew whom it reaches; so
+        many seconds at most, and for a moment in any case: a member may tell that as often as it likes."""
         now_s, reach_changed = self._clock.monotonic(), self._reach_changed
         left = (peer.seen_s + self.silence_s - now_s for peer in self)
         next_s = min((left_s for left_s in left if left_s > 0), default=most_s)
+        await asyncio.sleep(A_MOMENT_S)
         with suppress(TimeoutError):
-            async with asyncio.timeout(min(most_s, next_s + A_MOMENT_S)):
+            async with asyncio.timeout(max(0.0, min(most_s, next_s + JUST_AFTER_S) - A_MOMENT_S)):
                 await reach_changed.wait()
 
     # ---- through others
@@ -364,7 +366,7 @@ class Peers:
 
     def get_reached_height(self) -> int:
         """The height that the chain has reached for certain: so many members say so themselves that one of them does
-        not lie. 0 where there are not so many. Of neighbours, no more than a third are taken to lie."""
+        not lie. 0 where there are not so many."""
         heights = sorted(
             (
                 peer.status.head_height
@@ -373,8 +375,12 @@ class Peers:
             ),
             reverse=True,
         )
-        num_liars = self._state.n - self._state.q if self.is_meshed else len(heights) // 3
+        num_liars = self.count_liars(len(heights))
         return heights[num_liars] if len(heights) > num_liars else 0
+
+    def count_liars(self, num_told: int) -> int:
+        """How many of so many members that told of something may lie. Of neighbours, no more than a third."""
+        return self._state.n - self._state.q if self.is_meshed else num_told // 3
 
 
 def _get_word(status: Status | None, height: int) -> bool | None:

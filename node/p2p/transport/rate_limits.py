@@ -127,7 +127,8 @@ class Intake:
                 f"a batch of {len(batch.messages)} messages and {size} bytes is over the limits", Reason.SIZE
             )
         self._trips.on_answer(batch.answer, now)
-        self._trips.on_question(batch.question)
+        if not self._trips.on_question(batch.question, now):
+            self.counters.refusals[Reason.RATE] += 1
         framing = FRAMING_BYTES
         for envelope in batch.messages:
             message = _from_pb(envelope)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from statistics import median
 
 PING_S = 5.0  # between two questions
+LEAST_S = 1.0  # between two of a peer that are answered
 GIVE_UP_S = 30.0  # what has not been answered for so long was lost, or is not answered at all
 KEPT = 8  # the newest, which say what is usual
 _MAX_NUMBER = 2**32 - 1
@@ -26,6 +27,7 @@ class RoundTrips:
         self._asked_s = float("-inf")
         self._is_open = False
         self._owed = 0
+        self._heard_s = float("-inf")
         self.longest_s = 0.0  # of the newest; 0 before the first
         self.on_owed: Callable[[], None] = lambda: None  # hears that an answer waits to be sent
 
@@ -55,15 +57,19 @@ class RoundTrips:
 
     def restart(self) -> None:
         """The connection is a new one: what was asked on the old one is not answered any more."""
-        self._is_open, self._asked_s, self._owed = False, float("-inf"), 0
+        self._is_open, self._owed = False, 0
+        self._asked_s = self._heard_s = float("-inf")
 
     # ---- what has come
 
-    def on_question(self, number: int) -> None:
-        """Of several only the newest is answered."""
+    def on_question(self, number: int, now_s: float) -> bool:
+        """Of several only the newest is answered. False for one that comes too soon: each answer is a write."""
+        if number and now_s - self._heard_s < LEAST_S:
+            return False
         if number:
-            self._owed = number
+            self._heard_s, self._owed = now_s, number
             self.on_owed()
+        return True
 
     def on_answer(self, number: int, now_s: float) -> None:
         """One that answers nothing open is left alone."""

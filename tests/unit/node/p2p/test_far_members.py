@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
-from node.p2p.peers import FAR, UNKNOWN_AGE, Peers
+from node.p2p.peers import A_MOMENT_S, FAR, UNKNOWN_AGE, Peers
 from node.p2p.status import Status
 from support.data.chains import make_genesis, make_keys
+from support.federation.virtual_time import run_virtual
 
 KEYS = make_keys(7)
 IDS = [key.id for key in KEYS]
@@ -106,3 +108,23 @@ def test_one_that_says_it_has_few_connections_and_that_most_are_connected_with_h
     peers.on_down(IDS[4])
     peers.on_down(IDS[3])
     assert set(peers.list_members_of_few(most)) == {IDS[honest], IDS[liar]}  # of few neighbours it cannot be told
+
+
+def test_one_that_tells_anew_whom_it_reaches_has_others_look_no_more_often_for_it() -> None:
+    async def story() -> None:
+        peers, looks = make_peers(0, Clock(), [1]), 0
+
+        async def look() -> None:
+            nonlocal looks
+            while True:
+                await peers.until_sight_may_change(0.5)
+                looks += 1
+
+        looking, teller = asyncio.create_task(look()), make_peers(1, Clock(), [0])
+        for turn in range(1000):
+            await asyncio.sleep(0.001)
+            tell(teller, 1, peers, reaches=turn % 2)
+        assert 1.0 / A_MOMENT_S / 2 < looks <= 1.0 / A_MOMENT_S
+        looking.cancel()
+
+    run_virtual(story())
