@@ -33,6 +33,7 @@ _OPERATIONS = frozenset(
     )
 )
 _NUMBERS = re.compile(r"[<>|=]?[buif]\d{1,2}")
+_PLAIN = (type(None), bool, int, float, str, bytes)
 _BROKEN = (
     *(pickle.UnpicklingError, ValueError, TypeError, EOFError, IndexError, KeyError, AttributeError, OverflowError),
     *(MemoryError, RecursionError),
@@ -50,11 +51,21 @@ def load_pickle(path: Path) -> Any:
             loaded = _Reader(io.BytesIO(data), encoding="bytes").load()
         except _BROKEN as error:
             raise DataError(f"{path}: not a pickle of arrays, lists and text: {error}") from error
-    if isinstance(loaded, _Array):
-        return loaded.value
-    if isinstance(loaded, dict):
-        return {key: value.value if isinstance(value, _Array) else value for key, value in loaded.items()}
-    return loaded
+    if not isinstance(loaded, dict):
+        return _take(loaded, path)
+    if not all(isinstance(key, _PLAIN) for key in loaded):
+        raise DataError(f"{path}: not a pickle of arrays, lists and text: a key is neither number nor text")
+    return {key: _take(value, path) for key, value in loaded.items()}
+
+
+def _take(value: Any, path: Path) -> Any:
+    """The value without its stand-in, where it is a number, text, an array, or a list of numbers and text. Raises
+    DataError."""
+    if isinstance(value, _Array):
+        return value.value
+    if isinstance(value, _PLAIN) or (isinstance(value, list) and all(isinstance(item, _PLAIN) for item in value)):
+        return value
+    raise DataError(f"{path}: not a pickle of arrays, lists and text: a {type(value).__name__.strip('_').lower()}")
 
 
 def _validate(data: bytes, path: Path) -> None:

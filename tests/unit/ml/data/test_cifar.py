@@ -293,6 +293,7 @@ def is_plain(value: object) -> bool:
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=6), st.integers(0, 400))
 @example([(287, 44)], 176)  # an array of ",1", which numpy would parse
+@example([(340, 134)], 176)  # an array and its state as a pair, where the state should have been set
 def test_a_damaged_pickle_is_read_or_refused_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], kept: int
 ) -> None:
