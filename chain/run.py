@@ -59,6 +59,11 @@ class Run:
         size = len(encode_canonical(self.schema))
         check_range("size of the schema", size, 2, MAX_SCHEMA_BYTES, path="schema")
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether members hide what they send in a sum of all, which takes honest ones in each."""
+        return self.method.get("aggregation") == "masked_sum"
+
     def get_round(self, height: int) -> int:
         """The round that makes the block at `height`, of heights that this very run judges."""
         return height - self.first_height + 1

@@ -94,6 +94,17 @@ class State:
         self._check_observers()
         if 2 * self.q - self.n <= 0:  # two quorums must share a member, or two blocks could both be final
             raise GenesisError("quorum", f"expected 2q - n > 0, got q = {self.q} of n = {self.n}")
+        if self.run.is_masked and not self.run.is_ended:
+            self._check_masked()
+
+    def _check_masked(self) -> None:
+        """In every sum there have to be two members at least who show nobody what they send."""
+        if self.rules.quorum != "bft":
+            raise GenesisError("quorum", f"expected bft with aggregation masked_sum, got {self.rules.quorum}")
+        if self.min_contributions < self.q:
+            raise GenesisError(
+                "min_contributions", f"expected a quorum with aggregation masked_sum, got {self.min_contributions}"
+            )
 
     def _check_members(self) -> None:
         _check_keys("members", [(member.key, member.name) for member in self.members])

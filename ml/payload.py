@@ -45,6 +45,7 @@ KINDS = {
     "encrypted_set": 7,
     "chunk_digests": 8,
     "statistics": 9,
+    "masked": 10,
 }
 _KIND_NAMES = {code: name for name, code in KINDS.items()}
 

@@ -39,9 +39,9 @@ Lengths = list[float | None]  # d of each author, None where it has nothing that
 
 def get_compared_kinds(spec: MethodSpec, height: int) -> list[str]:
     """The kinds that the members of a round have a centre in: not those that each keeps its own place in, what is
-    carried along, or statistics, which sites differ in."""
+    carried along, masked, or statistics, which sites differ in."""
     no_centre = (carry, stack, sum_, trimmed_sum)
-    return [kind for kind, rule in sorted(spec.rules(height).items()) if RULES[rule] not in no_centre]
+    return [kind for kind, rule in sorted(spec.rules(height).items()) if RULES.get(rule, carry) not in no_centre]
 
 
 def compute_distances(contributions: Sequence[AuthorPayloads], kinds: Sequence[str]) -> list[float | None]:

@@ -26,6 +26,7 @@ from ml.aggregation.contributed import (
     RuleSettings,
     compute_max_liars,
 )
+from ml.aggregation.fixed_point import class_fixed_mean, fixed_mean
 from ml.aggregation.gathered import carry, pool, stack
 from ml.aggregation.means import class_divide_by_k, class_mean, class_weighted_mean, uniform_mean, weighted_mean
 from ml.aggregation.nova import nova
@@ -64,12 +65,14 @@ RULES: dict[str, Rule] = {
     "class_trimmed_mean": class_trimmed_mean,
     "class_clipped_mean": class_clipped_mean,
     "class_multi_krum": class_multi_krum,
+    "class_fixed_mean": class_fixed_mean,
     "weighted_mean": weighted_mean,
     "uniform_mean": uniform_mean,
     "median": median,
     "trimmed_mean": trimmed_mean,
     "clipped_mean": clipped_mean,
     "multi_krum": multi_krum,
+    "fixed_mean": fixed_mean,
     "pool": pool,
     "trimmed_pool": trimmed_pool,
     "stack": stack,

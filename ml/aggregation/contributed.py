@@ -36,13 +36,14 @@ class RuleSettings:
     `max_liars` is f, how many of the members in force may lie, whoever of them contributed. `weight_cap` bounds the
     weights of means: no author counts more than so many times the lower median. `clip` is the distance that
     `clipped_mean` lets an author go, by default what the authors themselves make it. `momentum` is the method's own,
-    which FedNova's norms follow from.
+    which FedNova's norms follow from. `fraction_bits` is how exact sums in fixed point are.
     """
 
     max_liars: int = 0
     weight_cap: int | None = None
     clip: float | None = None
     momentum: float = 0.0
+    fraction_bits: int | None = None
 
 
 PLAIN = RuleSettings()

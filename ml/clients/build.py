@@ -20,6 +20,7 @@ from ml.aggregation import MAX_WEIGHT
 from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
 from ml.clients.feature_cache import place_samples
+from ml.clients.masked import MaskedClient
 from ml.data import get_augment, open_dataset
 from ml.data.base import AnyLabels, ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
@@ -36,7 +37,7 @@ from ml.models.base import copy_model
 from ml.payload import Array, Arrays
 from ml.plugins import ANY_PLUGIN, NO_PLUGINS, Plugins
 from ml.seeding import derive_seed, get_partition_seed
-from ml.specs import MethodSpec, StatisticsSpec, add_kind, get_kind, get_spec
+from ml.specs import MaskedSpec, MethodSpec, StatisticsSpec, add_kind, get_kind, get_spec, unmask
 from ml.specs.statistics import STATISTICS, Constants
 from ml.specs.task import MAX_ABS
 from ml.tasks import CLASSIFICATION, TargetScale
@@ -136,7 +137,8 @@ def make_clients(
     Raises as `make_client`.
     """
     device, engine = get_device(compute.device), make_engine(data, compute.engine)
-    opened, spec, num_classes = _Opened.load(data, federation), federation.get_spec(), len(federation.classes)
+    opened, spec = _Opened.load(data, federation), unmask(federation.get_spec())  # nobody is here to hide from
+    num_classes = len(federation.classes)
     if initial is None:
         initial = make_initial_aggregate(
             federation.model, federation.input["shape"], num_classes, run_seed, plugins=federation.plugins
@@ -178,6 +180,8 @@ def _make_client(
     gets them later."""
     more: dict[str, Any] = {"seed": seed, "engine": engine, "max_loss_ratio": max_loss_ratio}
     more |= {"is_rehearsal": is_rehearsal}
+    if isinstance(spec, MaskedSpec):
+        return MaskedClient(make_method(spec.inner), net, deal.take(own), spec, **more)
     if not isinstance(spec, StatisticsSpec):
         return Client(make_method(spec), net, deal.take(own), **more)
     client = AgreedClient(make_method(spec.inner), net, deal.leave(own), spec, **more)

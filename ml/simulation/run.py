@@ -39,6 +39,7 @@ from ml.simulation.liars import Liars
 from ml.simulation.rounds import Played, Rounds
 from ml.simulation.saved import StateFile
 from ml.specs.architectures import MLP_HIDDEN
+from ml.specs.masked import count_run_heights
 from ml.specs.privacy import DELTA
 from ml.tasks import CLASSIFICATION, REGRESSION
 from ml.training.metrics import compute_mean, get_score
@@ -333,7 +334,7 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             model=model,
             classes=classes,
             input=config.input,
-            rounds=config.rounds,
+            rounds=count_run_heights(config.rounds, config.method),
             num_members=config.clients,
             plugins=ANY_PLUGIN,
             task=config.task,

@@ -30,6 +30,7 @@ from ml.specs.fedper import FedPerSpec
 from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
 from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
 from ml.specs.local import LocalSpec
+from ml.specs.masked import MaskedSpec, count_masked_rounds, count_run_heights, drop_masked, mask, unmask
 from ml.specs.moon import MoonHyperparameters, MoonSpec
 from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
 from ml.specs.own import is_offered, load_spec
@@ -53,6 +54,9 @@ __all__ = [
     "PrototypeSpec",
     "FedAvgSpec",
     "StatisticsSpec",
+    "MaskedSpec",
+    "drop_masked",
+    "unmask",
     "DfplHyperparameters",
     "DfplSpec",
     "BladeFlHyperparameters",
@@ -89,6 +93,7 @@ __all__ = [
     "AuthorPayloads",
     "Offer",
     "get_spec",
+    "get_simulated_spec",
     "get_judge",
     "SchemaSpec",
     "compute_aggregate",
@@ -149,14 +154,33 @@ def get_spec(
         raise SpecError("method.plugin", f"expected none: {name} is fednode's own")
     if name not in METHODS and "plugin" not in method and (plugins == NO_PLUGINS or not is_offered(name)):
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
-    own_rounds, scale = count_own_rounds(rounds, input_ or {}), TargetScale.from_mapping(target)
+    own_rounds, scale = _count_own_rounds(rounds, method, input_ or {}), TargetScale.from_mapping(target)
     task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs, kind, scale)
     own = METHODS[name].from_mapping(method, task) if name in METHODS else load_spec(method, task, plugins)
     check_task(own, METHODS.values())
     if own.hyperparameters.is_private and (why := _explain_not_private(own, input_ or {})):
         raise SpecError("method.dp_noise", f"expected none: {why}")
     _check_counts(kind, input_ or {})
-    return agree(own, input_ or {})
+    masked = mask(own)
+    if isinstance(masked, MaskedSpec) and (input_ or {}).get("normalize") is not None:
+        raise SpecError(
+            "input.normalize",
+            "expected none with aggregation masked_sum: members would tell the sums of their features unhidden",
+        )
+    return agree(masked, input_ or {})
+
+
+def get_simulated_spec(
+    method: Mapping[str, Any],
+    model: Mapping[str, Any],
+    num_classes: int,
+    input_shape: Sequence[int],
+    *,
+    rounds: int = 0,
+    **terms: Any,
+) -> MethodSpec:
+    """As `get_spec`, of a run in one process, where nobody hides anything: rounds are those of training."""
+    return unmask(get_spec(method, model, num_classes, input_shape, rounds=count_run_heights(rounds, method), **terms))
 
 
 def get_judge(
@@ -185,6 +209,11 @@ def get_judge(
     return read_judge(method, schema, task, input_ or {})
 
 
+def _count_own_rounds(rounds: int, method: Mapping[str, Any], input_: Mapping[str, Any]) -> int:
+    """How many of a run's rounds are the method's; 0 where there is no end to them. Raises SpecError."""
+    return count_masked_rounds(count_own_rounds(rounds, input_), method)
+
+
 def _explain_not_private(spec: MethodSpec, input_: Mapping[str, Any]) -> str | None:
     if input_.get("normalize") == AGREED:
         return "members tell the sums of their features as they are; expected input.normalize auto or none beside it"
@@ -204,6 +233,8 @@ def compute_aggregate(
     `parent` is the decoded aggregate of the block before, with its kinds in front of the names. None where the method
     votes on nothing: its aggregate is the zero digest. Raises AggregationError.
     """
+    if isinstance(spec, MaskedSpec):
+        return encode_arrays(spec.combine(height, contributions, parent))
     rules, kept = spec.rules(height), spec.get_kept(height)
     if not rules and not kept:
         return None

@@ -285,6 +285,10 @@ class MethodSpec(ABC):
             return f"{self.task.model['name']} keeps statistics of batches, in which samples are not apart"
         return None
 
+    def explain_not_masked(self) -> str | None:
+        """Why members cannot hide what they send in a sum of all (`ml.specs.masked`); None where they can."""
+        return f"{self.name} is not of those whose common model is a mean of what members send"
+
     @abstractmethod
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
         """The payload kinds a contribution for this height carries, all of them, each with its schema."""
@@ -451,6 +455,18 @@ class MethodSpec(ABC):
             validate_arrays(arrays, schemas[kind], max_abs=self.task.max_abs)
         except PayloadError as error:
             raise PayloadError(f"payload {kind!r}: {error}") from error
+
+    @property
+    def is_judged_on_parent(self) -> bool:
+        """Whether `validate_on_parent` has anything to say."""
+        return False
+
+    def validate_on_parent(
+        self, author: bytes, payloads: Mapping[str, Arrays], parent: Arrays | None, height: int
+    ) -> None:
+        """Raise PayloadError unless the payloads of an author, each valid by itself, are what the aggregate before
+        asks of it."""
+        return
 
     def validate_weight(self, weight: int) -> None:
         """Raise PayloadError unless a contribution may be signed at this weight."""

@@ -32,6 +32,7 @@ from ml.plugins import PluginRecord
 from ml.specs.base import Hyperparameters, MethodSpec, Offer
 from ml.specs.fednova import validate_numbers
 from ml.specs.judging import Judging
+from ml.specs.masked import MASKED
 from ml.specs.peers import draw_peers
 from ml.specs.run_schema import SAME, describe_payloads
 from ml.specs.statistics import STATISTICS, agree
@@ -39,8 +40,8 @@ from ml.specs.task import Task
 
 MAX_ROUNDS_APART = 16  # rounds before the payloads are the same in all that follow
 MAX_ROWS = 1 << 31
-UNSUPPORTED_KINDS = ("encrypted_set", "chunk_digests", STATISTICS)  # that FedEDS alone shares, or no method by itself
-UNSUPPORTED_RULES = ("sum", "trimmed_sum")  # of statistics
+UNSUPPORTED_KINDS = ("encrypted_set", "chunk_digests", STATISTICS, MASKED)  # FedEDS's alone, or no method's by itself
+UNSUPPORTED_RULES = ("sum", "trimmed_sum", "fixed_mean", "class_fixed_mean")  # of statistics, and of masked sums
 
 _ROWS = ("pool", "trimmed_pool")
 _DTYPES = ("float16", "float32", "float64", "int64", "uint8")

@@ -10,7 +10,8 @@ where both hold the same arrays, and whoever reads the chain learns what was sen
     payload     {"arrays": {...} | "aggregate", "rule": NAME | null, "max_bytes": N, "bounds": {...}, "ranges": {...}}
 
 A change holds few levels of values, so that bounds and ranges are text, as in "0..10". A dimension is a number or the
-name of one that `bounds` limit; `authors` in an aggregate is how many there are of them. `rule` is null for what is
+name of one that `bounds` limit; `authors` in an aggregate is how many there are of them. In a run of masked sums
+heights take turns, and `rounds` has `inputs` and `openings` instead (`ml.specs.masked`). `rule` is null for what is
 taken on demand and not voted on. Arrays that are the aggregate's of that kind are not written twice. `bounds` and
 `ranges` are left out where there are none. Of a plugin's method there is `judging`, too (`ml.specs.by_schema`).
 """
@@ -24,6 +25,7 @@ from typing import Any
 from ml.aggregation.nova import NOVA_NUMBERS
 from ml.payload import ArraySchema, ArraySpec
 from ml.specs.base import MethodSpec, RoundKinds
+from ml.specs.masked import INPUTS, MASKED, OPENINGS, MaskedSpec
 from ml.specs.statistics import StatisticsSpec
 
 SAME = "aggregate"  # in the place of arrays that the aggregate has under the same names
@@ -31,6 +33,8 @@ SAME = "aggregate"  # in the place of arrays that the aggregate has under the sa
 
 def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
     """The schema of a run by this method."""
+    if isinstance(spec, MaskedSpec):
+        return _describe_masked(spec)
     last = spec.sharing_heights + 1  # what is sent is the same in all rounds from here on
     aggregate = _describe_results(spec.rules(last), spec.schemas(last))
     if isinstance(spec, StatisticsSpec):  # which stay in every aggregate
@@ -48,6 +52,18 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
         rounds["last"] = _describe_round(spec.closing, aggregate)
     judging = {} if spec.record is None else {"judging": spec.describe_judging().to_mapping()}
     return {"aggregate": aggregate, "rounds": rounds, **judging}
+
+
+def _describe_masked(spec: MaskedSpec) -> dict[str, Any]:
+    """Of a run of masked sums, whose heights take turns."""
+    aggregate = _describe_results(spec.inner.rules(1), spec.inner.schemas(1))
+    aggregate |= {f"{MASKED}/{name}": "uint8[authors,32]" for name in ("keys", "members")}
+    heights = {INPUTS: 2, OPENINGS: 3}
+    rounds = {
+        name: _describe_round(RoundKinds(spec.schemas(height), spec.rules(height)), aggregate)
+        for name, height in heights.items()
+    }
+    return {"aggregate": aggregate, "rounds": rounds}
 
 
 def _describe_results(rules: Mapping[str, str], schemas: Mapping[str, ArraySchema]) -> dict[str, str]:

@@ -15,10 +15,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ml.aggregation import RuleSettings, compute_max_liars
+from ml.aggregation.fixed_point import compute_fraction_bits
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.base import Hyperparameters, MethodSpec, choice, count, number, option
 from ml.specs.model_changes import add_changes, compute_changes, make_change_schema
+from ml.specs.task import Task
 from ml.tasks import TASKS
 
 _PROTOTYPE_RULES = {
@@ -31,12 +33,13 @@ _MOVED = ("median", "trimmed_mean")  # from `proto_agg` to `aggregation`
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationHyperparameters(Hyperparameters):
-    """`aggregation`: mean is the method's own rule, which one lying member can take anywhere; the others
-    (`ml.aggregation.robust`) hold against fewer than a third, and ignore weights. `weight_cap` bounds the weights of a
+    """`aggregation`: mean is the method's own rule, which one lying member can take anywhere; masked_sum is the same
+    mean of what nobody sees (`ml.specs.masked`); the others (`ml.aggregation.robust`) hold against fewer than a third,
+    and ignore weights. `weight_cap` bounds the weights of a
     mean to so many times their lower median. `clip` is the distance that `clipped_mean` lets a member move the common
     model, by default the lower median of the members' own."""
 
-    aggregation: str = choice("mean", "median", "trimmed_mean", "clipped_mean", "multi_krum")
+    aggregation: str = choice("mean", "median", "trimmed_mean", "clipped_mean", "multi_krum", "masked_sum")
     weight_cap: int | None = count(None)
     clip: float | None = number(None, "(0, inf)")
 
@@ -46,13 +49,25 @@ class AggregationHyperparameters(Hyperparameters):
             raise SpecError(
                 "method.clip", f"expected none with aggregation {self.aggregation}: only clipped_mean goes by it"
             )
+        if self.weight_cap is not None and self.is_masked:
+            raise SpecError(
+                "method.weight_cap", "expected none with aggregation masked_sum: a cap goes by the weights in the sum"
+            )
 
     @property
     def is_robust(self) -> bool:
-        return self.aggregation != "mean"
+        return self.aggregation not in ("mean", "masked_sum")
 
-    def make_rule_settings(self, num_members: int) -> RuleSettings:
-        """The settings of the method's rules. Raises AggregationError where f is needed and nobody said what n is."""
+    @property
+    def is_masked(self) -> bool:
+        return self.aggregation == "masked_sum"
+
+    def make_rule_settings(self, task: Task, max_weight: int) -> RuleSettings:
+        """The settings of the method's rules; no number counts more often than `max_weight`. Raises AggregationError
+        where f is needed and nobody said what n is."""
+        num_members = task.num_members
+        if self.is_masked and num_members:
+            return RuleSettings(fraction_bits=compute_fraction_bits(num_members, max_weight, task.max_abs))
         if not self.is_robust:
             return RuleSettings(weight_cap=self.weight_cap, momentum=self.momentum)
         if num_members < 1:
@@ -124,15 +139,20 @@ class ModelSpec(MethodSpec):
     def rules(self, height: int) -> Mapping[str, str]:
         if self.hyperparameters.is_robust:
             return {"model": self.hyperparameters.aggregation}
+        if self.hyperparameters.is_masked:
+            return {"model": "fixed_mean"}
         return {"model": "uniform_mean" if self.max_weight_is_one else "weighted_mean"}
 
     @property
     def rule_settings(self) -> RuleSettings:
-        return self.hyperparameters.make_rule_settings(self.task.num_members)
+        return self.hyperparameters.make_rule_settings(self.task, 1 if self.max_weight_is_one else self.task.max_weight)
 
     @property
     def max_weight_is_one(self) -> bool:
         return self.hyperparameters.weights == "uniform"
+
+    def explain_not_masked(self) -> str | None:
+        return "models that travel as changes are no sum" if self.sends_changes else explain_no_sum(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +166,8 @@ class PrototypeHyperparameters(AggregationHyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.is_masked and self.proto_agg == "divide_by_K":
+            raise SpecError("method.proto_agg", "expected owners or samples with aggregation masked_sum")
         if self.is_robust and self.proto_agg != "owners":
             raise SpecError(
                 "method.proto_agg",
@@ -189,18 +211,36 @@ class PrototypeSpec(MethodSpec):
 
     def rules(self, height: int) -> Mapping[str, str]:
         hyper = self.hyperparameters
+        if hyper.is_masked:
+            return {"prototypes": "class_fixed_mean"}
         return {"prototypes": f"class_{hyper.aggregation}" if hyper.is_robust else _PROTOTYPE_RULES[hyper.proto_agg]}
 
     @property
     def rule_settings(self) -> RuleSettings:
-        return self.hyperparameters.make_rule_settings(self.task.num_members)
+        counts = self.hyperparameters.proto_agg == "samples"
+        return self.hyperparameters.make_rule_settings(self.task, self.task.max_weight if counts else 1)
 
     @property
     def max_weight_is_one(self) -> bool:
         return True
+
+    def explain_not_masked(self) -> str | None:
+        return explain_no_sum(self)
 
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
         super().validate_payload(kind, arrays, height)
         classes = arrays["classes"]
         if not np.all(classes[1:] > classes[:-1]):
             raise PayloadError(f"payload 'prototypes': expected classes sorted and once each, got {classes.tolist()}")
+
+
+def explain_no_sum(spec: MethodSpec) -> str | None:
+    """Why what members send is no sum, whose rounds are all alike; None where it is."""
+    if spec.training or spec.sharing_heights or spec.closing is not None:
+        return f"{spec.name} exchanges something else besides"
+    rules = [set(spec.rules(height).values()) for height in (1, 2)]
+    kinds = [set(spec.schemas(height)) for height in (1, 2)]
+    is_sum = all(len(found) == 1 and found <= {"fixed_mean", "class_fixed_mean"} for found in rules)
+    if is_sum and kinds == [set(spec.rules(1))] * 2:
+        return None
+    return f"{spec.name} exchanges something else besides"

@@ -13,12 +13,16 @@ from functools import partial
 
 from chain.block import Contribution, Id
 from chain.errors import StoreFull
+from chain.tip import Tip
 from ml.measures.collapse import find_signs
+from ml.specs import MaskedSpec
 from node.clock import Clock
 from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
+from node.consensus.masking import Masking
+from node.consensus.masks import MaskingRefused, is_masked
 from node.consensus.published import PublishedRounds
 from node.consensus.record import Records
 from node.consensus.signer import Signer
@@ -55,8 +59,10 @@ class Contributor:
         peers: Peers,
         events: Events,
         standing: Standing,
+        masking: Masking,
     ) -> None:
         self._standing = standing
+        self._masking = masking
         self._current = current
         self._runs = runs
         self._clock = clock
@@ -88,6 +94,15 @@ class Contributor:
             await self.on_training_failed(height, f"the disk is full: {error}")
             return
         round_ = self._runs.find(height)
+        if round_ is not None and is_masked(round_):
+            machine = self._current.machine
+            if machine is not None and self._signer.id in machine.contributions:
+                return  # a second input of one height would give away the difference of two trainings
+            try:
+                trained = await self._masking.mask(tip, round_, trained)
+            except MaskingRefused as error:
+                await self.on_training_failed(height, f"its input cannot be hidden: {error}")
+                return
         has_budget = round_ is not None and round_.spec.hyperparameters.budget_s is not None
         streamed = () if round_ is None else round_.spec.get_streamed(round_.number)
         contribution = await self._signer.sign_contribution(
@@ -95,12 +110,28 @@ class Contributor:
         )
         if contribution is None or self._current.tip is not tip:
             return
+        self._send(contribution, round_, trained)
+
+    def _send(self, contribution: Contribution, round_: RunRound | None, trained: Trained) -> None:
+        """With those of its payloads that are small."""
+        height = contribution.height
         self._authenticator.add_own(contribution)
         pushed = tuple(choose_pushed(round_.spec, round_.number, contribution, trained.payloads)) if round_ else ()
         for data in pushed:
             self._pushed.keep(height, data)
         self._gossip.push_contribution(contribution, pushed)
         self._current.post(height, ContributionSeen(contribution))
+
+    async def open_masks(self, tip: Tip, round_: RunRound) -> None:
+        """In a run of masked sums: shows a key for the round to come, and opens what this member has in the sum."""
+        try:
+            opened = await self._masking.open(tip, round_)
+        except MaskingRefused as error:
+            await self.on_training_failed(round_.height, f"nothing is opened: {error}")
+            return
+        contribution = await self._signer.sign_contribution(tip, opened)
+        if contribution is not None and self._current.tip is tip:
+            self._send(contribution, round_, opened)
 
     async def renew(self) -> bool:
         """Signs anew, for the height after a change, what this node has contributed to the same round for the height
@@ -141,7 +172,7 @@ class Contributor:
                 alone = replace(alone, measures=replace(alone.measures, classes=classes))
             record.alone, record.privacy = alone, measured.privacy
             round_ = self._runs.find(height)
-            if round_ is None or round_.spec.get_local_work(round_.number):  # else nobody has trained in it
+            if round_ is None or has_trained(round_):
                 record.signs = find_signs(record.measures, record.train)
             self._records.curves = {"height": height, **measured.curves} if measured.curves else None
             self._published.publish(record)
@@ -172,6 +203,13 @@ class Contributor:
         """What people call it by; the height where that is no round."""
         round_ = self._runs.find(height)
         return height if round_ is None else round_.number
+
+
+def has_trained(round_: RunRound) -> bool:
+    """Whether the model that a round leaves comes of training: not of statistics, or first keys."""
+    if isinstance(round_.spec, MaskedSpec):
+        return round_.spec.to_inner(round_.number) > 0
+    return round_.spec.get_local_work(round_.number) > 0
 
 
 def _fits(round_: RunRound, contribution: Contribution) -> bool:

@@ -17,6 +17,7 @@ from node.consensus.consent import Consent
 from node.consensus.crossing import Crossing
 from node.consensus.evidence import EvidencePool
 from node.consensus.machine import RoundMachine
+from node.consensus.masking import Masking
 from node.consensus.participation import Participation
 from node.consensus.proposals import ProposalBook
 from node.consensus.restored import RESTORED, Restored, is_needed
@@ -47,6 +48,7 @@ class RoundOpener:
         participation: Participation,
         consent: Consent,
         standing: Standing,
+        masking: Masking,
         mines: bool,
     ) -> None:
         self.mines = mines
@@ -54,6 +56,7 @@ class RoundOpener:
         self.participation = participation
         self.consent = consent
         self.standing = standing
+        self.masking = masking
         self.crossing = crossing
         self._signer = signer
         self._store = store
@@ -72,7 +75,9 @@ class RoundOpener:
         speaks = self._signer.may_sign(state, height) and not self.restored.is_silent_at(height)
         await self._proposals.on_tip()
         await self.consent.on_tip(tip)
+        await self.masking.on_height(height)
         has_round, place = state.has_round(height), get_next_place(state, tip.height)
+        contributes = await self.masking.owes_openings(height) or self.may_contribute_to(place)
         parent_authors = {contribution.author for contribution in tip.block.contributions}
         return RoundMachine(
             state,
@@ -83,7 +88,7 @@ class RoundOpener:
             overdrawn=self._awaiting.get_overdrawn(),
             accused=self._evidence.get_accused(height),
             mine=self.mines and state.is_active(me),
-            contributes=has_round and state.is_active(me) and self.may_contribute_to(place),
+            contributes=has_round and state.is_active(me) and contributes,
             collect_s=collect_s,
             crossing_s=self.crossing.compute_wait_s(state.rules.waits.delta_s),
             delta_s=self._delays.compute_delta_s(state),
@@ -91,9 +96,10 @@ class RoundOpener:
         )
 
     def may_contribute_to(self, place: Place) -> bool:
-        """Whether the operator has nothing against a contribution to the round in hand."""
+        """Whether neither the operator has anything against a contribution to the round in hand, nor, in a run of
+        masked sums, the keys that members have shown."""
         is_willing = self.participation.contributes_to(place) and not self.standing.is_leaving
-        return is_willing and self.consent.reason is None
+        return is_willing and self.consent.reason is None and self.masking.reason is None
 
     def describe_silence(self, state: State) -> str | None:
         """Why this node signs nothing in this state, or contributes nothing; None for a member that takes part."""

@@ -23,6 +23,7 @@ from node.consensus import actions
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.initial_models import InitialModelRefused, InitialModels
+from node.consensus.masks import is_opening
 from node.events import Events
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason, get_reason
@@ -41,7 +42,7 @@ Mine = Callable[[Tip, Body, Digest], Awaitable[Block]]
 
 class RoundTasks:
     """One node's. `make_payloads` gives what is to be known of the payloads of a round on a tip, `mine` a signed and
-    durable candidate. `blobs` is what pulls payloads."""
+    durable candidate, and `open_masks` sends this member's openings. `blobs` is what pulls payloads."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class RoundTasks:
         make_payloads: Callable[[Tip, RunRound], RoundPayloads],
         initial_models: InitialModels,
         mine: Mine,
+        open_masks: Callable[[Tip, RunRound], Awaitable[None]],
         blobs: BlobFetcher,
         gossip: Gossip,
         transfers: Transfers,
@@ -63,6 +65,7 @@ class RoundTasks:
         self._make_payloads = make_payloads
         self._initial_models = initial_models
         self._mine = mine
+        self._open_masks = open_masks
         self._blobs = blobs
         self._gossip = gossip
         self._transfers = transfers
@@ -110,6 +113,16 @@ class RoundTasks:
         return self._current.tip.state.rules.waits.collect_s if round_ is None else round_.collect_s
 
     # ---- work that begins
+
+    def open_masks(self, tip: Tip) -> None:
+        """Has this member's openings made, in a run of masked sums that is at a height for that."""
+        round_ = self._round
+        if round_ is not None and is_opening(round_):
+            self._spawn(self._open(tip, round_))
+
+    async def _open(self, tip: Tip, round_: RunRound) -> None:
+        with self._boundary.around("masks"):
+            await self._open_masks(tip, round_)
 
     def fetch_payloads(self, contribution: Contribution) -> None:
         """Has the payloads of a contribution fetched and checked."""

@@ -12,6 +12,7 @@ from chain.calendar import Place
 from chain.store.sqlite import SqliteStore
 from node.consensus.current import CurrentRound
 from node.consensus.machine import RoundMachine
+from node.consensus.masks import is_opening
 from node.consensus.record import Records
 from node.consensus.signer import SignedBefore
 from node.runs.specs import RunSpecs
@@ -63,6 +64,9 @@ class TrainingScheduler:
         round_ = self._runs.find(machine.height)
         if round_ is not None:
             self._local_work.on_run(round_.run.number, round_.spec.hyperparameters.budget_s)
+        if is_opening(round_):
+            self._learner.set_target(self._make_target(trains=False, only_starts=True))
+            return
         is_sharing = round_ is not None and round_.number <= round_.spec.sharing_heights
         is_over = has_contributed and is_sharing  # nothing is left but what is signed
         self._set_target(
@@ -74,6 +78,8 @@ class TrainingScheduler:
 
     def resume(self, machine: RoundMachine) -> None:
         """Has the worker train for this height after all."""
+        if is_opening(self._runs.find(machine.height)):
+            return
         self._set_target(machine, self._local_work.choose_iterations(), trains=True)
 
     def end(self) -> None:
@@ -98,12 +104,19 @@ class TrainingScheduler:
             self._make_target(trains=trains and is_known, has_contributed=has_contributed, num_iterations=chosen)
         )
 
-    def _make_target(self, *, trains: bool, has_contributed: bool = False, num_iterations: int | None = None) -> Target:
-        """On the tip, whose run's last round is to be applied."""
+    def _make_target(
+        self,
+        *,
+        trains: bool,
+        has_contributed: bool = False,
+        num_iterations: int | None = None,
+        only_starts: bool = False,
+    ) -> Target:
+        """On the tip, whose run's last round is to be applied, unless the worker `only_starts`."""
         tip = self._current.tip
         run = tip.state.run
         made_height = self._runs.calendar.get_height(Place(run.number, run.get_round(tip.height)))
-        only_starts = not self._has_part and self._is_coming
+        is_coming = not self._has_part and self._is_coming
         return Target(
             tip.block,
             tip.state,
@@ -111,8 +124,8 @@ class TrainingScheduler:
             trains=trains,
             has_contributed=has_contributed,
             num_iterations=num_iterations,
-            may_start=self._has_part or (only_starts and self._holds_initial_model()),
-            only_starts=only_starts,
+            may_start=self._has_part or (is_coming and self._holds_initial_model()),
+            only_starts=only_starts or is_coming,
         )
 
     @property

@@ -275,6 +275,8 @@ class RoundService:
             self._scheduler.end()
         else:
             is_renewed = machine.contributes and await self._renew(before)
+            if machine.contributes and not is_renewed and before.started.contribution is None:
+                self.tasks.open_masks(tip)
             self._scheduler.begin(machine, before, is_renewed=is_renewed)
         if self.current.machine is not None:
             self._reporter.publish_phase(self.current.machine)
@@ -295,6 +297,7 @@ class RoundService:
         if machine is not None and machine.abstains and self.opener.may_contribute_to(place):
             await self._handle(machine, actions.Resumed())
             self._scheduler.resume(machine)
+            self.tasks.open_masks(self.tip)
             self.gossip.on_step()
         if not done.done():
             done.set_result(None)

@@ -27,6 +27,7 @@ from node.consensus.hints import AddressHints
 from node.consensus.initial_models import InitialModels
 from node.consensus.inputs import BlockInputs
 from node.consensus.learning_watch import LearningWatch
+from node.consensus.masking import Masking, make_masking
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.mining import mine_block
 from node.consensus.neighbours import Neighbours
@@ -126,9 +127,10 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         return Position(current.tip, machine, contributes, proposals)
 
     talk = _make_talk(c, ground, payloads, ledger, get_position)
-    contributor = _make_contributor(c, ground, payloads, ledger, talk)
+    masking = make_masking(c.me, c.genesis.chain_id, c.store, c.runs, payloads.aggregates, c.disk, c.bulk)
+    contributor = _make_contributor(c, ground, payloads, ledger, talk, masking)
     learner = Learner(c.trainer, _make_inputs(c, ground, payloads), contributor, c.boundary)
-    tasks = _make_tasks(c, ground, payloads, ledger, talk)
+    tasks = _make_tasks(c, ground, payloads, ledger, talk, contributor)
 
     executor = ActionExecutor(
         current,
@@ -180,7 +182,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         committer=ledger.committer,
         awaiting=ground.awaiting,
         proposals=talk.proposals,
-        opener=_make_opener(c, ground, ledger.signer, talk),
+        opener=_make_opener(c, ground, ledger.signer, talk, masking),
         tasks=tasks,
         executor=executor,
         records=ground.records,
@@ -381,7 +383,9 @@ def _make_inputs(c: NodeContext, ground: _Ground, payloads: Payloads) -> BlockIn
     )
 
 
-def _make_contributor(c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Ledger, talk: _Talk) -> Contributor:
+def _make_contributor(
+    c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Ledger, talk: _Talk, masking: Masking
+) -> Contributor:
     return Contributor(
         ground.current,
         c.runs,
@@ -396,10 +400,13 @@ def _make_contributor(c: NodeContext, ground: _Ground, payloads: Payloads, ledge
         peers=ground.peers,
         events=ground.events,
         standing=ground.standing,
+        masking=masking,
     )
 
 
-def _make_tasks(c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Ledger, talk: _Talk) -> RoundTasks:
+def _make_tasks(
+    c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Ledger, talk: _Talk, contributor: Contributor
+) -> RoundTasks:
     def make_round_payloads(tip: Tip, round_: RunRound) -> RoundPayloads:
         parent = partial(payloads.aggregates.get_arrays, tip.block)
         return RoundPayloads(
@@ -418,6 +425,7 @@ def _make_tasks(c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Le
         make_payloads=make_round_payloads,
         initial_models=talk.initial_models,
         mine=partial(mine_block, miner=c.miner, me=c.me, sign=sign, clock=c.clock, random=c.random),
+        open_masks=contributor.open_masks,
         blobs=payloads.blobs,
         gossip=talk.gossip,
         transfers=payloads.transfers,
@@ -427,7 +435,7 @@ def _make_tasks(c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Le
     )
 
 
-def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, talk: _Talk) -> RoundOpener:
+def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, talk: _Talk, masking: Masking) -> RoundOpener:
     return RoundOpener(
         signer,
         c.store,
@@ -441,6 +449,7 @@ def _make_opener(c: NodeContext, ground: _Ground, signer: Signer, talk: _Talk) -
         participation=Participation(c.store.path),
         consent=talk.consent,
         standing=ground.standing,
+        masking=masking,
         mines=c.mines,
     )
 

@@ -204,11 +204,11 @@ def _deal(run: Run, data_root: Path) -> _Dealt:
 
 def _count(run: Run, dealt: _Dealt) -> Work:
     from ml.data import get_default_input
-    from ml.specs import get_spec
+    from ml.specs import get_simulated_spec
 
     config = run.config
     input_ = config["input"] or get_default_input(config["data"], config["model"], CLASSIFICATION)
-    spec = get_spec(
+    spec = get_simulated_spec(
         config["method"],
         config["model"],
         dealt.num_classes,

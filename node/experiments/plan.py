@@ -31,7 +31,7 @@ from ml.budget import Plan as BudgetPlan
 from ml.budget import compute_plan
 from ml.data.partition import parse_partition
 from ml.errors import BudgetError, DataError, SpecError
-from ml.specs import get_spec
+from ml.specs import get_simulated_spec
 from ml.specs.base import MethodSpec
 from node.config.settings import make_model
 from node.config.yaml_source import Keys, YamlSource, show_value, suggest
@@ -262,7 +262,7 @@ def _make_spec(
         given["local_iterations"] = (plan.local_iterations if plan else 1, ("budget",))
     try:
         mapping = {key: value for key, (value, _) in given.items()}
-        return get_spec(mapping, *_TASK, rounds=settings.values["rounds"], input_=settings.values["input"])
+        return get_simulated_spec(mapping, *_TASK, rounds=settings.values["rounds"], input_=settings.values["input"])
     except SpecError as error:
         key = error.path.removeprefix("method.")
         place = given[key][1] if key in given else keys
@@ -338,14 +338,14 @@ def _find_lost_devices(points: Iterable[Point]) -> Found:
 
 def read_method(method: Mapping[str, Any], rounds: int) -> MethodSpec:
     """The method of a run's configuration, as far as its settings say. Raises SpecError."""
-    return get_spec(method, *_TASK, rounds=rounds)
+    return get_simulated_spec(method, *_TASK, rounds=rounds)
 
 
 @cache
 def _list_settings(method: str) -> frozenset[str] | None:
     """The keys of a method's settings; None for a method that is not one."""
     try:
-        return frozenset(get_spec({"name": method}, *_TASK, rounds=1).hyperparameters.keys())
+        return frozenset(get_simulated_spec({"name": method}, *_TASK, rounds=1).hyperparameters.keys())
     except SpecError:
         return None
 

@@ -72,7 +72,7 @@ def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
     """Raise ConfigError where data, model, input and method do not fit each other, before anything is started."""
     from ml.data import get_classes
     from ml.errors import DataError, SpecError
-    from ml.specs import get_spec
+    from ml.specs import get_simulated_spec
 
     looked_at: dict[str, tuple[int, Mapping[str, Any]]] = {}  # classes and input: a data set is opened once
     checked: set[str] = set()
@@ -87,7 +87,7 @@ def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
             if config is not None:
                 looked_at[place] = (len(get_classes(config.data)), config.input or {})
             num_classes, input_ = looked_at[place]
-            get_spec(
+            get_simulated_spec(
                 run.config["method"],
                 run.config["model"],
                 num_classes,

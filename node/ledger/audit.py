@@ -202,7 +202,7 @@ class Recomputation:
                 data = self._source.get_blob(refs[kind].digest)
                 if data is not None:
                     payloads[kind] = self._decode(kind, data, refs[kind].size, round_)
-                elif RULES[rule] is not carry:  # which takes nothing of it
+                elif RULES.get(rule) is not carry:  # which takes nothing of it
                     return None
             for kind, digests in streamed.items():
                 self._check_file(kind, refs[kind], payloads.get(digests), round_)

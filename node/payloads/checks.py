@@ -66,7 +66,7 @@ class RoundPayloads:
         rules = spec.rules(round_number)
         self._streamed = spec.get_streamed(round_number)
         self._voted = rules.keys() | set(self._streamed.values())
-        self._combined = frozenset(kind for kind, rule in rules.items() if RULES[rule] is not carry)
+        self._combined = frozenset(kind for kind, rule in rules.items() if RULES.get(rule) is not carry)
         self._checked: dict[PayloadRef, Arrays] = {}
         self._checked_files: dict[tuple[PayloadRef, PayloadRef], str | None] = {}  # what is wrong with it, if anything
         self._ensured: set[Contribution] = set()
@@ -100,7 +100,18 @@ class RoundPayloads:
         await asyncio.gather(*(self._ensure_one(author, ref) for kind, ref in refs.items() if kind in whole))
         pairs = [(refs[kind], refs[digests]) for kind, digests in self._streamed.items()]
         await asyncio.gather(*(self._ensure_file(author, ref, digests) for ref, digests in pairs))
+        if self._spec.is_judged_on_parent:
+            await self._judge_on_parent(contribution)
         self._ensured.add(contribution)
+
+    async def _judge_on_parent(self, contribution: Contribution) -> None:
+        """Raises PayloadRefused for what the aggregate before does not ask of this author."""
+        parent = await self._parent()
+        payloads = {payload.kind_name(ref.kind): self._checked[ref] for ref in contribution.payloads}
+        try:
+            self._spec.validate_on_parent(contribution.author, payloads, parent, self._round)
+        except PayloadError as error:
+            raise PayloadRefused(str(error)) from error
 
     async def _ensure_one(self, author: Id, ref: PayloadRef) -> None:
         if ref in self._checked:

@@ -1,0 +1,88 @@
+"""Masked sums: the sum of members' vectors, from vectors that are each hidden (Bonawitz et al. 2017, on a ledger).
+
+A member i of the roster R sends, modulo 2^64,
+
+    y_i = q_i + PRG(b_i) + sum over j in R, j > i of PRG(s_ij) - sum over j in R, j < i of PRG(s_ij)
+
+with SHA-256 of its own seed b_i and of every s_ij, a seed that it shares with j alone. The block of inputs fixes whose
+vectors are summed, U. Then, and only then, each i in U opens b_i, and s_ij for those j that are not in U: in the sum
+over U all other pairs have cancelled. A member that opens something else than it committed to is refused. Where one of
+U does not open, nothing can be taken off, and nothing is: the round ends without a mean.
+
+Neither PRG(b_i) alone nor the pairs' masks alone hide a member whose y_i comes late, and both together do: hence two.
+
+Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017. There shares of seeds stand in for
+members that drop out; here a block says who has, before anything is opened (`docs/design/protocol.md`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from ml.aggregation.fixed_point import Integers
+
+SEED_BYTES = 32
+BLOCK_ELEMENTS = 64 * 1024  # that are masked at a time
+_TAG = b"fn1.mask\0\0\0\0\0\0\0\0"
+_ZEROS = bytes(8 * BLOCK_ELEMENTS)
+
+
+def commit(seed: bytes) -> bytes:
+    """The hash that a member sends of a seed, long before it opens it or does not."""
+    return hashlib.sha256(_TAG + seed).digest()
+
+
+def is_added(one: bytes, other: bytes) -> bool:
+    """Whether the member `one` adds the mask that it shares with `other`, who then subtracts it."""
+    return one < other
+
+
+def add_mask(values: Integers, seed: bytes, *, subtract: bool = False) -> None:
+    """Adds PRG(seed) to the vector where it lies, modulo 2^64: the key stream of AES-256 in counter mode."""
+    if len(seed) != SEED_BYTES:
+        raise ValueError(f"seed: expected {SEED_BYTES} bytes, got {len(seed)}")
+    stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
+    for start in range(0, len(values), BLOCK_ELEMENTS):
+        part = values[start : start + BLOCK_ELEMENTS].view(np.uint64)
+        mask = np.frombuffer(stream.update(_ZEROS[: 8 * len(part)]), "<u8")
+        if subtract:
+            part -= mask
+        else:
+            part += mask
+
+
+def add_vectors(vectors: Sequence[Integers]) -> Integers:
+    """Their sum modulo 2^64."""
+    total = np.zeros(len(vectors[0]), np.uint64)
+    for vector in vectors:
+        total += vector.view(np.uint64)
+    return total.view(np.int64)
+
+
+def mask_vector(values: Integers, me: bytes, own_seed: bytes, shared: Sequence[tuple[bytes, bytes]]) -> Integers:
+    """y of a member: its vector behind its own mask, and that of each other member of the roster, by key."""
+    masked = values.copy()
+    add_mask(masked, own_seed)
+    for other, seed in shared:
+        add_mask(masked, seed, subtract=not is_added(me, other))
+    return masked
+
+
+def list_opened(me: bytes, roster: Sequence[bytes], summed: Sequence[bytes]) -> list[bytes]:
+    """Whose seeds a member in the sum opens, in order: its own, and those that it shares with members that are not."""
+    there = set(summed)
+    return [me, *(other for other in roster if other not in there)]
+
+
+def take_off(total: Integers, roster: Sequence[bytes], opened: Sequence[tuple[bytes, Sequence[bytes]]]) -> Integers:
+    """The sum of the vectors themselves, where `opened` has, by member in the sum, the seeds of `list_opened`."""
+    summed = [member for member, _ in opened]
+    bare = total.copy()
+    for member, seeds in opened:
+        for other, seed in zip(list_opened(member, roster, summed), seeds, strict=True):
+            add_mask(bare, seed, subtract=other == member or is_added(member, other))
+    return bare

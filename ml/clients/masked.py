@@ -1,0 +1,46 @@
+"""A client in a run whose members hide what they send in a sum of all (`ml.specs.masked`).
+
+It trains and takes over as ever, in the method's own rounds of two heights each, and knows of no masks: what leaves the
+client is its model, and the node that it is of hides that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ml.clients.client import Client
+from ml.errors import MlError
+from ml.methods.base import ClientData, Method, Metrics, Trained
+from ml.models.base import Model
+from ml.payload import Arrays
+from ml.specs import MaskedSpec, drop_masked
+
+
+class MaskedClient(Client):
+    """A client whose rounds are the run's heights: it trains for those of inputs, and takes over those of openings."""
+
+    def __init__(self, method: Method, model: Model, data: ClientData, spec: MaskedSpec, **more: Any) -> None:
+        self._spec = spec
+        super().__init__(method, model, data, **more)
+
+    @property
+    def spec(self) -> MaskedSpec:
+        return self._spec
+
+    def to_method_height(self, height: int) -> int | None:
+        return self._spec.to_inner(height) if self._spec.has_inputs(height) else None
+
+    def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+        if not self._spec.has_inputs(height):
+            raise MlError("nothing is trained for a height at which seeds are opened")
+        return super().train(self._spec.to_inner(height), beacon, **options)
+
+    def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
+        own = self._spec.to_inner(height)
+        if self._spec.has_inputs(height) or own == 0:  # which change no model
+            return self.evaluate()
+        return super().apply(own, drop_masked(aggregate), **options)
+
+    def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:
+        raise MlError("with aggregation masked_sum nobody sees what single members sent: there is nothing to score")

@@ -1,0 +1,410 @@
+"""Secure aggregation: a method whose common model is the mean of members' models that nobody sees (`masked_sum`).
+
+A spec around the method's own, whose rounds take two heights each, after one in which members show their first keys:
+
+    height 1        keys: each member shows the public half of a key for the round to come
+    height 2r       inputs of round r: masked vectors, of members whose keys the block before has
+    height 2r + 1   openings of round r: the seeds that take the masks off the sum, and the keys for round r + 1
+
+The aggregate carries what each step needs of the step before, so that validators recompute all of it from one block and
+its parent's aggregate, as in any run: after inputs the sum, whose vectors are in it, and what they committed to; after
+openings the mean, and the roster of members with their keys. Where somebody in the sum has not opened, or the sum is
+out of range, as a liar's random bytes make it, the mean before stays (`ml.aggregation.masks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from ml.aggregation.contributed import PLAIN, RuleSettings
+from ml.aggregation.fixed_point import (
+    LEAST_BITS,
+    Integers,
+    from_fixed,
+    is_in_range,
+    to_fixed,
+)
+from ml.aggregation.masks import SEED_BYTES, add_vectors, commit, list_opened, take_off
+from ml.errors import AggregationError, PayloadError, SpecError
+from ml.payload import Array, Arrays, ArraySchema, ArraySpec
+from ml.specs.base import AuthorPayloads, MethodSpec, RoundKinds
+
+MASKED = "masked"  # the kind, and the value of `aggregation` begins with it
+MASKED_SUM = "masked_sum"
+INPUTS, OPENINGS = "inputs", "openings"
+LEAST_MEMBERS = 4  # of which two honest ones are in every sum
+KEY_BYTES = 32
+_ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
+
+
+def count_heights(rounds: int) -> int:
+    """How many heights so many masked rounds take; 0 where there is no end to them."""
+    return 2 * rounds + 1 if rounds else 0
+
+
+def count_run_heights(rounds: int, method: Mapping[str, Any]) -> int:
+    """How many heights so many rounds of a method take; 0 where there is no end to them."""
+    return count_heights(rounds) if method.get("aggregation") == MASKED_SUM else rounds
+
+
+def mask(spec: MethodSpec) -> MethodSpec:
+    """`spec` as a run has it: with masks, where its settings ask for them. Raises SpecError."""
+    if getattr(spec.hyperparameters, "aggregation", None) != MASKED_SUM:
+        return spec
+    return MaskedSpec(spec.task, spec.hyperparameters, spec)
+
+
+def count_masked_rounds(heights: int, method: Mapping[str, Any]) -> int:
+    """How many of a run's heights are the method's rounds; 0 where there is no end. Raises SpecError."""
+    if method.get("aggregation") != MASKED_SUM or not heights:
+        return heights
+    if heights < 3 or heights % 2 == 0:
+        raise SpecError(
+            "rounds",
+            f"expected an odd number of heights with aggregation masked_sum, 1 for keys and 2 for each round: "
+            f"{count_heights(max(heights // 2, 1))} for {max(heights // 2, 1)} rounds; got {heights}",
+        )
+    return (heights - 1) // 2
+
+
+def unmask(spec: MethodSpec) -> MethodSpec:
+    """The method's own spec, whose rule comes to the same mean from what is not hidden."""
+    return spec.inner if isinstance(spec, MaskedSpec) else spec
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRoster:
+    """The members that can take part in a round, by key in sorted order, and the public key of each for it."""
+
+    members: tuple[bytes, ...]
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A sum of masked vectors of the members in U, each with what it has committed to for each of the roster, who had
+    shown these `keys`: of itself its own seed, of others what the two share."""
+
+    roster: tuple[bytes, ...]
+    keys: tuple[bytes, ...]
+    members: tuple[bytes, ...]
+    commitments: Array  # uint8[U, R, 32]
+    total: Integers
+    weight: int
+    fraction_bits: int
+
+
+@dataclass(frozen=True)
+class MaskedSpec(MethodSpec):
+    """A method under masks. One kind, `masked`. Of inputs: `values` int64[d], the vector modulo 2^64, and `commitments`
+    uint8[R, 32]. Of openings: `key` uint8[32], of X25519, and `seeds` uint8[k, 32], as many as are to be opened."""
+
+    inner: MethodSpec
+
+    def __post_init__(self) -> None:
+        if self.inner.explain_not_masked() is not None:
+            raise SpecError("method.aggregation", f"expected none of masked_sum: {self.inner.explain_not_masked()}")
+        if self.task.num_members and self.fraction_bits < LEAST_BITS:
+            raise SpecError(
+                "limits.max_weight",
+                f"expected limits that leave a sum of {self.task.num_members} members {LEAST_BITS} bits behind the "
+                f"point with aggregation masked_sum; max_weight {self.task.max_weight} and max_abs "
+                f"{self.task.max_abs:g} leave {self.fraction_bits}",
+            )
+
+    @property
+    def name(self) -> str:  # type: ignore[override]  # of the method, whichever it is
+        return self.inner.name
+
+    @property
+    def hides_samples(self) -> bool:  # type: ignore[override]  # likewise
+        return self.inner.hides_samples
+
+    def to_mapping(self) -> dict[str, Any]:
+        return self.inner.to_mapping()
+
+    # ---- heights
+
+    @staticmethod
+    def has_inputs(height: int) -> bool:
+        """Whether contributions of this height are inputs; if not they are openings, or the first keys."""
+        return height % 2 == 0
+
+    @staticmethod
+    def to_inner(height: int) -> int:
+        """The method's round that a height is of, 0 of the first keys."""
+        return height // 2
+
+    def compute_lr(self, round_number: int, num_steps: int = 0) -> float:
+        return self.inner.compute_lr(round_number, num_steps)
+
+    def get_round_number(self, height: int) -> int:
+        return self.inner.get_round_number(self.to_inner(height))
+
+    def get_local_work(self, height: int) -> int:
+        return self.inner.get_local_work(self.to_inner(height)) if self.has_inputs(height) else 0
+
+    # ---- payloads
+
+    @cached_property
+    def coding(self) -> Coding:
+        """How the method's payload becomes a vector."""
+        ((kind, rule),) = self.inner.rules(1).items()
+        schema = self.inner.schemas(1)[kind]
+        return PrototypeCoding(self.inner) if rule.startswith("class_") else ModelCoding(kind, schema)
+
+    @property
+    def fraction_bits(self) -> int:
+        return self.inner.rule_settings.fraction_bits or 0
+
+    @cached_property
+    def _schemas(self) -> Mapping[str, Mapping[str, ArraySchema]]:
+        bounds = {"n": (0, 1 << 16)}
+        inputs = {"values": ArraySpec("int64", (self.coding.size,)), "commitments": ArraySpec("uint8", ("n", 32))}
+        openings = {"key": ArraySpec("uint8", (KEY_BYTES,)), "seeds": ArraySpec("uint8", ("n", SEED_BYTES))}
+        return {
+            INPUTS: {MASKED: ArraySchema(inputs, bounds)},
+            OPENINGS: {MASKED: ArraySchema(openings, bounds)},
+        }
+
+    def schemas(self, height: int) -> Mapping[str, ArraySchema]:
+        return self._schemas[INPUTS if self.has_inputs(height) else OPENINGS]
+
+    def rules(self, height: int) -> Mapping[str, str]:
+        return {MASKED: "masked_inputs" if self.has_inputs(height) else "masked_openings"}
+
+    def get_kept(self, height: int) -> Collection[str]:
+        return (self.coding.kind,)
+
+    def reads_parent(self, height: int) -> bool:
+        return True
+
+    @property
+    def closing(self) -> RoundKinds | None:
+        return None
+
+    @property
+    def rule_settings(self) -> RuleSettings:
+        return PLAIN
+
+    @property
+    def max_weight_is_one(self) -> bool:
+        return self.inner.max_weight_is_one
+
+    @property
+    def is_judged_on_parent(self) -> bool:
+        return True
+
+    def validate_on_parent(
+        self, author: bytes, payloads: Mapping[str, Arrays], parent: Arrays | None, height: int
+    ) -> None:
+        arrays = payloads.get(MASKED)
+        if arrays is None:
+            raise PayloadError(f"expected a payload {MASKED!r}, got none")
+        if self.has_inputs(height):
+            _validate_input(author, arrays, read_roster(parent))
+        else:
+            _validate_opening(author, arrays, read_summed(parent))
+
+    # ---- the aggregate
+
+    def combine(self, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> dict[str, Array]:
+        """The aggregate of a height. Raises AggregationError."""
+        if parent is None:
+            raise AggregationError("masked_sum: expected the parent's aggregate, got none")
+        ordered = sorted(contributions, key=lambda c: c.author)
+        if not ordered or any(one.author == other.author for one, other in pairwise(ordered)):
+            raise AggregationError("masked_sum: expected contributions, one of each author")
+        for c in ordered:
+            try:
+                self.validate_on_parent(c.author, c.payloads, parent, height)
+            except PayloadError as error:
+                raise AggregationError(f"masked_sum: {c.author.hex()[:8]}: {error}") from error
+        prefix = f"{self.coding.kind}/"
+        kept = {name: array for name, array in parent.items() if name.startswith(prefix)}
+        if self.has_inputs(height):
+            return kept | _add_inputs(ordered, read_roster(parent), self.fraction_bits)
+        mean, summed = None, read_summed(parent)
+        if summed is not None:
+            mean = self._compute_mean(ordered, summed)
+        return (kept if mean is None else mean) | {
+            f"{MASKED}/members": to_rows([c.author for c in ordered]),
+            f"{MASKED}/keys": np.stack([c.payloads[MASKED]["key"] for c in ordered]),
+        }
+
+    def _compute_mean(self, ordered: Sequence[AuthorPayloads], summed: Summed) -> dict[str, Array] | None:
+        """The mean under the names it has in an aggregate; None where somebody has not opened, or it cannot be one."""
+        seeds = {c.author: from_rows(c.payloads[MASKED]["seeds"]) for c in ordered}
+        if not set(summed.members) <= seeds.keys():
+            return None
+        opened = [(member, seeds[member]) for member in summed.members]
+        total = take_off(summed.total, summed.roster, opened)
+        mean = self.coding.decode(total, summed, self.task.max_abs)
+        return None if mean is None else {f"{self.coding.kind}/{name}": array for name, array in mean.items()}
+
+
+# ---- vectors
+
+
+class Coding:
+    """How payloads of one kind become vectors of integers, and a sum of these their mean."""
+
+    kind: str
+    size: int
+
+    def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
+        """A member's vector, int64[size]."""
+        raise NotImplementedError
+
+    def decode(self, total: Integers, summed: Summed, max_abs: float) -> dict[str, Array] | None:
+        """The mean of the payloads; None where no payloads can have this sum."""
+        raise NotImplementedError
+
+
+class ModelCoding(Coding):
+    """Whole float32 arrays: one after the other by name."""
+
+    def __init__(self, kind: str, schema: ArraySchema) -> None:
+        self.kind = kind
+        self._shapes = {name: tuple(map(int, schema.arrays[name].shape)) for name in sorted(schema.arrays)}
+        self.size = sum(map(prod, self._shapes.values()))
+
+    def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
+        return np.concatenate([to_fixed(arrays[name].reshape(-1), weight, bits) for name in self._shapes])
+
+    def decode(self, total: Integers, summed: Summed, max_abs: float) -> dict[str, Array] | None:
+        if not is_in_range(total, summed.weight, summed.fraction_bits, max_abs, len(summed.members)):
+            return None
+        mean = from_fixed(total, summed.weight, summed.fraction_bits)
+        arrays, start = {}, 0
+        for name, shape in self._shapes.items():
+            arrays[name] = mean[start : start + prod(shape)].reshape(shape)
+            start += prod(shape)
+        return arrays
+
+
+class PrototypeCoding(Coding):
+    """Prototypes float32[C, D] of all classes, 0 of those that a member does not hold, and behind them how much each
+    class counts with it, so that nobody learns who holds which."""
+
+    kind = "prototypes"
+
+    def __init__(self, spec: MethodSpec) -> None:
+        self._num_classes, self._dim = spec.task.num_classes, spec.task.embedding_dim
+        self._max_count = spec.task.max_weight if "counts" in spec.schemas(1)[self.kind].arrays else 1
+        self.size = self._num_classes * (self._dim + 1)
+
+    def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
+        vector = np.zeros(self.size, np.int64)
+        sums, counts = self._split(vector)
+        held = arrays["counts"] if "counts" in arrays else np.ones(len(arrays["classes"]), np.int64)
+        for class_id, row, count in zip(arrays["classes"].tolist(), arrays["prototypes"], held.tolist(), strict=True):
+            sums[class_id], counts[class_id] = to_fixed(row, count, bits), count
+        return vector
+
+    def decode(self, total: Integers, summed: Summed, max_abs: float) -> dict[str, Array] | None:
+        sums, counts = self._split(total)
+        num_authors = len(summed.members)
+        for row, count in zip(sums, counts.tolist(), strict=True):
+            if not 0 <= count <= num_authors * self._max_count:
+                return None
+            if not is_in_range(row, count, summed.fraction_bits, max_abs, num_authors):
+                return None
+        held = np.flatnonzero(counts)
+        rows = [from_fixed(sums[class_id], int(counts[class_id]), summed.fraction_bits) for class_id in held]
+        stacked = np.stack(rows) if rows else np.empty((0, self._dim), np.float32)
+        return {"classes": held.astype(np.int64), "prototypes": stacked}
+
+    def _split(self, vector: Integers) -> tuple[Integers, Integers]:
+        at = self._num_classes * self._dim
+        return vector[:at].reshape(self._num_classes, self._dim), vector[at:]
+
+
+# ---- what the aggregate carries
+
+
+def to_rows(items: Sequence[bytes]) -> Array:
+    """uint8[n, 32] of n times 32 bytes."""
+    return np.frombuffer(b"".join(items), np.uint8).reshape(len(items), 32)
+
+
+def from_rows(rows: Array) -> list[bytes]:
+    return [row.tobytes() for row in rows]
+
+
+def read_roster(aggregate: Arrays | None) -> MaskRoster | None:
+    """Of an aggregate after openings; None of any other."""
+    arrays = aggregate or {}
+    if f"{MASKED}/keys" not in arrays:
+        return None
+    return MaskRoster(tuple(from_rows(arrays[f"{MASKED}/members"])), tuple(from_rows(arrays[f"{MASKED}/keys"])))
+
+
+def read_summed(aggregate: Arrays | None) -> Summed | None:
+    """Of an aggregate after inputs; None of any other."""
+    arrays = aggregate or {}
+    if f"{MASKED}/total" not in arrays:
+        return None
+    return Summed(
+        tuple(from_rows(arrays[f"{MASKED}/roster"])),
+        tuple(from_rows(arrays[f"{MASKED}/roster_keys"])),
+        tuple(from_rows(arrays[f"{MASKED}/members"])),
+        arrays[f"{MASKED}/commitments"],
+        arrays[f"{MASKED}/total"],
+        int(arrays[f"{MASKED}/weight"]),
+        int(arrays[f"{MASKED}/fraction_bits"]),
+    )
+
+
+def drop_masked(aggregate: Arrays | None) -> Arrays | None:
+    """An aggregate as the method knows it; None where there is nothing of that yet."""
+    own = {name: array for name, array in (aggregate or {}).items() if not name.startswith(f"{MASKED}/")}
+    return own or None
+
+
+def _add_inputs(ordered: Sequence[AuthorPayloads], roster: MaskRoster | None, bits: int) -> dict[str, Array]:
+    if roster is None:
+        raise AggregationError("masked_sum: expected a roster in the parent's aggregate, got none")
+    return {
+        f"{MASKED}/roster": to_rows(roster.members),
+        f"{MASKED}/roster_keys": to_rows(roster.keys),
+        f"{MASKED}/members": to_rows([c.author for c in ordered]),
+        f"{MASKED}/commitments": np.stack([c.payloads[MASKED]["commitments"] for c in ordered]),
+        f"{MASKED}/total": add_vectors([c.payloads[MASKED]["values"] for c in ordered]),
+        f"{MASKED}/weight": np.array(sum(c.weight for c in ordered), np.int64),
+        f"{MASKED}/fraction_bits": np.array(bits, np.int64),
+    }
+
+
+def _validate_input(author: bytes, arrays: Arrays, roster: MaskRoster | None) -> None:
+    if roster is None or author not in roster.members:
+        raise PayloadError("expected an input of a member that has shown its key in time, and this one has not")
+    if len(arrays["commitments"]) != len(roster.members):
+        raise PayloadError(f"expected {len(roster.members)} commitments, got {len(arrays['commitments'])}")
+
+
+def _validate_opening(author: bytes, arrays: Arrays, summed: Summed | None) -> None:
+    try:
+        _ANY_KEY.exchange(X25519PublicKey.from_public_bytes(arrays["key"].tobytes()))
+    except ValueError as error:
+        raise PayloadError("expected a key of X25519, got a point of small order") from error
+    seeds = from_rows(arrays["seeds"])
+    if summed is None or author not in summed.members:
+        if seeds:
+            raise PayloadError(f"expected no seeds of a member that is in no sum, got {len(seeds)}")
+        return
+    wanted = list_opened(author, summed.roster, summed.members)
+    if len(seeds) != len(wanted):
+        raise PayloadError(f"expected {len(wanted)} seeds, got {len(seeds)}")
+    committed = summed.commitments[summed.members.index(author)]
+    for other, seed in zip(wanted, seeds, strict=True):
+        if commit(seed) != committed[summed.roster.index(other)].tobytes():
+            raise PayloadError(f"expected the seed that it has committed to for {other.hex()[:8]}, got another")

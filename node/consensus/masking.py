@@ -1,0 +1,88 @@
+"""Masking: has a member's payloads masked and opened, off the event loop, with what the chain has for that.
+
+`node.consensus.masks` says how. The store is read, and keys are written, on the disk's thread; vectors are masked on
+another.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from chain.block import Block
+from chain.errors import StoreCorrupted
+from chain.store.sqlite import SqliteStore
+from chain.tip import Tip
+from ml.specs.masked import MASKED
+from node.consensus.masks import MASKS, Masker, MaskKeys, is_masked
+from node.offload import Offload, run_sized
+from node.payloads.aggregates import Aggregates
+from node.runs.specs import RunRound, RunSpecs
+from node.training.trainer import Trained
+
+log = logging.getLogger(__name__)
+
+
+class Masking:
+    """One node's."""
+
+    def __init__(
+        self,
+        masker: Masker,
+        runs: RunSpecs,
+        aggregates: Aggregates,
+        *,
+        disk: Offload,
+        bulk: Offload,
+    ) -> None:
+        self.reason: str | None = None  # why this member has no part in the inputs of the height in hand
+        self._masker = masker
+        self._runs = runs
+        self._aggregates = aggregates
+        self._disk = disk
+        self._bulk = bulk
+
+    async def on_height(self, height: int) -> None:
+        """A height begins."""
+        round_ = self._runs.find(height)
+        before, self.reason = self.reason, None
+        if round_ is not None and is_masked(round_):
+            self.reason = await self._disk.run(self._masker.begin, round_)
+        if self.reason is not None and self.reason != before:
+            log.warning("height %d: this node has no part in the sum: %s", height, self.reason)
+
+    async def owes_openings(self, height: int) -> bool:
+        """Whether others wait for what this member opens."""
+        round_ = self._runs.find(height)
+        return round_ is not None and is_masked(round_) and await self._disk.run(self._masker.owes_openings, round_)
+
+    async def mask(self, tip: Tip, round_: RunRound, trained: Trained) -> Trained:
+        """What has been trained, hidden. Raises MaskingRefused."""
+        parent = await self._aggregates.get_arrays(tip.block)
+        (data,) = trained.payloads.values()
+        masked = await run_sized(self._bulk, len(data), self._masker.mask, tip, round_, parent, data, trained.weight)
+        return replace(trained, payloads={MASKED: masked})
+
+    async def open(self, tip: Tip, round_: RunRound) -> Trained:
+        """A key, and what is to be opened. Raises MaskingRefused, and NodeError."""
+        parent = await self._aggregates.get_arrays(tip.block)
+        data = await self._disk.run(self._masker.open, tip, round_, parent)
+        return Trained(1, {MASKED: data}, {})
+
+    def __repr__(self) -> str:
+        return f"<Masking: {self._masker!r}>"
+
+
+def make_masking(
+    me: bytes, chain_id: bytes, store: SqliteStore, runs: RunSpecs, aggregates: Aggregates, disk: Offload, bulk: Offload
+) -> Masking:
+    """Of the member `me`, whose keys lie beside its store. Raises NodeError."""
+
+    def get_block(height: int) -> Block:
+        stored = store.get_block(height)
+        if stored is None:
+            raise StoreCorrupted(f"{store.path}: block {height}: missing from the store")
+        return stored.block
+
+    masker = Masker(MaskKeys(store.path / MASKS), me, chain_id, get_block)
+    return Masking(masker, runs, aggregates, disk=disk, bulk=bulk)

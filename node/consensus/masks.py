@@ -1,0 +1,239 @@
+"""The masks of one member in a run of masked sums: the keys it shows, what hides its inputs, and what it opens.
+
+For each round it makes a key of X25519 and shows the public half beside its openings of the round before. With the
+other members' it comes to the seeds that two share, and with none to its own:
+
+    s_ij = HKDF(X25519(k_i, K_j), tag | chain id | id of the block before the inputs | both keys in order)
+    b_i  = HKDF(k_i, the same, with its own key alone)
+
+The id fixes run, height and roster, so that no seed is ever that of two heights. Private halves lie in
+`DATA/masks.json`, durable before the public half is sent, in no backup, and go as soon as the openings are final that
+they were for. A node that has lost them takes part again from the next roster on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from chain.block import Block, Digest, Id
+from chain.rules import compute_quorum
+from chain.signing import tag
+from chain.state import State
+from chain.tip import Tip
+from ml.aggregation.masks import SEED_BYTES, commit, list_opened, mask_vector
+from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.specs import MaskedSpec
+from ml.specs.masked import LEAST_MEMBERS, read_roster, read_summed, to_rows
+from node.errors import NodeError
+from node.host.private_file import read_private, write_private
+from node.runs.specs import RunRound
+
+MASKS = "masks.json"
+_SEED_TAG = tag("mask seed")
+
+
+class MaskingRefused(NodeError):
+    """This member sends no input or opens nothing at this height; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskKey:
+    """A key for one round. Never shown: its repr is the public half."""
+
+    private: X25519PrivateKey
+
+    @classmethod
+    def generate(cls) -> MaskKey:
+        return cls(X25519PrivateKey.generate())
+
+    @property
+    def public(self) -> bytes:
+        return self.private.public_key().public_bytes_raw()
+
+    def __repr__(self) -> str:
+        return f"MaskKey({self.public.hex()[:8]})"
+
+
+class MaskKeys:
+    """The private halves that this member holds, oldest first, as they lie on disk."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NodeError where the file cannot be read, or is none of ours."""
+        self._path = path
+        self._keys: tuple[MaskKey, ...] = ()
+        data = read_private(path)
+        if data is not None:
+            try:
+                self._keys = tuple(
+                    MaskKey(X25519PrivateKey.from_private_bytes(bytes.fromhex(text)))
+                    for text in json.loads(data)["keys"]
+                )
+            except (ValueError, KeyError, TypeError) as error:
+                raise NodeError(
+                    f"{path}: expected keys of masks, got something else ({error}); move it away"
+                ) from error
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def newest(self) -> MaskKey | None:
+        return self._keys[-1] if self._keys else None
+
+    def find(self, public: bytes) -> MaskKey | None:
+        return next((key for key in self._keys if key.public == public), None)
+
+    def keep(self, keys: Sequence[MaskKey]) -> None:
+        """Exactly these, durable when it returns; all others are gone. Raises NodeError."""
+        if tuple(keys) == self._keys:
+            return
+        secrets = [key.private.private_bytes_raw().hex() for key in keys]
+        write_private(self._path, json.dumps({"keys": secrets}).encode())
+        self._keys = tuple(keys)
+
+
+def derive_seed(secret: bytes, chain_id: Digest, before: Digest, keys: Sequence[bytes]) -> bytes:
+    """A seed for the inputs on the block `before`, of those whose public keys these are."""
+    info = _SEED_TAG + chain_id + before + b"".join(sorted(keys))
+    return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=info).derive(secret)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundMasks:
+    """What hides the inputs of the member `me` on the block `before`, by its key and those of the roster. Raises
+    MaskingRefused where the roster has not this key."""
+
+    me: Id
+    key: MaskKey
+    chain_id: Digest
+    before: Digest
+    members: tuple[bytes, ...]
+    keys: tuple[bytes, ...]
+
+    def derive(self, other: bytes) -> bytes:
+        """The seed that is shared with a member of the roster; of `me` its own."""
+        public = self.keys[self.members.index(other)]
+        if other == self.me:
+            return derive_seed(self.key.private.private_bytes_raw(), self.chain_id, self.before, [self.key.public])
+        shared = self.key.private.exchange(X25519PublicKey.from_public_bytes(public))
+        return derive_seed(shared, self.chain_id, self.before, [self.key.public, public])
+
+    def mask(self, spec: MaskedSpec, arrays: Arrays, weight: int) -> Arrays:
+        """The payload that hides these arrays, of the method's own kind."""
+        seeds = {other: self.derive(other) for other in self.members}
+        values = spec.coding.encode(arrays, weight, spec.fraction_bits)
+        shared = [(other, seed) for other, seed in seeds.items() if other != self.me]
+        masked = mask_vector(values, self.me, seeds[self.me], shared)
+        return {"values": masked, "commitments": to_rows([commit(seeds[other]) for other in self.members])}
+
+    def open(self, summed: Sequence[bytes]) -> list[bytes]:
+        """The seeds that this member opens once the block of inputs has these members."""
+        return [self.derive(other) for other in list_opened(self.me, self.members, summed)]
+
+
+class Masker:
+    """One member's. `get_block` reads the block at a height. Not to be used on two threads at once."""
+
+    def __init__(self, keys: MaskKeys, me: Id, chain_id: Digest, get_block: Callable[[int], Block]) -> None:
+        self._keys = keys
+        self._me = me
+        self._chain_id = chain_id
+        self._get_block = get_block
+
+    # ---- what this member has a part in
+
+    def begin(self, round_: RunRound) -> str | None:
+        """A height of a run of masked sums begins. Why this member has no part in it; None where it has, as far as
+        blocks show. A key whose openings are final is forgotten."""
+        if not _get_spec(round_).has_inputs(round_.number):
+            return None
+        newest = self._keys.newest
+        if newest is not None:
+            self._keys.keep([newest])
+        openings = self._find_block(round_.height - 1)
+        if openings is None or all(c.author != self._me for c in openings.contributions):
+            return "it has shown no key for this round in time, and does for the next"
+        return None if newest is not None else "it has lost its key for this round, and shows another for the next"
+
+    def owes_openings(self, round_: RunRound) -> bool:
+        """Whether this member's input is in a sum that waits to be opened at this height."""
+        if _get_spec(round_).has_inputs(round_.number) or round_.number == 1:
+            return False
+        inputs = self._find_block(round_.height - 1)
+        return inputs is not None and any(c.author == self._me for c in inputs.contributions)
+
+    def _find_block(self, height: int) -> Block | None:
+        """The newest block up to a height that is no change."""
+        while height > 0:
+            block = self._get_block(height)
+            if block.change is None:
+                return block
+            height -= 1
+        return None
+
+    # ---- what it sends
+
+    def mask(self, tip: Tip, round_: RunRound, parent: Arrays | None, data: bytes, weight: int) -> bytes:
+        """The payload of inputs on `tip`, whose aggregate is `parent`, from that of the method. Raises
+        MaskingRefused."""
+        spec, roster = _get_spec(round_), read_roster(parent)
+        self._check_members(tip.state)
+        if roster is None or self._me not in roster.members:
+            raise MaskingRefused("it has shown no key for this round in time")
+        key = self._keys.find(roster.keys[roster.members.index(self._me)])
+        if key is None:
+            raise MaskingRefused("it has lost its key for this round")
+        masks = RoundMasks(self._me, key, self._chain_id, tip.id, roster.members, roster.keys)
+        return encode_arrays(masks.mask(spec, decode_arrays(data, len(data)), weight))
+
+    def open(self, tip: Tip, round_: RunRound, parent: Arrays | None) -> bytes:
+        """The payload of openings on `tip`, whose aggregate is `parent`: what this member opens of the sum, and a new
+        key, which is durable. Raises MaskingRefused, and NodeError."""
+        self._check_members(tip.state)
+        summed, used, seeds = read_summed(parent), None, list[bytes]()
+        if summed is not None and self._me in summed.members:
+            if len(summed.members) < compute_quorum("bft", tip.state.n):
+                raise MaskingRefused(f"the sum is of {len(summed.members)} members, too few to hide any of them")
+            used = self._keys.find(summed.keys[summed.roster.index(self._me)])
+            if used is None:
+                raise MaskingRefused("it has lost its key for this round")
+            inputs = self._find_block(tip.height)
+            if inputs is None:
+                raise MaskingRefused("the block of inputs is not here")
+            before = inputs.header.prev
+            masks = RoundMasks(self._me, used, self._chain_id, before, summed.roster, summed.keys)
+            seeds = masks.open(summed.members)
+        key = MaskKey.generate()
+        self._keys.keep([key] if used is None else [used, key])
+        return encode_arrays({"key": np.frombuffer(key.public, np.uint8), "seeds": to_rows(seeds)})
+
+    @staticmethod
+    def _check_members(state: State) -> None:
+        if state.n < LEAST_MEMBERS:
+            raise MaskingRefused(f"the federation has {state.n} members, too few to hide any of them in a sum")
+
+    def __repr__(self) -> str:
+        return f"<Masker {self._me.hex()[:8]}: {len(self._keys)} keys>"
+
+
+def is_masked(round_: RunRound | None) -> bool:
+    return round_ is not None and isinstance(round_.spec, MaskedSpec)
+
+
+def is_opening(round_: RunRound | None) -> bool:
+    """Whether a height is one at which nothing is trained for, but seeds are opened and keys shown."""
+    return round_ is not None and isinstance(round_.spec, MaskedSpec) and not round_.spec.has_inputs(round_.number)
+
+
+def _get_spec(round_: RunRound) -> MaskedSpec:
+    if not isinstance(round_.spec, MaskedSpec):
+        raise ValueError("expected a run of masked sums")
+    return round_.spec
