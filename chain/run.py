@@ -23,10 +23,10 @@ class Run:
     """A run in force or over; `number` counts from 1. Valid once built: raises GenesisError naming the field.
 
     Round r makes the block at `first_height` + r - 1; each change block in a run moves `first_height` by one.
-    `rounds` is how many are planned, 0 for no end. `schema` says what its contributions carry and what its aggregate
-    holds. `initial_model` is the digest of the aggregate that it begins from. `is_ended`: a change has ended it.
-    `classes` name the model's outputs, which by `task` are classes, labels or targets; `target` has the mean and the
-    deviation of each target.
+    `rounds` is how many are planned, 0 for no end; of masked sums each makes two blocks (`num_heights`). `schema` says
+    what its contributions carry and what its aggregate holds. `initial_model` is the digest of the aggregate that it
+    begins from. `is_ended`: a change has ended it. `classes` name the model's outputs, which by `task` are classes,
+    labels or targets; `target` has the mean and the deviation of each target.
     """
 
     number: int
@@ -64,13 +64,23 @@ class Run:
         """Whether members hide what they send in a sum of all, which takes honest ones in each."""
         return self.method.get("aggregation") == "masked_sum"
 
+    @property
+    def num_heights(self) -> int:
+        """How many blocks its rounds make, 0 for no end."""
+        return self.count_heights(self.rounds)
+
+    def count_heights(self, rounds: int) -> int:
+        """How many blocks so many rounds of it make: of masked sums two each, and one before them for keys."""
+        return 2 * rounds + 1 if self.is_masked and rounds else rounds
+
     def get_round(self, height: int) -> int:
-        """The round that makes the block at `height`, of heights that this very run judges."""
+        """The round that makes the block at `height`, of heights that this very run judges; of masked sums, which of
+        its blocks that is."""
         return height - self.first_height + 1
 
     def has_round(self, height: int) -> bool:
         """Whether the block at `height` may be a round of this run."""
-        return not self.is_ended and (self.rounds == 0 or self.get_round(height) <= self.rounds)
+        return not self.is_ended and (self.rounds == 0 or self.get_round(height) <= self.num_heights)
 
     def to_mapping(self) -> dict[str, Any]:
         """What is hashed: JSON-able, every value written out."""

@@ -39,8 +39,8 @@ from ml.simulation.liars import Liars
 from ml.simulation.rounds import Played, Rounds
 from ml.simulation.saved import StateFile
 from ml.specs.architectures import MLP_HIDDEN
-from ml.specs.masked import count_run_heights
 from ml.specs.privacy import DELTA
+from ml.specs.task import USUAL_MAX_WEIGHT
 from ml.tasks import CLASSIFICATION, REGRESSION
 from ml.training.metrics import compute_mean, get_score
 
@@ -334,8 +334,9 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             model=model,
             classes=classes,
             input=config.input,
-            rounds=count_run_heights(config.rounds, config.method),
+            rounds=config.rounds,
             num_members=config.clients,
+            max_weight=USUAL_MAX_WEIGHT,
             plugins=ANY_PLUGIN,
             task=config.task,
             target=config.target,

@@ -30,7 +30,7 @@ from ml.specs.fedper import FedPerSpec
 from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
 from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
 from ml.specs.local import LocalSpec
-from ml.specs.masked import MaskedSpec, count_masked_rounds, count_run_heights, drop_masked, mask, unmask
+from ml.specs.masked import MaskedSpec, drop_masked, mask, unmask
 from ml.specs.moon import MoonHyperparameters, MoonSpec
 from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
 from ml.specs.own import is_offered, load_spec
@@ -154,7 +154,7 @@ def get_spec(
         raise SpecError("method.plugin", f"expected none: {name} is fednode's own")
     if name not in METHODS and "plugin" not in method and (plugins == NO_PLUGINS or not is_offered(name)):
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
-    own_rounds, scale = _count_own_rounds(rounds, method, input_ or {}), TargetScale.from_mapping(target)
+    own_rounds, scale = count_own_rounds(rounds, input_ or {}), TargetScale.from_mapping(target)
     task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs, kind, scale)
     own = METHODS[name].from_mapping(method, task) if name in METHODS else load_spec(method, task, plugins)
     check_task(own, METHODS.values())
@@ -165,22 +165,15 @@ def get_spec(
     if isinstance(masked, MaskedSpec) and (input_ or {}).get("normalize") is not None:
         raise SpecError(
             "input.normalize",
-            "expected none with aggregation masked_sum: members would tell the sums of their features unhidden",
+            "expected none with aggregation masked_sum, as members would tell sums of their features unhidden; give "
+            "the mean and the std that all normalise with",
         )
     return agree(masked, input_ or {})
 
 
-def get_simulated_spec(
-    method: Mapping[str, Any],
-    model: Mapping[str, Any],
-    num_classes: int,
-    input_shape: Sequence[int],
-    *,
-    rounds: int = 0,
-    **terms: Any,
-) -> MethodSpec:
-    """As `get_spec`, of a run in one process, where nobody hides anything: rounds are those of training."""
-    return unmask(get_spec(method, model, num_classes, input_shape, rounds=count_run_heights(rounds, method), **terms))
+def get_simulated_spec(*args: Any, **terms: Any) -> MethodSpec:
+    """As `get_spec`, of a run in one process, where nobody is there to hide from."""
+    return unmask(get_spec(*args, **terms))
 
 
 def get_judge(
@@ -207,11 +200,6 @@ def get_judge(
     task = Task(model, tuple(input_shape), num_classes, rounds=own_rounds, kind=kind, scale=scale, **limits)
     _check_counts(kind, input_ or {})
     return read_judge(method, schema, task, input_ or {})
-
-
-def _count_own_rounds(rounds: int, method: Mapping[str, Any], input_: Mapping[str, Any]) -> int:
-    """How many of a run's rounds are the method's; 0 where there is no end to them. Raises SpecError."""
-    return count_masked_rounds(count_own_rounds(rounds, input_), method)
 
 
 def _explain_not_private(spec: MethodSpec, input_: Mapping[str, Any]) -> str | None:

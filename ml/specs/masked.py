@@ -45,34 +45,11 @@ KEY_BYTES = 32
 _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
-def count_heights(rounds: int) -> int:
-    """How many heights so many masked rounds take; 0 where there is no end to them."""
-    return 2 * rounds + 1 if rounds else 0
-
-
-def count_run_heights(rounds: int, method: Mapping[str, Any]) -> int:
-    """How many heights so many rounds of a method take; 0 where there is no end to them."""
-    return count_heights(rounds) if method.get("aggregation") == MASKED_SUM else rounds
-
-
 def mask(spec: MethodSpec) -> MethodSpec:
     """`spec` as a run has it: with masks, where its settings ask for them. Raises SpecError."""
     if getattr(spec.hyperparameters, "aggregation", None) != MASKED_SUM:
         return spec
     return MaskedSpec(spec.task, spec.hyperparameters, spec)
-
-
-def count_masked_rounds(heights: int, method: Mapping[str, Any]) -> int:
-    """How many of a run's heights are the method's rounds; 0 where there is no end. Raises SpecError."""
-    if method.get("aggregation") != MASKED_SUM or not heights:
-        return heights
-    if heights < 3 or heights % 2 == 0:
-        raise SpecError(
-            "rounds",
-            f"expected an odd number of heights with aggregation masked_sum, 1 for keys and 2 for each round: "
-            f"{count_heights(max(heights // 2, 1))} for {max(heights // 2, 1)} rounds; got {heights}",
-        )
-    return (heights - 1) // 2
 
 
 def unmask(spec: MethodSpec) -> MethodSpec:
@@ -231,20 +208,21 @@ class MaskedSpec(MethodSpec):
         prefix = f"{self.coding.kind}/"
         kept = {name: array for name, array in parent.items() if name.startswith(prefix)}
         if self.has_inputs(height):
+            kept[f"{MASKED}/spoiled"] = np.array(count_spoiled(parent), np.int64)
             return kept | _add_inputs(ordered, read_roster(parent), self.fraction_bits)
-        mean, summed = None, read_summed(parent)
-        if summed is not None:
+        mean, summed, spoiled = None, read_summed(parent), count_spoiled(parent)
+        if summed is not None and set(summed.members) <= {c.author for c in ordered}:
             mean = self._compute_mean(ordered, summed)
+            spoiled = spoiled + 1 if mean is None else 0
         return (kept if mean is None else mean) | {
             f"{MASKED}/members": to_rows([c.author for c in ordered]),
             f"{MASKED}/keys": np.stack([c.payloads[MASKED]["key"] for c in ordered]),
+            f"{MASKED}/spoiled": np.array(spoiled, np.int64),
         }
 
     def _compute_mean(self, ordered: Sequence[AuthorPayloads], summed: Summed) -> dict[str, Array] | None:
-        """The mean under the names it has in an aggregate; None where somebody has not opened, or it cannot be one."""
+        """The mean under the names it has in an aggregate; None where no members' numbers can have this sum."""
         seeds = {c.author: from_rows(c.payloads[MASKED]["seeds"]) for c in ordered}
-        if not set(summed.members) <= seeds.keys():
-            return None
         opened = [(member, seeds[member]) for member in summed.members]
         total = take_off(summed.total, summed.roster, opened)
         mean = self.coding.decode(total, summed, self.task.max_abs)
@@ -362,6 +340,11 @@ def read_summed(aggregate: Arrays | None) -> Summed | None:
         int(arrays[f"{MASKED}/weight"]),
         int(arrays[f"{MASKED}/fraction_bits"]),
     )
+
+
+def count_spoiled(aggregate: Arrays | None) -> int:
+    """How many sums in a row, up to this aggregate, were opened and out of range: somebody has lied, who is unknown."""
+    return int((aggregate or {}).get(f"{MASKED}/spoiled", np.array(0)))
 
 
 def drop_masked(aggregate: Arrays | None) -> Arrays | None:

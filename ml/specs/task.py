@@ -14,6 +14,7 @@ from ml.payload import ArraySchema
 from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
 from ml.tasks import CLASSIFICATION, MULTILABEL, TargetScale
 
+USUAL_MAX_WEIGHT = 1_000_000  # as a genesis has it that nobody has set it in
 MAX_ABS = 1e6  # of a payload's floats, unless genesis sets another limit: far above what trains, far below an overflow
 
 

@@ -88,7 +88,7 @@ class Control:
     async def stop_after(self, number: int) -> pb.TakingPart:
         """Ends the daemon once round `number` is final here; 0 is the one in hand. Raises InvalidRequest."""
         run = self._service.tip.state.run
-        last, rounds = self._get_round(), run.rounds
+        last, rounds = self._get_round(), run.num_heights
         number = number or last
         if number < last:
             raise InvalidRequest(f"round {number}: expected one that is not over; round {last} is in hand")

@@ -74,7 +74,7 @@ class StatusView:
             head_time=format_time(tip.header.time_ms),
             run=run.number,
             method=run.method["name"],
-            rounds=run.rounds,
+            rounds=run.num_heights,
             members=tip.state.n,
             quorum=tip.state.q,
             round=run.get_round(tip.height if service.is_done or machine is None else machine.height),

@@ -23,6 +23,7 @@ from ml.plugins import ANY_PLUGIN
 from ml.specs import METHODS
 from ml.specs.run_schema import describe_payloads
 from ml.specs.statistics import AGREED
+from ml.specs.task import USUAL_MAX_WEIGHT
 from ml.tasks import CLASSIFICATION, REGRESSION, TASKS
 from node.config.genesis_file import (
     WHAT_LEAVES,
@@ -106,7 +107,7 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
             "target_ms": TARGET_MS.get(spec.profile, TARGET_MS["wide"]),
             "adaptive": spec.adaptive,
         },
-        "limits": {"max_weight": 1_000_000, "payload_mib": 512},
+        "limits": {"max_weight": USUAL_MAX_WEIGHT, "payload_mib": 512},
     }
     if spec.task != CLASSIFICATION:
         mapping["task"] = spec.task

@@ -184,7 +184,7 @@ class Consent:
                 approved, asked = change.kind.new, None
             elif asked is None:
                 asked = change
-        if asked is None or approved == 0 or run.get_round(height) <= approved:
+        if asked is None or approved == 0 or run.get_round(height) <= run.count_heights(approved):
             return None
         return f"run {run.number} is approved here up to round {approved}: {_say_approve(asked)}"
 

@@ -22,7 +22,7 @@ from node.consensus.authenticator import Authenticator
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.masking import Masking
-from node.consensus.masks import MaskingRefused, is_masked
+from node.consensus.masks import MaskingRefused, is_masked, is_opening
 from node.consensus.published import PublishedRounds
 from node.consensus.record import Records
 from node.consensus.signer import Signer
@@ -138,8 +138,8 @@ class Contributor:
         that the change took. Whether there was such."""
         tip = self._current.tip
         round_ = self._runs.find(tip.height + 1)
-        if tip.block.change is None or round_ is None:
-            return False
+        if tip.block.change is None or round_ is None or (is_masked(round_) and not is_opening(round_)):
+            return False  # an input is hidden anew for each height: it is trained again
         renewed = await self._signer.renew_contribution(
             tip, self._runs.list_lost_heights(round_), partial(_fits, round_)
         )

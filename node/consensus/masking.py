@@ -7,14 +7,16 @@ another.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from chain.block import Block
 from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
-from ml.specs.masked import MASKED
-from node.consensus.masks import MASKS, Masker, MaskKeys, is_masked
+from ml.payload import decode_arrays
+from ml.specs.masked import MASKED, count_spoiled
+from node.consensus.masks import MASKS, Masker, MaskKeys, is_masked, is_opening
 from node.offload import Offload, run_sized
 from node.payloads.aggregates import Aggregates
 from node.runs.specs import RunRound, RunSpecs
@@ -22,9 +24,11 @@ from node.training.trainer import Trained
 
 log = logging.getLogger(__name__)
 
+MAX_SPOILED = 3  # sums in a row, and then no more inputs are sent until there was a change
+
 
 class Masking:
-    """One node's."""
+    """One node's. `is_ready`: its worker can train."""
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class Masking:
         *,
         disk: Offload,
         bulk: Offload,
+        is_ready: Callable[[], bool],
     ) -> None:
         self.reason: str | None = None  # why this member has no part in the inputs of the height in hand
         self._masker = masker
@@ -41,15 +46,36 @@ class Masking:
         self._aggregates = aggregates
         self._disk = disk
         self._bulk = bulk
+        self._is_ready = is_ready
 
-    async def on_height(self, height: int) -> None:
+    async def on_tip(self, tip: Tip) -> None:
         """A height begins."""
+        height = tip.height + 1
         round_ = self._runs.find(height)
         before, self.reason = self.reason, None
         if round_ is not None and is_masked(round_):
-            self.reason = await self._disk.run(self._masker.begin, round_)
+            self.reason = await self._disk.run(self._masker.begin, round_) or self._explain_pause(tip, round_)
         if self.reason is not None and self.reason != before:
             log.warning("height %d: this node has no part in the sum: %s", height, self.reason)
+
+    def _explain_pause(self, tip: Tip, round_: RunRound) -> str | None:
+        """Why nobody sends an input: sum after sum is out of range, and nobody knows who lies. A change says what is
+        to become of that."""
+        data = None if is_opening(round_) or tip.block.change is not None else self._aggregates.peek(tip.block)
+        spoiled = 0 if data is None else count_spoiled(decode_arrays(data, len(data)))
+        if spoiled < MAX_SPOILED:
+            return None
+        return f"{spoiled} sums in a row were out of range, as somebody has lied; the run waits for a change"
+
+    def is_opening(self, height: int) -> bool:
+        """Whether seeds are opened at a height, and keys shown."""
+        return is_opening(self._runs.find(height))
+
+    def may_show_key(self, height: int) -> bool:
+        """Whether others need not wait in vain for what this member would send in the round to come; the first keys of
+        a run are shown while workers are started."""
+        round_ = self._runs.find(height)
+        return round_ is None or not is_opening(round_) or round_.number == 1 or self._is_ready()
 
     async def owes_openings(self, height: int) -> bool:
         """Whether others wait for what this member opens."""
@@ -74,7 +100,15 @@ class Masking:
 
 
 def make_masking(
-    me: bytes, chain_id: bytes, store: SqliteStore, runs: RunSpecs, aggregates: Aggregates, disk: Offload, bulk: Offload
+    me: bytes,
+    chain_id: bytes,
+    store: SqliteStore,
+    runs: RunSpecs,
+    aggregates: Aggregates,
+    *,
+    disk: Offload,
+    bulk: Offload,
+    is_ready: Callable[[], bool],
 ) -> Masking:
     """Of the member `me`, whose keys lie beside its store. Raises NodeError."""
 
@@ -85,4 +119,4 @@ def make_masking(
         return stored.block
 
     masker = Masker(MaskKeys(store.path / MASKS), me, chain_id, get_block)
-    return Masking(masker, runs, aggregates, disk=disk, bulk=bulk)
+    return Masking(masker, runs, aggregates, disk=disk, bulk=bulk, is_ready=is_ready)

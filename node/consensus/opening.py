@@ -75,16 +75,20 @@ class RoundOpener:
         speaks = self._signer.may_sign(state, height) and not self.restored.is_silent_at(height)
         await self._proposals.on_tip()
         await self.consent.on_tip(tip)
-        await self.masking.on_height(height)
+        await self.masking.on_tip(tip)
         has_round, place = state.has_round(height), get_next_place(state, tip.height)
-        contributes = await self.masking.owes_openings(height) or self.may_contribute_to(place)
-        parent_authors = {contribution.author for contribution in tip.block.contributions}
+        contributes = await self.masking.owes_openings(height) or (
+            self.may_contribute_to(place) and self.masking.may_show_key(height)
+        )
+        awaited = {contribution.author for contribution in tip.block.contributions}
+        if awaited and self.masking.is_opening(height):  # who is here shows a key for the round to come
+            awaited |= {member for member in state.active_ids if self._peers.is_level(member, tip.height)}
         return RoundMachine(
             state,
             me=me if speaks else None,
             height=height,
             parent_ms=tip.header.time_ms,
-            awaited=parent_authors | {me} if parent_authors else state.active_ids,  # a change block has no authors
+            awaited=awaited | {me} if awaited else state.active_ids,  # a change block has no authors
             overdrawn=self._awaiting.get_overdrawn(),
             accused=self._evidence.get_accused(height),
             mine=self.mines and state.is_active(me),

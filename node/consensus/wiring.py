@@ -127,7 +127,16 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         return Position(current.tip, machine, contributes, proposals)
 
     talk = _make_talk(c, ground, payloads, ledger, get_position)
-    masking = make_masking(c.me, c.genesis.chain_id, c.store, c.runs, payloads.aggregates, c.disk, c.bulk)
+    masking = make_masking(
+        c.me,
+        c.genesis.chain_id,
+        c.store,
+        c.runs,
+        payloads.aggregates,
+        disk=c.disk,
+        bulk=c.bulk,
+        is_ready=lambda: learner.info is not None,
+    )
     contributor = _make_contributor(c, ground, payloads, ledger, talk, masking)
     learner = Learner(c.trainer, _make_inputs(c, ground, payloads), contributor, c.boundary)
     tasks = _make_tasks(c, ground, payloads, ledger, talk, contributor)

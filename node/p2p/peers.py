@@ -220,6 +220,12 @@ class Peers:
         entry = self._peers.get(peer)
         return entry is not None and self._clock.monotonic() - entry.seen_s < self.silence_s
 
+    def is_level(self, peer: Id, height: int) -> bool:
+        """Whether it is alive, and had all blocks below this height when it was last heard of."""
+        entry = self._peers.get(peer)
+        status = None if entry is None else entry.status
+        return self.is_alive(peer) and status is not None and status.head_height >= height - 1
+
     async def until_sight_may_change(self, most_s: float) -> None:
         """Until the next live peer counts as silent, if nothing comes of it, or a member tells anew whom it reaches; so
         many seconds at most, and for a moment in any case: a member may tell that as often as it likes."""

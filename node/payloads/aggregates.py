@@ -47,6 +47,11 @@ class Aggregates:
         """An aggregate was computed here: it stays at hand for the worker and the next round."""
         self._newest = aggregate
 
+    def peek(self, block: Block) -> bytes | None:
+        """Its bytes, if they are the newest; None else."""
+        newest = self._newest
+        return None if newest is None or newest.digest != block.header.aggregate else newest.data
+
     async def get(self, block: Block) -> bytes | None:
         """Its bytes, however long it takes to find them; None where the method votes on nothing."""
         digest = block.header.aggregate

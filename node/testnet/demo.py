@@ -76,7 +76,7 @@ async def run_demo(
     """
     async with LocalCluster(testnet) as cluster:
         await cluster.start()
-        async for number in _follow(cluster, testnet.genesis.run.rounds, on_statuses, stall_after_s):
+        async for number in _follow(cluster, testnet.genesis.run.num_heights, on_statuses, stall_after_s):
             records = await asyncio.gather(*(process.get_round(number) for process in cluster.processes))
             nodes = zip(cluster.processes, records, strict=True)
             on_round(number, {process.name: record["accuracy"] for process, record in nodes})
@@ -141,7 +141,7 @@ def _summarise(testnet: Testnet, statuses: Statuses, rounds: Sequence[Sequence[M
     everything = [record for records in rounds for record in records]
     return DemoResult(
         nodes=tuple(nodes),
-        rounds=testnet.genesis.run.rounds,
+        rounds=testnet.genesis.run.num_heights,
         payload_bytes_per_round=_mean([record["payload_bytes"] / len(record["contributors"]) for record in everything]),
         model_bytes=next(status["model_bytes"] for status in statuses.values() if status is not None),
         seconds={phase: statistics.median(record["seconds"][phase] for record in everything) for phase in PHASES},

@@ -1,0 +1,292 @@
+"""Masked sums in a federation: members that come late, die between two heights, lie, and the changes in between."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chain.block import Contribution
+from chain.changes.rules import SetRules
+from ml.aggregation.masks import add_mask, is_added, list_opened
+from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.specs.masked import from_rows, read_summed
+from node.consensus.masks import Masker, MaskKey, MaskKeys, RoundMasks
+from node.p2p.refusals import Reason
+from support.federation.cluster import Cluster, make_prototypes
+from support.federation.masked import check_sum, get_aggregate, get_spec, is_aborted, masked, start_all
+from support.federation.proposing import change, find_change_heights, get_service
+from support.federation.virtual_time import run_virtual
+from support.slow_rest import slow_after
+
+OTHERS = ("node1", "node2", "node3")
+HONEST = ("node0", "node1", "node2")
+
+
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine under the tests stays up: what a process wrote is there, synced or not."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.mark.parametrize("n", slow_after(1, [4, 7]))
+def test_members_agree_on_the_mean_of_what_none_of_them_has_seen(tmp_path: Path, n: int) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, n, rounds=3) as net:
+            start_all(net)
+            await net.wait_for_height(7)
+            for round_number in (1, 2, 3):
+                check_sum(net, 2 * round_number, 2 * round_number + 1)
+
+    run_virtual(story())
+
+
+def test_a_member_that_comes_late_is_in_the_sum_after_the_next_keys(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with masked(tmp_path) as net:
+            start_all(net, *OTHERS)
+            await net.wait_for_height(3, *OTHERS)
+            net.start("node0")
+            await net.wait_for_height(9)
+            net.check_agreement()
+            parts = [len(net["node1"].get_block(height).contributions) for height in range(1, net["node1"].height)]
+            assert 4 in parts[1::2]  # of inputs
+            for height in range(2, len(parts) - 1, 2):
+                check_sum(net, height, height + 1)
+
+    run_virtual(story())
+
+
+def test_a_member_that_dies_between_keys_and_inputs_is_left_out_of_the_sum(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, train_s=0.2) as net:
+            start_all(net)
+            await net.wait_for_height(3)
+            await net.crash("node0")
+            await net.wait_for_height(6, *OTHERS)
+            assert len(net["node1"].get_block(4).contributions) == 3
+            check_sum(net, 4, 5)
+
+    run_virtual(story())
+
+
+def test_a_member_that_dies_before_it_opens_costs_one_round(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with masked(tmp_path) as net:
+            start_all(net)
+            await net.wait_for_first(4)
+            await net.crash("node0")
+            await net.wait_for_height(8, *OTHERS)
+            inputs, openings = net["node1"].get_block(4), net["node1"].get_block(5)
+            if len(openings.contributions) < len(inputs.contributions):
+                assert is_aborted(net, 5)
+            check_sum(net, 6, 7)
+            net.start("node0")
+            await net.wait_for_height(13)
+            parts = [len(net["node1"].get_block(height).contributions) for height in range(8, 14)]
+            assert 4 in parts
+
+    run_virtual(story())
+
+
+def test_a_member_that_is_back_at_once_opens_with_the_key_on_its_disk(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with masked(tmp_path) as net:
+            start_all(net)
+            for height in (2, 4, 6):
+                await net.wait_for_first(height)
+                await net.crash("node0")
+                net.start("node0")
+                await net.wait_for_height(height + 1)
+                assert len(net["node1"].get_block(height + 1).contributions) == 4
+                check_sum(net, height, height + 1)
+
+    run_virtual(story())
+
+
+def test_a_member_that_has_lost_its_keys_opens_nothing_and_takes_part_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with masked(tmp_path) as net:
+            start_all(net)
+            await net.wait_for_first(4)
+            await net.crash("node0")
+            (net["node0"].path / "masks.json").unlink(missing_ok=True)
+            net.start("node0")
+            await net.wait_for_height(11)
+            parts = [len(net["node1"].get_block(height).contributions) for height in range(5, 12)]
+            assert 4 in parts[1::2]
+
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("at", slow_after(2, [2, 3, 4, 5]))
+def test_a_change_may_take_any_height(tmp_path: Path, at: int) -> None:
+    """Of inputs, that are then signed anew behind other masks, or of openings, which are the same ones."""
+
+    async def story() -> None:
+        async with masked(tmp_path, train_s=0.3) as net:
+            start_all(net)
+            await net.wait_for_height(at)
+            await change(net, SetRules({"evidence_heights": (100, 101)}))
+            await net.wait_for(lambda: bool(find_change_heights(net, "node1")), "a change")
+            (height,) = find_change_heights(net, "node1")
+            await net.wait_for_height(height + 6)
+            for inputs, openings in list_rounds(net):
+                check_sum(net, inputs, openings)
+
+    run_virtual(story())
+
+
+def list_rounds(net: Cluster) -> list[tuple[int, int]]:
+    """The heights of inputs and of openings of the rounds that are over."""
+    heights = [h for h in range(1, net["node1"].height + 1) if net["node1"].get_block(h).change is None]
+    return list(zip(heights[1::2], heights[2::2], strict=False))
+
+
+@pytest.mark.parametrize("seed", slow_after(3, range(12)))
+def test_whoever_dies_whenever_no_input_is_ever_bare(tmp_path: Path, seed: int) -> None:
+    async def story() -> None:
+        random = Random(seed)
+        async with masked(tmp_path, train_s=0.05, network={"latency_s": (0.001, 0.05), "loss": 0.02}) as net:
+            start_all(net)
+            await net.wait_for_first(1)
+            for _ in range(12):
+                name = random.choice(list(net.nodes))
+                await net.wait_for_first(max(node.height for node in net.nodes.values()) + random.choice((0, 0, 1)))
+                await asyncio.sleep(random.uniform(0, 0.15))
+                if net[name].task is not None:
+                    await net.crash(name)
+                await asyncio.sleep(random.choice((0.0, 0.0, 0.1, 0.5)))
+                net.start(name)
+            height = max(node.height for node in net.nodes.values())
+            await net.wait_for_height(height + 6, timeout_s=300)
+
+    run_virtual(story())
+
+
+# ---- members that lie
+
+
+def get_masker(net: Cluster, name: str) -> Masker:
+    return get_service(net, name).opener.masking._masker
+
+
+def test_three_sums_that_random_bytes_have_spoiled_pause_the_run_until_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell whose they are."""
+
+    async def story() -> None:
+        async with masked(tmp_path) as net:
+            start_all(net)
+            liar, honest = get_masker(net, "node3"), get_masker(net, "node3").mask
+
+            def lie(*given: Any) -> bytes:
+                data = honest(*given)
+                arrays = decode_arrays(data, len(data))
+                noise = np.random.default_rng(1).integers(-(1 << 63), 1 << 63, len(arrays["values"]), np.int64)
+                return encode_arrays({**arrays, "values": noise})
+
+            monkeypatch.setattr(liar, "mask", lie)
+            await net.wait_for_height(7)
+            assert all(is_aborted(net, height) for height in (3, 5, 7))
+            await asyncio.sleep(30)
+            assert {node.height for node in net.nodes.values()} == {7}
+            assert "3 sums in a row were out of range" in str(get_service(net, "node0").opener.masking.reason)
+            monkeypatch.setattr(liar, "mask", honest)
+            await change(net, SetRules({"evidence_heights": (100, 101)}))
+            await net.wait_for_height(12)
+            check_sum(net, 9, 10)
+
+    run_virtual(story())
+
+
+def test_a_member_that_opens_another_seed_is_refused_and_costs_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, liars=("node3",)) as net:
+            start_all(net)
+            liar, honest = get_masker(net, "node3"), get_masker(net, "node3").open
+            lies = True
+
+            def lie(*given: Any) -> bytes:
+                data = honest(*given)
+                arrays = decode_arrays(data, len(data))
+                return encode_arrays({**arrays, "seeds": arrays["seeds"] ^ 1}) if lies else data
+
+            monkeypatch.setattr(liar, "open", lie)
+            await net.wait_for_height(5, *HONEST)
+            assert is_aborted(net, 3)
+            for name in HONEST:
+                refused = get_service(net, name).get_refusals()[net.id("node3")]
+                assert refused[Reason.PAYLOAD] >= 1
+            lies = False
+            await net.wait_for_height(13)
+
+    run_virtual(story())
+
+
+def test_all_that_colluders_hold_does_not_show_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of four colludes, as many as may; it takes the keys of all others to see what one has sent."""
+    held: dict[Path, dict[bytes, MaskKey]] = {}
+    keep = MaskKeys.keep
+
+    def watch(self: MaskKeys, keys: Sequence[MaskKey]) -> None:
+        held.setdefault(self._path.parent, {}).update({key.public: key for key in keys})
+        keep(self, keys)
+
+    monkeypatch.setattr(MaskKeys, "keep", watch)
+
+    async def story() -> None:
+        async with masked(tmp_path, rounds=2) as net:
+            start_all(net)
+            await net.wait_for_height(5)
+            spec, vectors = get_spec(net), {}
+            for name in HONEST:
+                data = make_prototypes(int(name[-1]), 4)
+                vectors[name] = spec.coding.encode(decode_arrays(data, len(data)), 1, spec.fraction_bits)
+            assert not find_bare(net, held, vectors, ["node3"])
+            assert not find_bare(net, held, vectors, ["node2", "node3"])
+            assert find_bare(net, held, vectors, ["node1", "node2", "node3"]) == ["node0"]
+
+    run_virtual(story())
+
+
+def find_bare(
+    net: Cluster, held: Mapping[Path, Mapping[bytes, MaskKey]], vectors: Mapping[str, Any], colluders: Sequence[str]
+) -> list[str]:
+    """Whose vectors come out of the inputs of height 4 by all that is on the chain, and all keys that colluders had."""
+    block, summed = net["node3"].get_block(4), read_summed(get_aggregate(net, 4))
+    assert summed is not None
+    opened = {c.author: from_rows(read_payload(net, c)["seeds"]) for c in net["node3"].get_block(5).contributions}
+    ids = {net.id(name): name for name in net.nodes}
+    bare = []
+    for c in block.contributions:
+        values = read_payload(net, c)["values"].copy()
+        seeds = dict(zip(list_opened(c.author, summed.roster, summed.members), opened[c.author], strict=True))
+        for name in colluders:
+            for key in held[net[name].path].values():
+                if key.public in summed.keys and net.id(name) != c.author:
+                    masks = RoundMasks(
+                        net.id(name), key, net.genesis.chain_id, block.header.prev, summed.roster, summed.keys
+                    )
+                    seeds[net.id(name)] = masks.derive(c.author)
+        for other, seed in seeds.items():
+            add_mask(values, seed, subtract=other == c.author or is_added(c.author, other))
+        if ids[c.author] in vectors and (values == vectors[ids[c.author]]).any():
+            bare.append(ids[c.author])
+    return sorted(bare)
+
+
+def read_payload(net: Cluster, contribution: Contribution) -> Arrays:
+    store = net["node3"].store
+    assert store is not None
+    data = store.get_blob(contribution.payloads[0].digest)
+    return decode_arrays(data, len(data))
