@@ -22,7 +22,8 @@ TASKS = (CLASSIFICATION, "multilabel", REGRESSION)
 class Run:
     """A run in force or over; `number` counts from 1. Valid once built: raises GenesisError naming the field.
 
-    Round r makes the block at `first_height` + r - 1; each change block in a run moves `first_height` by one.
+    Round r makes the block at `first_height` + r - 1; each change block in a run moves `first_height` by one, but for
+    one that takes the height of masked inputs: that round is not made, and keys are shown anew.
     `rounds` is how many are planned, 0 for no end; of masked sums each makes two blocks (`num_heights`). `schema` says
     what its contributions carry and what its aggregate holds. `initial_model` is the digest of the aggregate that it
     begins from. `is_ended`: a change has ended it. `classes` name the model's outputs, which by `task` are classes,
@@ -72,6 +73,10 @@ class Run:
     def count_heights(self, rounds: int) -> int:
         """How many blocks so many rounds of it make: of masked sums two each, and one before them for keys."""
         return 2 * rounds + 1 if self.is_masked and rounds else rounds
+
+    def is_of_inputs(self, height: int) -> bool:
+        """Whether the block at `height` holds what members hide in a sum, by keys that the block before has."""
+        return self.is_masked and self.get_round(height) % 2 == 0
 
     def get_round(self, height: int) -> int:
         """The round that makes the block at `height`, of heights that this very run judges; of masked sums, which of

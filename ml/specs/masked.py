@@ -210,10 +210,12 @@ class MaskedSpec(MethodSpec):
         if self.has_inputs(height):
             kept[f"{MASKED}/spoiled"] = np.array(count_spoiled(parent), np.int64)
             return kept | _add_inputs(ordered, read_roster(parent), self.fraction_bits)
-        mean, summed, spoiled = None, read_summed(parent), count_spoiled(parent)
-        if summed is not None and set(summed.members) <= {c.author for c in ordered}:
-            mean = self._compute_mean(ordered, summed)
-            spoiled = spoiled + 1 if mean is None else 0
+        mean, summed, spoiled = None, read_summed(parent), 0
+        if summed is not None:
+            spoiled = count_spoiled(parent)
+            if set(summed.members) <= {c.author for c in ordered}:
+                mean = self._compute_mean(ordered, summed)
+                spoiled = spoiled + 1 if mean is None else 0
         return (kept if mean is None else mean) | {
             f"{MASKED}/members": to_rows([c.author for c in ordered]),
             f"{MASKED}/keys": np.stack([c.payloads[MASKED]["key"] for c in ordered]),

@@ -98,7 +98,7 @@ def _measure_cluster(testnet: Testnet) -> dict[str, Any]:
     async def measure() -> tuple[list[float], list[list[dict[str, Any]]]]:
         async with LocalCluster(testnet) as cluster:
             await cluster.start()
-            await cluster.wait_for_height(testnet.genesis.run.rounds, TIMEOUT_S)
+            await cluster.wait_for_height(testnet.genesis.run.num_heights, TIMEOUT_S)
             times = await cluster.processes[0].get_block_times()
             return times, [await process.get_rounds() for process in cluster.processes]
 

@@ -57,7 +57,7 @@ def _measure(testnet: Testnet) -> dict[str, Any]:
             await cluster.start()
             await cluster.wait_for_height(WARM_UP, TIMEOUT_S)
             before = await asyncio.gather(*(_look(process) for process in cluster.processes))
-            await cluster.wait_for_height(testnet.genesis.run.rounds, TIMEOUT_S)
+            await cluster.wait_for_height(testnet.genesis.run.num_heights, TIMEOUT_S)
             after = await asyncio.gather(*(_look(process) for process in cluster.processes))
             times = await cluster.processes[0].get_block_times()
             return times, list(zip(before, after, strict=True))

@@ -61,7 +61,7 @@ class Masking:
     def _explain_pause(self, tip: Tip, round_: RunRound) -> str | None:
         """Why nobody sends an input: sum after sum is out of range, and nobody knows who lies. A change says what is
         to become of that."""
-        data = None if is_opening(round_) or tip.block.change is not None else self._aggregates.peek(tip.block)
+        data = None if is_opening(round_) else self._aggregates.peek(tip.block)
         spoiled = 0 if data is None else count_spoiled(decode_arrays(data, len(data)))
         if spoiled < MAX_SPOILED:
             return None

@@ -83,6 +83,7 @@ class RoundRecord:
     alone: TrainedAlone | None = None  # what the model is worth that was trained without the others
     privacy: Mapping[str, Any] | None = None  # what the site has told of its samples, where the run hides them
     signs: Mapping[Sign, str] = field(default_factory=dict)  # that the model has not learned
+    leaves_nothing: bool = False  # to apply: it holds what the next block has the sum of
     block: Block | None = None
     certificate: Certificate | None = None
     _marks: dict[str, float] = field(default_factory=dict)
@@ -145,6 +146,9 @@ class RoundRecord:
         """Whether it has happened."""
         return what in self._marks
 
+    def _get_newest(self, name: str) -> float | None:
+        return self.applied.get(name, self.train.get(name))
+
     def get_steps(self) -> dict[str, float]:
         """Seconds from the round's beginning until each step that this node has seen of it, in the order of STEPS."""
         return {step: round(self._marks[step] - self.began_s, 6) for step in STEPS if step in self._marks}
@@ -187,7 +191,7 @@ class RoundRecord:
             "beta_s": self.beta_s,
             "train": to_finite(self.train),
             "apply": to_finite(self.applied),
-            "accuracy": to_finite(self.applied.get("accuracy", self.train.get("accuracy"))),
+            "accuracy": None if self.leaves_nothing else to_finite(self._get_newest("accuracy")),
             "local_accuracy": to_finite(self.train.get("accuracy")),
             "measures": None if self.measures is None else self.measures.to_mapping(),
             "alone": None if self.alone is None else self.alone.to_mapping(),
@@ -239,12 +243,13 @@ class Records:
         """The record of a round that is committed, and not applied and measured yet."""
         return self._committed.get(height)
 
-    def begin(self, height: int, place: Place | None = None, *, after_change: bool = False) -> None:
-        """A round begins. After a change it is the one whose height the change took: what training has shown counts."""
+    def begin(self, height: int, place: Place | None = None, *, goes_on: bool = False) -> None:
+        """A round begins. What training has shown before counts where it `goes_on`: after a change it is the one whose
+        height the change took, and what is opened is what was trained for the height before."""
         before = self.current
         self.current = RoundRecord(height, self._clock.monotonic(), self._count_bytes_sent(), self.get_refusals())
         self.current.place = place
-        if after_change and before is not None and before.height == height - 1:
+        if goes_on and before is not None and before.height == height - 1:
             self.current.train, self.current.went_back = before.train, before.went_back
 
     def end(self) -> None:
@@ -286,6 +291,15 @@ class Records:
                 self.current.bytes_before = sent  # it has begun already, and what was sent since is counted here
                 self.current.refusals_before = refusals
                 self.current.mark("taken_in", now_s)
+
+    def on_passed(self, height: int) -> None:
+        """The block of `height` leaves nothing to apply: all there is to know of it is known."""
+        with self._boundary.around("record"):
+            record = self._committed.get(height)
+            if record is not None:
+                record.leaves_nothing = True
+                record.bytes_after, record.refusals_after = self._count_bytes_sent(), self.get_refusals()
+                self._on_measured(height)
 
     def on_measured(self, height: int) -> None:
         """All there is to know of the round of `height` is known: its record can be written."""

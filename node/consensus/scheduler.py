@@ -65,6 +65,7 @@ class TrainingScheduler:
         if round_ is not None:
             self._local_work.on_run(round_.run.number, round_.spec.hyperparameters.budget_s)
         if is_opening(round_):
+            self._records.on_passed(machine.height - 1)
             self._learner.set_target(self._make_target(trains=False, only_starts=True))
             return
         is_sharing = round_ is not None and round_.number <= round_.spec.sharing_heights

@@ -262,7 +262,8 @@ class RoundService:
             self.records.end()
         else:
             place = get_next_place(tip.state, tip.height)
-            self.records.begin(height, place, after_change=tip.block.change is not None)
+            goes_on = tip.block.change is not None or self.opener.masking.is_opening(height)
+            self.records.begin(height, place, goes_on=goes_on)
         self.current.machine = machine
         before = await self.signer.load_before(height)
         self.gossip.on_height()

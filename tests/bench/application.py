@@ -13,6 +13,7 @@ from bench.commands.flood import bench_flood
 from bench.commands.join import bench_join
 from bench.commands.ledger import bench_ledger
 from bench.commands.link import bench_link
+from bench.commands.masked import bench_masked
 from bench.commands.methods import bench_methods
 from bench.commands.page import bench_page
 from bench.commands.share import bench_share
@@ -31,6 +32,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "join": bench_join,
     "ledger": bench_ledger,
     "link": bench_link,
+    "masked": bench_masked,
     "methods": bench_methods,
     "page": bench_page,
     "share": bench_share,

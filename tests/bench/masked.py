@@ -1,0 +1,123 @@
+"""`make bench-masked`: what a round costs whose mean nobody sees the parts of, against the same round in the open.
+
+Federations of real processes on digits, one with `aggregation: masked_sum` and one with the weighted mean, in turn. A
+round of masked sums is two heights. Beside them the arithmetic alone: masking a vector and taking off a sum's masks,
+for more members than processes fit on a machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ml.aggregation.masks import add_vectors, mask_vector, take_off
+from node.bench.figures import Report
+from node.bench.fixtures import DIFFICULTY, temporary_testnet
+from node.experiments.measured import describe_spread
+from node.host.machine import get_machine
+from node.host.procfs import read_cpu_s
+from node.testnet.cluster import LocalCluster, NodeProcess
+from node.testnet.layout import TestnetSpec
+
+WARM_UP = 2  # rounds
+TIMEOUT_S = 600.0
+AGGREGATIONS = ("mean", "masked_sum")
+SIZES = {"50 kB": (150,), "5 MB": (1200, 950)}  # of models on digits: the widths of their layers
+MEMBERS = (4, 16, 64)
+
+
+def run_masked_bench(*, nodes: int, rounds: int, pairs: int, seed: int, report: Report) -> dict[str, Any]:
+    """Figures by size of the model: seconds and bytes a round, and how many times as much masks make of them."""
+    sizes = {}
+    for size, hidden in SIZES.items():
+        found: dict[str, list[Mapping[str, float]]] = {name: [] for name in AGGREGATIONS}
+        for pair in range(pairs):
+            for name in AGGREGATIONS:
+                report(f"{nodes} nodes, {size}, {name}, {pair + 1} of {pairs}")
+                found[name].append(_measure(_make_spec(nodes, rounds, seed, hidden, name)))
+        sizes[size] = {
+            **{name: _describe(measured) for name, measured in found.items()},
+            "ratio": _compare(found["mean"], found["masked_sum"]),
+        }
+    report("masks alone")
+    job = {"nodes": nodes, "rounds": rounds, "pairs": pairs, "seed": seed}
+    return {"machine": get_machine(), "job": job, "sizes": sizes, "masks": [_time_masks(n) for n in MEMBERS]}
+
+
+def _make_spec(nodes: int, rounds: int, seed: int, hidden: Sequence[int], aggregation: str) -> TestnetSpec:
+    settings = (f"aggregation={aggregation}", f"model.hidden={list(hidden)}", "local_iterations=5")
+    return TestnetSpec(
+        num_nodes=nodes,
+        method="fedavg",
+        partition="iid",
+        rounds=rounds,
+        seed=seed,
+        settings=settings,
+        difficulty=DIFFICULTY,
+    )
+
+
+def _measure(spec: TestnetSpec) -> dict[str, float]:
+    """Of a round, after the first ones: its seconds, the bytes that a node sends, and the CPU that it takes."""
+
+    async def measure() -> dict[str, float]:
+        run = testnet.genesis.run
+        first, last = run.count_heights(WARM_UP), run.num_heights
+        async with LocalCluster(testnet) as cluster:
+            await cluster.start()
+            await cluster.wait_for_height(first, TIMEOUT_S)
+            before = [await _look(process) for process in cluster.processes]
+            await cluster.wait_for_height(last, TIMEOUT_S)
+            after = [await _look(process) for process in cluster.processes]
+            times = await cluster.processes[0].get_block_times()
+        num_heights = statistics.mean(now[0] - then[0] for then, now in zip(before, after, strict=True))
+        num_rounds = num_heights * run.rounds / run.num_heights
+        sent, cpu_s = (
+            statistics.mean(now[i] - then[i] for then, now in zip(before, after, strict=True)) / num_rounds
+            for i in (1, 2)
+        )
+        round_s = (times[-1] - times[-1 - (last - first)]) / (run.rounds - WARM_UP)
+        return {"round_s": round_s, "sent_bytes": sent, "cpu_s": cpu_s}
+
+    with temporary_testnet(spec) as testnet:
+        return asyncio.run(measure())
+
+
+async def _look(process: NodeProcess) -> tuple[int, float, float]:
+    """The height, the bytes sent so far, and the seconds of CPU of daemon and worker."""
+    status = await process.expect_status()
+    cpu_s = read_cpu_s(status["pid"]) + read_cpu_s(status["worker_pid"])
+    return status["height"], float(status["bytes_sent"]), cpu_s
+
+
+def _describe(found: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    return {figure: describe_spread([each[figure] for each in found]) for figure in found[0]}
+
+
+def _compare(plain: Sequence[Mapping[str, float]], masked: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """How many times as much masks make of each figure, pair by pair."""
+    pairs = list(zip(plain, masked, strict=True))
+    return {figure: describe_spread([after[figure] / before[figure] for before, after in pairs]) for figure in plain[0]}
+
+
+def _time_masks(num_members: int, num_values: int = 1_250_000) -> dict[str, float]:
+    """Seconds of masking a model of 5 MB, and of taking the masks off a sum that one of the roster is not in."""
+    rng = np.random.default_rng(1)
+    roster = [bytes([i]) * 32 for i in range(num_members)]
+    values = rng.integers(-(1 << 40), 1 << 40, num_values, np.int64)
+    seeds = {frozenset((a, b)): rng.bytes(32) for a in roster for b in roster}
+    began_s = time.perf_counter()
+    shared = [(other, seeds[frozenset((roster[0], other))]) for other in roster[1:]]
+    masked = mask_vector(values, roster[0], seeds[frozenset((roster[0],))], shared)
+    masked_s = time.perf_counter() - began_s
+    total = add_vectors([masked] * (num_members - 1))
+    summed = roster[:-1]
+    opened = [(one, [seeds[frozenset((one,))], seeds[frozenset((one, roster[-1]))]]) for one in summed]
+    began_s = time.perf_counter()
+    take_off(total, roster, opened)
+    return {"members": num_members, "mask_s": masked_s, "take_off_s": time.perf_counter() - began_s}
