@@ -24,6 +24,7 @@ from chain.schema import Section, check_name, check_range, check_unique, quote, 
 from chain.signing import decode_id, encode_id, tag, validate_public_key
 
 STATE_TAG = tag("state")
+LEAST_MASKED = 4  # members of a federation that runs masked sums: two honest ones are then in each
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,8 @@ class State:
 
     def _check_masked(self) -> None:
         """In every sum there have to be two members at least who show nobody what they send."""
+        if self.n < LEAST_MASKED:
+            raise GenesisError("members", f"expected at least {LEAST_MASKED} with aggregation masked_sum, got {self.n}")
         if self.rules.quorum != "bft":
             raise GenesisError("quorum", f"expected bft with aggregation masked_sum, got {self.rules.quorum}")
         if self.min_contributions < self.q:

@@ -4,7 +4,7 @@
 
 A sum of such integers can be known while none of them is (`ml.aggregation.masks`), and its mean has the same bits as
 the one computed from the numbers themselves. b is as large as the run's limits leave room for: n members' weights and
-numbers, all at their limits, sum to less than 2^62. So one number is off by less than 2^-(b+1) / w, and so is a mean by
+numbers, all at their limits, sum to less than 2^62. So one number is off by 2^-(b+1) / w at most, and so is a mean by
 as much over the members' mean weight.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,7 @@ def from_fixed(total: Integers, weight: int, bits: int) -> Array:
 def is_in_range(total: Integers, weight: int, bits: int, max_abs: float, num_authors: int) -> bool:
     """Whether so many authors' numbers, of this weight together and none beyond the limit, can have these sums: each
     number is rounded by a half at most."""
-    most = math.floor(max_abs * weight * 2**bits) + num_authors
+    most = math.floor(Fraction(max_abs) * weight * 2**bits) + num_authors
     return bool(np.all((total >= -most) & (total <= most)))
 
 

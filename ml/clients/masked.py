@@ -38,8 +38,8 @@ class MaskedClient(Client):
 
     def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
         own = self._spec.to_inner(height)
-        if self._spec.has_inputs(height) or own == 0:  # which change no model
-            return self.evaluate()
+        if self._spec.has_inputs(height) or own == 0 or not self._spec.coding.is_held(aggregate):
+            return self.evaluate()  # as the model is: no round has come to a mean yet
         return super().apply(own, drop_masked(aggregate), **options)
 
     def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:

@@ -3,17 +3,19 @@
 A spec around the method's own, whose rounds take two heights each, after one in which members show their first keys:
 
     height 1        keys: each member shows the public half of a key for the round to come
-    height 2r       inputs of round r: masked vectors, of members whose keys the block before has
+    height 2r       inputs of round r: masked vectors, of members whose keys the block before has; others send none
     height 2r + 1   openings of round r: the seeds that take the masks off the sum, and the keys for round r + 1
 
 The aggregate carries what each step needs of the step before, so that validators recompute all of it from one block and
 its parent's aggregate, as in any run: after inputs the sum, whose vectors are in it, and what they committed to; after
-openings the mean, and the roster of members with their keys. Where somebody in the sum has not opened, or the sum is
-out of range, as a liar's random bytes make it, the mean before stays (`ml.aggregation.masks`).
+openings the mean, and the roster of members with their keys. Where fewer than a quorum have sent vectors, nothing is to
+be opened. Where somebody in the sum has not opened, or the sum is out of range, as a liar's random bytes make it, the
+mean before stays (`ml.aggregation.masks`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +43,7 @@ MASKED = "masked"  # the kind, and the value of `aggregation` begins with it
 MASKED_SUM = "masked_sum"
 INPUTS, OPENINGS = "inputs", "openings"
 LEAST_MEMBERS = 4  # of which two honest ones are in every sum
+MOST_MEMBERS = 1024  # more than a federation can have
 KEY_BYTES = 32
 _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
@@ -82,7 +85,8 @@ class Summed:
 @dataclass(frozen=True)
 class MaskedSpec(MethodSpec):
     """A method under masks. One kind, `masked`. Of inputs: `values` int64[d], the vector modulo 2^64, and `commitments`
-    uint8[R, 32]. Of openings: `key` uint8[32], of X25519, and `seeds` uint8[k, 32], as many as are to be opened."""
+    uint8[R, 32], neither of which a member has that has no part in the sum. Of openings: `key` uint8[32], of X25519,
+    and `seeds` uint8[k, 32], as many as are to be opened, or none by a member that has lost them."""
 
     inner: MethodSpec
 
@@ -140,16 +144,25 @@ class MaskedSpec(MethodSpec):
 
     @property
     def fraction_bits(self) -> int:
-        return self.inner.rule_settings.fraction_bits or 0
+        """Raises AggregationError where nobody said how many members there are."""
+        bits = self.inner.rule_settings.fraction_bits
+        if bits is None:
+            raise AggregationError("masked_sum: expected the number of members, which says how exact a sum can be")
+        return bits
+
+    @property
+    def quorum(self) -> int:
+        """How many vectors a sum has at least: those of two honest members among them."""
+        return 2 * self.task.num_members // 3 + 1
 
     @cached_property
     def _schemas(self) -> Mapping[str, Mapping[str, ArraySchema]]:
-        bounds = {"n": (0, 1 << 16)}
-        inputs = {"values": ArraySpec("int64", (self.coding.size,)), "commitments": ArraySpec("uint8", ("n", 32))}
+        inputs = {"values": ArraySpec("int64", ("d",)), "commitments": ArraySpec("uint8", ("n", 32))}
         openings = {"key": ArraySpec("uint8", (KEY_BYTES,)), "seeds": ArraySpec("uint8", ("n", SEED_BYTES))}
+        members = (0, MOST_MEMBERS)
         return {
-            INPUTS: {MASKED: ArraySchema(inputs, bounds)},
-            OPENINGS: {MASKED: ArraySchema(openings, bounds)},
+            INPUTS: {MASKED: ArraySchema(inputs, {"n": members, "d": (0, self.coding.size)})},
+            OPENINGS: {MASKED: ArraySchema(openings, {"n": members})},
         }
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
@@ -187,11 +200,16 @@ class MaskedSpec(MethodSpec):
         if arrays is None:
             raise PayloadError(f"expected a payload {MASKED!r}, got none")
         if self.has_inputs(height):
-            _validate_input(author, arrays, read_roster(parent))
+            _validate_input(author, arrays, read_roster(parent), self.coding.size)
         else:
-            _validate_opening(author, arrays, read_summed(parent))
+            _validate_opening(author, arrays, self.read_summed(parent, height))
 
     # ---- the aggregate
+
+    def read_summed(self, parent: Arrays | None, height: int) -> Summed | None:
+        """The sum that is to be opened at a height; None where there is none, as at the first of a run, whatever the
+        run before has left."""
+        return read_summed(parent) if height > 1 and not self.has_inputs(height) else None
 
     def combine(self, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> dict[str, Array]:
         """The aggregate of a height. Raises AggregationError."""
@@ -209,11 +227,13 @@ class MaskedSpec(MethodSpec):
         kept = {name: array for name, array in parent.items() if name.startswith(prefix)}
         if self.has_inputs(height):
             kept[f"{MASKED}/spoiled"] = np.array(count_spoiled(parent), np.int64)
-            return kept | _add_inputs(ordered, read_roster(parent), self.fraction_bits)
-        mean, summed, spoiled = None, read_summed(parent), 0
+            given = [c for c in ordered if len(c.payloads[MASKED]["values"])]
+            enough = len(given) >= self.quorum
+            return kept | (_add_inputs(given, read_roster(parent), self.fraction_bits) if enough else {})
+        mean, summed, spoiled = None, self.read_summed(parent, height), 0
         if summed is not None:
             spoiled = count_spoiled(parent)
-            if set(summed.members) <= {c.author for c in ordered}:
+            if set(summed.members) <= {c.author for c in ordered if len(c.payloads[MASKED]["seeds"])}:
                 mean = self._compute_mean(ordered, summed)
                 spoiled = spoiled + 1 if mean is None else 0
         return (kept if mean is None else mean) | {
@@ -224,11 +244,21 @@ class MaskedSpec(MethodSpec):
 
     def _compute_mean(self, ordered: Sequence[AuthorPayloads], summed: Summed) -> dict[str, Array] | None:
         """The mean under the names it has in an aggregate; None where no members' numbers can have this sum."""
-        seeds = {c.author: from_rows(c.payloads[MASKED]["seeds"]) for c in ordered}
-        opened = [(member, seeds[member]) for member in summed.members]
-        total = take_off(summed.total, summed.roster, opened)
-        mean = self.coding.decode(total, summed, self.task.max_abs)
+        seeds = {c.author: c.payloads[MASKED]["seeds"] for c in ordered}
+        told = hashlib.sha256(summed.total.data)
+        for member in summed.members:
+            told.update(seeds[member].tobytes())
+        if self._opened.get("by") != told.digest():  # else another candidate's: all have the same sum
+            opened = [(member, from_rows(seeds[member])) for member in summed.members]
+            total = take_off(summed.total, summed.roster, opened)
+            self._opened.update(by=told.digest(), mean=self.coding.decode(total, summed, self.task.max_abs))
+        mean = self._opened["mean"]
         return None if mean is None else {f"{self.coding.kind}/{name}": array for name, array in mean.items()}
+
+    @cached_property
+    def _opened(self) -> dict[str, Any]:
+        """The mean that was opened last, and what by."""
+        return {}
 
 
 # ---- vectors
@@ -239,6 +269,11 @@ class Coding:
 
     kind: str
     size: int
+    names: Collection[str]  # of the arrays
+
+    def is_held(self, aggregate: Arrays | None) -> bool:
+        """Whether an aggregate has a mean, and not only what a run has begun from."""
+        return all(f"{self.kind}/{name}" in (aggregate or {}) for name in self.names)
 
     def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
         """A member's vector, int64[size]."""
@@ -255,6 +290,7 @@ class ModelCoding(Coding):
     def __init__(self, kind: str, schema: ArraySchema) -> None:
         self.kind = kind
         self._shapes = {name: tuple(map(int, schema.arrays[name].shape)) for name in sorted(schema.arrays)}
+        self.names = self._shapes.keys()
         self.size = sum(map(prod, self._shapes.values()))
 
     def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
@@ -276,6 +312,7 @@ class PrototypeCoding(Coding):
     class counts with it, so that nobody learns who holds which."""
 
     kind = "prototypes"
+    names = ("classes", "prototypes")
 
     def __init__(self, spec: MethodSpec) -> None:
         self._num_classes, self._dim = spec.task.num_classes, spec.task.embedding_dim
@@ -369,7 +406,11 @@ def _add_inputs(ordered: Sequence[AuthorPayloads], roster: MaskRoster | None, bi
     }
 
 
-def _validate_input(author: bytes, arrays: Arrays, roster: MaskRoster | None) -> None:
+def _validate_input(author: bytes, arrays: Arrays, roster: MaskRoster | None, size: int) -> None:
+    if not len(arrays["values"]) and not len(arrays["commitments"]):
+        return
+    if len(arrays["values"]) != size:
+        raise PayloadError(f"expected {size} values, or none, got {len(arrays['values'])}")
     if roster is None or author not in roster.members:
         raise PayloadError("expected an input of a member that has shown its key in time, and this one has not")
     if len(arrays["commitments"]) != len(roster.members):
@@ -385,6 +426,8 @@ def _validate_opening(author: bytes, arrays: Arrays, summed: Summed | None) -> N
     if summed is None or author not in summed.members:
         if seeds:
             raise PayloadError(f"expected no seeds of a member that is in no sum, got {len(seeds)}")
+        return
+    if not seeds:
         return
     wanted = list_opened(author, summed.roster, summed.members)
     if len(seeds) != len(wanted):

@@ -22,7 +22,6 @@ from ml.errors import DataError, MlError, PayloadError, SpecError
 from ml.payload import Arrays, decode_arrays, encode_arrays, validate_arrays
 from ml.plugins import Plugins
 from ml.specs import MaskedSpec, MethodSpec, add_kind, get_judge, get_kind, get_spec
-from ml.specs.masked import LEAST_MEMBERS
 from ml.specs.run_schema import describe_payloads
 from node.config.problems import Problem, report
 from node.config.yaml_source import YamlSource, dump_yaml, read_sections
@@ -135,19 +134,13 @@ def _get_terms(run: Run, rules: Rules, num_members: int) -> dict[str, Any]:
 
 def get_run_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
     """As `make_spec`; a SpecError also where `limits` would refuse the payloads."""
-    spec = _check_sizes(make_spec(run, rules, num_members), rules)
-    if isinstance(spec, MaskedSpec) and num_members < LEAST_MEMBERS:
-        raise SpecError(
-            "method.aggregation",
-            f"expected at least {LEAST_MEMBERS} members with masked_sum, got {num_members}: in a sum of fewer, what "
-            "one of them sends would be seen by the others",
-        )
-    return spec
+    return _check_sizes(make_spec(run, rules, num_members), rules)
 
 
 def _check_sizes(spec: MethodSpec, rules: Rules) -> MethodSpec:
     """Raises SpecError where a payload may be longer than `limits` allow."""
-    for number in range(1, spec.sharing_heights + 2):
+    apart = 3 if isinstance(spec, MaskedSpec) else spec.sharing_heights + 1  # heights, before all are like these
+    for number in range(1, apart + 1):
         for kind, schema in spec.schemas(number).items():
             if schema.max_bytes > rules.limits.payload_bytes:
                 raise SpecError(

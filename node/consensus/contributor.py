@@ -123,12 +123,12 @@ class Contributor:
         self._current.post(height, ContributionSeen(contribution))
 
     async def open_masks(self, tip: Tip, round_: RunRound) -> None:
-        """In a run of masked sums: shows a key for the round to come, and opens what this member has in the sum."""
-        try:
-            opened = await self._masking.open(tip, round_)
-        except MaskingRefused as error:
-            await self.on_training_failed(round_.height, f"nothing is opened: {error}")
+        """In a run of masked sums: shows a key for the round to come, and opens what this member has in the sum; or
+        says that it has no part in it."""
+        machine = self._current.machine
+        if machine is not None and self._signer.id in machine.contributions:
             return
+        opened = await self._masking.open(tip, round_)
         contribution = await self._signer.sign_contribution(tip, opened)
         if contribution is not None and self._current.tip is tip:
             self._send(contribution, round_, opened)

@@ -7,14 +7,13 @@ another.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 
 from chain.block import Block
 from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
-from ml.payload import decode_arrays
+from ml.payload import Arrays, decode_arrays
 from ml.specs.masked import MASKED, count_spoiled
 from node.consensus.masks import MASKS, Masker, MaskKeys, is_masked, is_opening
 from node.offload import Offload, run_sized
@@ -28,7 +27,7 @@ MAX_SPOILED = 3  # sums in a row, and then no more inputs are sent until there w
 
 
 class Masking:
-    """One node's. `is_ready`: its worker can train."""
+    """One node's, of the member `me`."""
 
     def __init__(
         self,
@@ -38,44 +37,33 @@ class Masking:
         *,
         disk: Offload,
         bulk: Offload,
-        is_ready: Callable[[], bool],
     ) -> None:
-        self.reason: str | None = None  # why this member has no part in the inputs of the height in hand
+        self.reason: str | None = None  # why this member has no part in the sum of the height in hand
+        self.pause: str | None = None  # why nobody has
         self._masker = masker
         self._runs = runs
         self._aggregates = aggregates
         self._disk = disk
         self._bulk = bulk
-        self._is_ready = is_ready
 
     async def on_tip(self, tip: Tip) -> None:
         """A height begins."""
         height = tip.height + 1
         round_ = self._runs.find(height)
-        before, self.reason = self.reason, None
-        if round_ is not None and is_masked(round_):
-            self.reason = await self._disk.run(self._masker.begin, round_) or self._explain_pause(tip, round_)
-        if self.reason is not None and self.reason != before:
-            log.warning("height %d: this node has no part in the sum: %s", height, self.reason)
-
-    def _explain_pause(self, tip: Tip, round_: RunRound) -> str | None:
-        """Why nobody sends an input: sum after sum is out of range, and nobody knows who lies. A change says what is
-        to become of that."""
-        data = None if is_opening(round_) else self._aggregates.peek(tip.block)
-        spoiled = 0 if data is None else count_spoiled(decode_arrays(data, len(data)))
-        if spoiled < MAX_SPOILED:
-            return None
-        return f"{spoiled} sums in a row were out of range, as somebody has lied; the run waits for a change"
+        before = self.reason, self.pause
+        self.reason = self.pause = None
+        if round_ is not None and is_masked(round_) and tip.state.is_active(self._masker.me):
+            data = self._aggregates.peek(tip.block)
+            parent = None if data is None else decode_arrays(data, len(data))
+            self.reason = await self._disk.run(self._masker.begin, round_, parent)
+            self.pause = None if is_opening(round_) else _explain_pause(parent)
+        why = self.pause or self.reason
+        if why is not None and (self.reason, self.pause) != before:
+            log.warning("height %d: this node has no part in the sum: %s", height, why)
 
     def is_opening(self, height: int) -> bool:
         """Whether seeds are opened at a height, and keys shown."""
         return is_opening(self._runs.find(height))
-
-    def may_show_key(self, height: int) -> bool:
-        """Whether others need not wait in vain for what this member would send in the round to come; the first keys of
-        a run are shown while workers are started."""
-        round_ = self._runs.find(height)
-        return round_ is None or not is_opening(round_) or round_.number == 1 or self._is_ready()
 
     async def owes_openings(self, height: int) -> bool:
         """Whether others wait for what this member opens."""
@@ -89,8 +77,15 @@ class Masking:
         masked = await run_sized(self._bulk, len(data), self._masker.mask, tip, round_, parent, data, trained.weight)
         return replace(trained, payloads={MASKED: masked})
 
+    def has_to_send(self, height: int) -> bool:
+        """Whether there is something to send at a height that nothing is trained for."""
+        return self.is_opening(height) or self.reason is not None
+
     async def open(self, tip: Tip, round_: RunRound) -> Trained:
-        """A key, and what is to be opened. Raises MaskingRefused, and NodeError."""
+        """A key, and what is to be opened; at a height of inputs that there is none of this member. Raises
+        NodeError."""
+        if not is_opening(round_):
+            return Trained(1, {MASKED: self._masker.make_empty()}, {})
         parent = await self._aggregates.get_arrays(tip.block)
         data = await self._disk.run(self._masker.open, tip, round_, parent)
         return Trained(1, {MASKED: data}, {})
@@ -108,7 +103,6 @@ def make_masking(
     *,
     disk: Offload,
     bulk: Offload,
-    is_ready: Callable[[], bool],
 ) -> Masking:
     """Of the member `me`, whose keys lie beside its store. Raises NodeError."""
 
@@ -118,5 +112,14 @@ def make_masking(
             raise StoreCorrupted(f"{store.path}: block {height}: missing from the store")
         return stored.block
 
-    masker = Masker(MaskKeys(store.path / MASKS), me, chain_id, get_block)
-    return Masking(masker, runs, aggregates, disk=disk, bulk=bulk, is_ready=is_ready)
+    masker = Masker(MaskKeys(store.path / MASKS), me, chain_id, get_block, runs.find)
+    return Masking(masker, runs, aggregates, disk=disk, bulk=bulk)
+
+
+def _explain_pause(parent: Arrays | None) -> str | None:
+    """Why nobody sends an input: sum after sum is out of range, and nobody knows who lies. A change says what is to
+    become of that. Who has not computed the aggregate itself sends one, and waits with the others."""
+    spoiled = count_spoiled(parent)
+    if spoiled < MAX_SPOILED:
+        return None
+    return f"{spoiled} sums in a row were out of range, as somebody has lied; the run waits for a change"

@@ -3,10 +3,11 @@
 For each round it makes a key of X25519 and shows the public half beside its openings of the round before. With the
 other members' it comes to the seeds that two share, and with none to its own:
 
-    s_ij = HKDF(X25519(k_i, K_j), tag | chain id | id of the block before the inputs | both keys in order)
-    b_i  = HKDF(k_i, the same, with its own key alone)
+    s_ij = HKDF(X25519(k_i, K_j), tag | chain id | id of the block before the inputs | both members, and keys, in order)
+    b_i  = HKDF(k_i, the same, with itself and its own key alone)
 
-The id fixes run, height and roster, so that no seed is ever that of two heights. Private halves lie in
+The id fixes run, height and roster, so that no seed is ever that of two heights; with the members in it, who shows a
+copy of another's key comes to other seeds. Private halves lie in
 `DATA/masks.json`, durable before the public half is sent, in no backup, and go as soon as the openings are final that
 they were for. A node that has lost them takes part again from the next roster on.
 """
@@ -14,7 +15,8 @@ they were for. A node that has lost them takes part again from the next roster o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,17 +26,19 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from chain.block import Block, Digest, Id
+from chain.calendar import Place
 from chain.rules import compute_quorum
 from chain.signing import tag
-from chain.state import State
 from chain.tip import Tip
 from ml.aggregation.masks import SEED_BYTES, commit, list_opened, mask_vector
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MaskedSpec
-from ml.specs.masked import LEAST_MEMBERS, read_roster, read_summed, to_rows
+from ml.specs.masked import LEAST_MEMBERS, Summed, read_roster, to_rows
 from node.errors import NodeError
 from node.host.private_file import read_private, write_private
 from node.runs.specs import RunRound
+
+log = logging.getLogger(__name__)
 
 MASKS = "masks.json"
 _SEED_TAG = tag("mask seed")
@@ -72,11 +76,11 @@ class MaskKeys:
         data = read_private(path)
         if data is not None:
             try:
-                self._keys = tuple(
-                    MaskKey(X25519PrivateKey.from_private_bytes(bytes.fromhex(text)))
-                    for text in json.loads(data)["keys"]
-                )
-            except (ValueError, KeyError, TypeError) as error:
+                held = json.loads(data)["keys"]
+                if not isinstance(held, list):
+                    raise ValueError(f"expected a list, got {type(held).__name__}")
+                self._keys = tuple(MaskKey(X25519PrivateKey.from_private_bytes(bytes.fromhex(text))) for text in held)
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise NodeError(
                     f"{path}: expected keys of masks, got something else ({error}); move it away"
                 ) from error
@@ -100,16 +104,16 @@ class MaskKeys:
         self._keys = tuple(keys)
 
 
-def derive_seed(secret: bytes, chain_id: Digest, before: Digest, keys: Sequence[bytes]) -> bytes:
-    """A seed for the inputs on the block `before`, of those whose public keys these are."""
-    info = _SEED_TAG + chain_id + before + b"".join(sorted(keys))
+def derive_seed(secret: bytes, chain_id: Digest, before: Digest, members: Mapping[Id, bytes]) -> bytes:
+    """A seed for the inputs on the block `before`, of one or two members, by their public keys."""
+    info = _SEED_TAG + chain_id + before + b"".join(member + members[member] for member in sorted(members))
     return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=info).derive(secret)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundMasks:
-    """What hides the inputs of the member `me` on the block `before`, by its key and those of the roster. Raises
-    MaskingRefused where the roster has not this key."""
+    """What hides the inputs of the member `me` on the block `before`, by its key and those of the roster, which it is
+    in."""
 
     me: Id
     key: MaskKey
@@ -122,9 +126,10 @@ class RoundMasks:
         """The seed that is shared with a member of the roster; of `me` its own."""
         public = self.keys[self.members.index(other)]
         if other == self.me:
-            return derive_seed(self.key.private.private_bytes_raw(), self.chain_id, self.before, [self.key.public])
-        shared = self.key.private.exchange(X25519PublicKey.from_public_bytes(public))
-        return derive_seed(shared, self.chain_id, self.before, [self.key.public, public])
+            secret = self.key.private.private_bytes_raw()
+        else:
+            secret = self.key.private.exchange(X25519PublicKey.from_public_bytes(public))
+        return derive_seed(secret, self.chain_id, self.before, {self.me: self.key.public, other: public})
 
     def mask(self, spec: MaskedSpec, arrays: Arrays, weight: int) -> Arrays:
         """The payload that hides these arrays, of the method's own kind."""
@@ -140,44 +145,58 @@ class RoundMasks:
 
 
 class Masker:
-    """One member's. `get_block` reads the block at a height. Not to be used on two threads at once."""
+    """One member's. `get_block` reads the block at a height, and `find_round` says which round that is. Not to be used
+    on two threads at once."""
 
-    def __init__(self, keys: MaskKeys, me: Id, chain_id: Digest, get_block: Callable[[int], Block]) -> None:
+    def __init__(
+        self,
+        keys: MaskKeys,
+        me: Id,
+        chain_id: Digest,
+        get_block: Callable[[int], Block],
+        find_round: Callable[[int], RunRound | None],
+    ) -> None:
         self._keys = keys
         self._me = me
         self._chain_id = chain_id
         self._get_block = get_block
+        self._find_round = find_round
 
     # ---- what this member has a part in
 
-    def begin(self, round_: RunRound) -> str | None:
-        """A height of a run of masked sums begins. Why this member has no part in it; None where it has, as far as
-        blocks show. A key whose openings are final is forgotten."""
-        if not _get_spec(round_).has_inputs(round_.number):
+    @property
+    def me(self) -> Id:
+        return self._me
+
+    def begin(self, round_: RunRound, parent: Arrays | None) -> str | None:
+        """A height of a run of masked sums begins. Why this member has no part in its sum; None where it has, as far as
+        blocks show, and the aggregate before where it is at hand. A key whose openings are final is forgotten."""
+        if is_opening(round_):
             return None
         newest = self._keys.newest
         if newest is not None:
             self._keys.keep([newest])
-        openings = self._find_block(round_.height - 1)
-        if openings is None or all(c.author != self._me for c in openings.contributions):
+        if not self._is_author(self._find_before(round_)):
             return "it has shown no key for this round in time, and does for the next"
-        return None if newest is not None else "it has lost its key for this round, and shows another for the next"
+        roster = read_roster(parent)
+        shown = None if roster is None else dict(zip(roster.members, roster.keys, strict=True)).get(self._me)
+        if newest is not None and shown in (None, newest.public):
+            return None
+        return "it has lost its key for this round, and shows another for the next"
 
     def owes_openings(self, round_: RunRound) -> bool:
-        """Whether this member's input is in a sum that waits to be opened at this height."""
-        if _get_spec(round_).has_inputs(round_.number) or round_.number == 1:
-            return False
-        inputs = self._find_block(round_.height - 1)
-        return inputs is not None and any(c.author == self._me for c in inputs.contributions)
+        """Whether this member's input is in a block whose sum waits to be opened at this height."""
+        return is_opening(round_) and round_.number > 1 and self._is_author(self._find_before(round_))
 
-    def _find_block(self, height: int) -> Block | None:
-        """The newest block up to a height that is no change."""
-        while height > 0:
-            block = self._get_block(height)
-            if block.change is None:
-                return block
-            height -= 1
-        return None
+    def _is_author(self, block: Block | None) -> bool:
+        return block is not None and any(c.author == self._me for c in block.contributions)
+
+    def _find_before(self, round_: RunRound) -> Block | None:
+        """The block of the height before in the run, changes apart; None where a change has left that out."""
+        before = next((found for h in range(round_.height - 1, 0, -1) if (found := self._find_round(h))), None)
+        if before is None or before.place != Place(round_.run.number, round_.number - 1):
+            return None
+        return self._get_block(before.height)
 
     # ---- what it sends
 
@@ -185,7 +204,8 @@ class Masker:
         """The payload of inputs on `tip`, whose aggregate is `parent`, from that of the method. Raises
         MaskingRefused."""
         spec, roster = _get_spec(round_), read_roster(parent)
-        self._check_members(tip.state)
+        if tip.state.n < LEAST_MEMBERS:
+            raise MaskingRefused(f"the federation has {tip.state.n} members, too few to hide any of them in a sum")
         if roster is None or self._me not in roster.members:
             raise MaskingRefused("it has shown no key for this round in time")
         key = self._keys.find(roster.keys[roster.members.index(self._me)])
@@ -194,31 +214,35 @@ class Masker:
         masks = RoundMasks(self._me, key, self._chain_id, tip.id, roster.members, roster.keys)
         return encode_arrays(masks.mask(spec, decode_arrays(data, len(data)), weight))
 
+    @staticmethod
+    def make_empty() -> bytes:
+        """The payload of inputs of a member that has no part in the sum: so the round need not wait for it."""
+        return encode_arrays({"values": np.empty(0, np.int64), "commitments": to_rows([])})
+
     def open(self, tip: Tip, round_: RunRound, parent: Arrays | None) -> bytes:
-        """The payload of openings on `tip`, whose aggregate is `parent`: what this member opens of the sum, and a new
-        key, which is durable. Raises MaskingRefused, and NodeError."""
-        self._check_members(tip.state)
-        summed, used, seeds = read_summed(parent), None, list[bytes]()
-        if summed is not None and self._me in summed.members:
-            if len(summed.members) < compute_quorum("bft", tip.state.n):
-                raise MaskingRefused(f"the sum is of {len(summed.members)} members, too few to hide any of them")
-            used = self._keys.find(summed.keys[summed.roster.index(self._me)])
-            if used is None:
-                raise MaskingRefused("it has lost its key for this round")
-            inputs = self._find_block(tip.height)
-            if inputs is None:
-                raise MaskingRefused("the block of inputs is not here")
-            before = inputs.header.prev
-            masks = RoundMasks(self._me, used, self._chain_id, before, summed.roster, summed.keys)
-            seeds = masks.open(summed.members)
+        """The payload of openings on `tip`, whose aggregate is `parent`: what this member opens of the sum, if it can,
+        and a new key, which is durable. Raises NodeError."""
+        summed = _get_spec(round_).read_summed(parent, round_.number)
+        masks = None if summed is None else self._find_masks(round_, summed)
+        seeds = [] if summed is None or masks is None else masks.open(summed.members)
         key = MaskKey.generate()
-        self._keys.keep([key] if used is None else [used, key])
+        self._keys.keep([key] if masks is None else [masks.key, key])
         return encode_arrays({"key": np.frombuffer(key.public, np.uint8), "seeds": to_rows(seeds)})
 
-    @staticmethod
-    def _check_members(state: State) -> None:
-        if state.n < LEAST_MEMBERS:
-            raise MaskingRefused(f"the federation has {state.n} members, too few to hide any of them in a sum")
+    def _find_masks(self, round_: RunRound, summed: Summed) -> RoundMasks | None:
+        """What hides this member's input in a sum; None where it has none in it, or has lost the key."""
+        inputs = self._find_before(round_)
+        if (
+            self._me not in summed.members
+            or inputs is None
+            or len(summed.members) < compute_quorum("bft", LEAST_MEMBERS)
+        ):
+            return None
+        key = self._keys.find(summed.keys[summed.roster.index(self._me)])
+        if key is None:
+            log.warning("round %d: the key of what is to be opened is lost, and the round with it", round_.number)
+            return None
+        return RoundMasks(self._me, key, self._chain_id, inputs.header.prev, summed.roster, summed.keys)
 
     def __repr__(self) -> str:
         return f"<Masker {self._me.hex()[:8]}: {len(self._keys)} keys>"

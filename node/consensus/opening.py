@@ -77,11 +77,11 @@ class RoundOpener:
         await self.consent.on_tip(tip)
         await self.masking.on_tip(tip)
         has_round, place = state.has_round(height), get_next_place(state, tip.height)
-        contributes = await self.masking.owes_openings(height) or (
-            self.may_contribute_to(place) and self.masking.may_show_key(height)
-        )
-        awaited = {contribution.author for contribution in tip.block.contributions}
-        if awaited and self.masking.is_opening(height):  # who is here shows a key for the round to come
+        contributes = await self.masking.owes_openings(height) or self.may_contribute_to(place)
+        awaited, overdrawn = {c.author for c in tip.block.contributions}, self._awaiting.get_overdrawn()
+        if awaited and self.masking.is_opening(height):
+            overdrawn -= awaited  # without any one of these the round is lost
+            # and whoever else is here shows a key for the round to come
             awaited |= {member for member in state.active_ids if self._peers.is_level(member, tip.height)}
         return RoundMachine(
             state,
@@ -89,7 +89,7 @@ class RoundOpener:
             height=height,
             parent_ms=tip.header.time_ms,
             awaited=awaited | {me} if awaited else state.active_ids,  # a change block has no authors
-            overdrawn=self._awaiting.get_overdrawn(),
+            overdrawn=overdrawn,
             accused=self._evidence.get_accused(height),
             mine=self.mines and state.is_active(me),
             contributes=has_round and state.is_active(me) and contributes,
@@ -100,10 +100,10 @@ class RoundOpener:
         )
 
     def may_contribute_to(self, place: Place) -> bool:
-        """Whether neither the operator has anything against a contribution to the round in hand, nor, in a run of
-        masked sums, the keys that members have shown."""
+        """Whether neither the operator has anything against a contribution to the round in hand, nor has a run of
+        masked sums to wait for a change."""
         is_willing = self.participation.contributes_to(place) and not self.standing.is_leaving
-        return is_willing and self.consent.reason is None and self.masking.reason is None
+        return is_willing and self.consent.reason is None and self.masking.pause is None
 
     def describe_silence(self, state: State) -> str | None:
         """Why this node signs nothing in this state, or contributes nothing; None for a member that takes part."""

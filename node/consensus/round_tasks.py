@@ -23,7 +23,6 @@ from node.consensus import actions
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.initial_models import InitialModelRefused, InitialModels
-from node.consensus.masks import is_opening
 from node.events import Events
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason, get_reason
@@ -115,14 +114,16 @@ class RoundTasks:
     # ---- work that begins
 
     def open_masks(self, tip: Tip) -> None:
-        """Has this member's openings made, in a run of masked sums that is at a height for that."""
-        round_ = self._round
-        if round_ is not None and is_opening(round_):
-            self._spawn(self._open(tip, round_))
+        """Has this member send what it does without training, in a run of masked sums."""
+        if self._round is not None:
+            self._spawn(self._open(tip, self._round))
 
     async def _open(self, tip: Tip, round_: RunRound) -> None:
-        with self._boundary.around("masks"):
-            await self._open_masks(tip, round_)
+        while True:
+            with self._boundary.around("masks"):
+                await self._open_masks(tip, round_)
+                return
+            await asyncio.sleep(AGAIN_S)
 
     def fetch_payloads(self, contribution: Contribution) -> None:
         """Has the payloads of a contribution fetched and checked."""

@@ -57,9 +57,11 @@ class TrainingScheduler:
         if (record := self._records.current) is not None:
             self._local_work.add_round(record.train, record.beta_s, self._learner.progress, self.num_iterations)
 
-    def begin(self, machine: RoundMachine, before: SignedBefore, *, is_renewed: bool = False) -> None:
+    def begin(
+        self, machine: RoundMachine, before: SignedBefore, *, is_renewed: bool = False, trains: bool = True
+    ) -> None:
         """Has the worker train for this height, unless it has been trained for in an earlier life, or before a
-        change."""
+        change, or nothing `trains` for it."""
         has_contributed = is_renewed or before.started.contribution is not None
         round_ = self._runs.find(machine.height)
         if round_ is not None:
@@ -73,14 +75,12 @@ class TrainingScheduler:
         self._set_target(
             machine,
             before.num_iterations or self._local_work.choose_iterations(),
-            trains=machine.contributes and not is_over,
+            trains=trains and machine.contributes and not is_over,
             has_contributed=has_contributed,
         )
 
     def resume(self, machine: RoundMachine) -> None:
         """Has the worker train for this height after all."""
-        if is_opening(self._runs.find(machine.height)):
-            return
         self._set_target(machine, self._local_work.choose_iterations(), trains=True)
 
     def end(self) -> None:

@@ -276,9 +276,10 @@ class RoundService:
             self._scheduler.end()
         else:
             is_renewed = machine.contributes and await self._renew(before)
-            if machine.contributes and not is_renewed and before.started.contribution is None:
+            is_untrained = self.opener.masking.has_to_send(height)
+            if machine.contributes and not is_renewed and before.started.contribution is None and is_untrained:
                 self.tasks.open_masks(tip)
-            self._scheduler.begin(machine, before, is_renewed=is_renewed)
+            self._scheduler.begin(machine, before, is_renewed=is_renewed, trains=not is_untrained)
         if self.current.machine is not None:
             self._reporter.publish_phase(self.current.machine)
 
@@ -297,8 +298,10 @@ class RoundService:
         place = get_next_place(self.tip.state, self.tip.height)
         if machine is not None and machine.abstains and self.opener.may_contribute_to(place):
             await self._handle(machine, actions.Resumed())
-            self._scheduler.resume(machine)
-            self.tasks.open_masks(self.tip)
+            if self.opener.masking.has_to_send(machine.height):
+                self.tasks.open_masks(self.tip)
+            else:
+                self._scheduler.resume(machine)
             self.gossip.on_step()
         if not done.done():
             done.set_result(None)

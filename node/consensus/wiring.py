@@ -135,7 +135,6 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         payloads.aggregates,
         disk=c.disk,
         bulk=c.bulk,
-        is_ready=lambda: learner.info is not None,
     )
     contributor = _make_contributor(c, ground, payloads, ledger, talk, masking)
     learner = Learner(c.trainer, _make_inputs(c, ground, payloads), contributor, c.boundary)

@@ -104,7 +104,8 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
     if isinstance(kind, Upgrade) and not speaks(kind.protocol):
         raise ChangeRefused(f"protocol {kind.protocol}: this release speaks {describe_spoken()}; update fednode first")
     old, new = before.run, after.run
-    if after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
+    is_fewer = new.is_masked and not new.is_ended and after.n != before.n  # or more: both may be too many, or too few
+    if is_fewer or after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
         get_run_spec(after.run, after.rules, after.n)
     if (new.classes, new.input) != (old.classes, old.input):
         check_data(after.run, data)

@@ -11,6 +11,7 @@ from chain.changes.runs import StartRun
 from chain.state import State
 from ml.errors import SpecError
 from ml.specs import MethodSpec
+from ml.specs.masked import MASKED
 from node.config.genesis_file import get_run_spec
 from node.errors import ChangeRefused
 
@@ -33,7 +34,8 @@ def check_continues(start: StartRun, before: State, after: State) -> None:
             raise ChangeRefused(f"initial: run {before.run.number} has no {name!r} to continue with; {_NAME_ONE}")
     aggregated = before.run.schema.get("aggregate", {})
     for name in after.run.schema.get("aggregate", {}):
-        if name not in aggregated and _reads_parent(new):
+        is_carried = not name.startswith(f"{MASKED}/")  # else it is of keys, which a run of masked sums begins with
+        if name not in aggregated and is_carried and _reads_parent(new):
             raise ChangeRefused(
                 f"initial: {new.name} goes by the aggregate in force, which has no {name!r} to begin with; {_NAME_ONE}"
             )

@@ -15,14 +15,37 @@ import pytest
 
 from chain.block import Contribution
 from chain.changes.rules import SetRules
+from chain.changes.runs import EndRun
+from chain.tip import Tip
 from ml.aggregation.masks import add_mask, is_added, list_opened
 from ml.payload import Arrays, decode_arrays, encode_arrays
-from ml.specs.masked import from_rows, read_summed
-from node.consensus.masks import Masker, MaskKey, MaskKeys, RoundMasks
+from ml.specs.masked import MASKED, from_rows, read_summed, to_rows
+from node.consensus.masks import Masker, MaskingRefused, MaskKey, MaskKeys, RoundMasks
 from node.p2p.refusals import Reason
+from node.runs.specs import RunRound
+from node.training.trainer import Trained
 from support.federation.cluster import Cluster, make_prototypes
-from support.federation.masked import check_sum, get_aggregate, get_spec, is_aborted, masked, start_all
-from support.federation.proposing import change, find_change_heights, get_service
+from support.federation.joining import add, growing, make_checkpoint, start_joiner
+from support.federation.masked import (
+    METHOD,
+    check_deeply,
+    check_sum,
+    get_aggregate,
+    get_spec,
+    is_aborted,
+    masked,
+    start_all,
+)
+from support.federation.proposing import (
+    approve,
+    change,
+    find_change_heights,
+    get_service,
+    get_state,
+    propose,
+    wait_for_state,
+)
+from support.federation.runs import start_run
 from support.federation.virtual_time import run_virtual
 from support.slow_rest import slow_after
 
@@ -204,7 +227,7 @@ def test_three_sums_that_random_bytes_have_spoiled_pause_the_run_until_a_change(
             assert all(is_aborted(net, height) for height in (3, 5, 7))
             await asyncio.sleep(30)
             assert {node.height for node in net.nodes.values()} == {7}
-            assert "3 sums in a row were out of range" in str(get_service(net, "node0").opener.masking.reason)
+            assert "3 sums in a row were out of range" in str(get_service(net, "node0").opener.masking.pause)
             monkeypatch.setattr(liar, "mask", honest)
             await change(net, SetRules({"evidence_heights": (100, 101)}))
             await net.wait_for_height(12)
@@ -297,3 +320,158 @@ def read_payload(net: Cluster, contribution: Contribution) -> Arrays:
     assert store is not None
     data = store.get_blob(contribution.payloads[0].digest)
     return decode_arrays(data, len(data))
+
+
+# ---- what an attacker of this design has tried
+
+
+def test_who_shows_a_copy_of_a_members_key_learns_nothing_of_its_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends no input, so that all others open what they share with it."""
+
+    async def story() -> None:
+        async with masked(tmp_path, rounds=2, liars=("node3",)) as net:
+            start_all(net)
+            service, victim = get_service(net, "node3"), net.id("node0")
+            masking, honest = service.opener.masking, service.opener.masking.open
+
+            async def copy_key(tip: Tip, round_: RunRound) -> Trained:
+                if round_.number % 2 == 0:
+                    return await honest(tip, round_)
+                while True:
+                    machine = service.current.machine
+                    shown = None if machine is None else machine.contributions.get(victim)
+                    if shown is not None and net["node3"].store is not None:
+                        digest = shown.payloads[0].digest
+                        pushed = service.handler._pushed.find(digest)
+                        if pushed is not None:
+                            data = decode_arrays(pushed, len(pushed))
+                            return Trained(1, {MASKED: encode_arrays({"key": data["key"], "seeds": to_rows([])})}, {})
+                    await asyncio.sleep(0.001)
+
+            async def send_nothing(tip: Tip, round_: RunRound, trained: Trained) -> Trained:
+                raise MaskingRefused("a liar")
+
+            monkeypatch.setattr(masking, "open", copy_key)
+            monkeypatch.setattr(masking, "mask", send_nothing)
+            await net.wait_for_height(5, *HONEST)
+            summed = read_summed(get_aggregate(net, 4))
+            assert summed is not None
+            assert summed.keys[summed.roster.index(net.id("node3"))] == summed.keys[summed.roster.index(victim)]
+            data = make_prototypes(0, 4)
+            vector = get_spec(net).coding.encode(decode_arrays(data, len(data)), 1, get_spec(net).fraction_bits)
+            inputs, openings = net["node0"].get_block(4), net["node0"].get_block(5)
+            opened = {c.author: from_rows(read_payload(net, c)["seeds"]) for c in openings.contributions}
+            (values,) = [read_payload(net, c)["values"].copy() for c in inputs.contributions if c.author == victim]
+            add_mask(values, opened[victim][0], subtract=True)
+            for other in summed.members:
+                if other != victim:  # what it shares with the absent one, by whose key the victim's would be it
+                    add_mask(values, opened[other][-1], subtract=is_added(victim, other))
+            add_mask(values, opened[victim][-1], subtract=is_added(victim, net.id("node3")))
+            assert not (values == vector).any()
+
+    run_virtual(story())
+
+
+def test_a_roster_of_just_a_quorum_of_which_one_dies_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, train_s=0.3) as net:
+            start_all(net, *OTHERS)
+            await net.wait_for_first(1)
+            await net.crash("node3")
+            net.start("node0")
+            await net.wait_for_height(9, *HONEST)
+            rounds = [(inputs, openings) for inputs, openings in list_rounds(net) if inputs > 2]
+            for inputs, openings in rounds:
+                check_sum(net, inputs, openings)
+            assert rounds
+
+    run_virtual(story())
+
+
+def test_one_that_has_lost_its_key_and_one_that_lies_cost_a_round_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, train_s=0.3) as net:
+            start_all(net)
+            stop_opening(net, "node3", monkeypatch)
+            await net.wait_for_first(2)
+            await net.crash("node0")
+            (net["node0"].path / "masks.json").unlink()
+            net.start("node0")
+            await net.wait_for_height(9, *HONEST)
+            assert is_aborted(net, 3)
+
+    run_virtual(story())
+
+
+def stop_opening(net: Cluster, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node sends nothing at openings from the second on."""
+    masking = get_service(net, name).opener.masking
+    honest = masking.open
+
+    async def refuse(tip: Tip, round_: RunRound) -> Trained:
+        if round_.number > 1:
+            await asyncio.sleep(1e9)
+        return await honest(tip, round_)
+
+    monkeypatch.setattr(masking, "open", refuse)
+
+
+@pytest.mark.slow
+def test_a_sum_is_opened_by_a_quorum_that_has_grown_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of four have an input in it, and a fifth member joins before they open."""
+
+    async def story() -> None:
+        async with growing(tmp_path, 4, ("node4",), rounds=0, method=METHOD, keep_heights=1000) as net:
+            wait = asyncio.Event()
+            for name in HONEST:
+                masking = get_service(net, name).opener.masking
+
+                async def open_late(tip: Tip, round_: RunRound, honest: Any = masking.open) -> Trained:
+                    if round_.number > 1:
+                        await wait.wait()
+                    trained: Trained = await honest(tip, round_)
+                    return trained
+
+                monkeypatch.setattr(masking, "open", open_late)
+            await net.wait_for_first(1)
+            await net.crash("node3")
+            await net.wait_for_height(2, *HONEST)
+            net.start("node3")
+            start_joiner(net, "node4", make_checkpoint(net, "node0"))
+            await approve(net, await propose(net, "node0", add(net, "node4")), "node1", "node2", "node3")
+            await net.wait_for(lambda: get_state(net, "node0").n == 5, "the fifth member")
+            assert net["node0"].get_block(3).change is not None
+            wait.set()
+            await net.wait_for_height(9, *HONEST)
+            check_deeply(net)
+
+    run_virtual(story())
+
+
+@pytest.mark.slow
+def test_the_next_run_takes_nothing_of_a_sum_that_this_one_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, train_s=0.3) as net:
+            start_all(net)
+            for name in net.nodes:
+                stop_opening(net, name, monkeypatch)
+            await net.wait_for_height(2)
+            run = get_state(net, "node1").run
+            await change(net, EndRun(1))
+            await wait_for_state(net, "the end of the run", lambda state: state.run.is_ended)
+            for name in net.nodes:
+                await net.crash(name)
+            start_all(net)
+            await net.wait_for_height(3)
+            await change(net, start_run(run))
+            await wait_for_state(net, "the next run", lambda state: state.run.number == 2)
+            await net.wait_for_height(net["node0"].height + 5)
+            check_sum(net, net["node0"].height // 2 * 2 - 2, net["node0"].height // 2 * 2 - 1)
+
+    run_virtual(story())

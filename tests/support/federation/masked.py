@@ -62,13 +62,14 @@ class Witness:
             if "seeds" not in arrays:
                 continue
             seeds = from_rows(arrays["seeds"])
+            if not seeds:
+                continue
             at = height - 1
             while at > 0 and node.get_block(at).change is not None:
                 at -= 1
             summed = read_summed(get_aggregate(self.net, at)) if at > 0 else None
-            if summed is None or author not in summed.members:
-                assert not seeds
-                continue
+            assert summed is not None
+            assert author in summed.members
             allowed = list_opened(author, summed.roster, summed.members)
             row = from_rows(summed.commitments[summed.members.index(author)])
             assert [commit(seed) for seed in seeds] == [row[summed.roster.index(other)] for other in allowed]
