@@ -74,6 +74,10 @@ class Run:
         """How many blocks so many rounds of it make: of masked sums two each, and one before them for keys."""
         return 2 * rounds + 1 if self.is_masked and rounds else rounds
 
+    def count_rounds(self, heights: int) -> int:
+        """How many of its rounds so many blocks have begun."""
+        return heights // 2 if self.is_masked else heights
+
     def is_of_inputs(self, height: int) -> bool:
         """Whether the block at `height` holds what members hide in a sum, by keys that the block before has."""
         return self.is_masked and self.get_round(height) % 2 == 0

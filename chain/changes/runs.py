@@ -86,9 +86,9 @@ class SetRounds(Kind):
         _check_run(state, self.run)
         if state.run.rounds != self.old:
             raise InvalidChange.differs("rounds in force", self.old, state.run.rounds)
-        made = place.height - state.run.first_height
-        if self.new != 0 and state.run.count_heights(self.new) < made:
-            raise InvalidChange.differs("rounds", f"0 or at least those of the {made} blocks made", self.new)
+        made = state.run.count_rounds(place.height - state.run.first_height)
+        if self.new != 0 and self.new < made:
+            raise InvalidChange.differs("rounds", f"0 or at least the {made} made", self.new)
         if self.new == self.old:
             raise InvalidChange(f"rounds: there are {self.old} already")
         return replace(state, run=replace(state.run, rounds=self.new))

@@ -16,7 +16,7 @@ mean before stays (`ml.aggregation.masks`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -36,7 +36,7 @@ from ml.aggregation.fixed_point import (
 )
 from ml.aggregation.masks import SEED_BYTES, add_vectors, commit, list_opened, take_off
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.payload import Array, Arrays, ArraySchema, ArraySpec
+from ml.payload import Array, Arrays, ArraySchema, ArraySpec, encode_arrays
 from ml.specs.base import AuthorPayloads, MethodSpec, RoundKinds
 
 MASKED = "masked"  # the kind, and the value of `aggregation` begins with it
@@ -45,6 +45,8 @@ INPUTS, OPENINGS = "inputs", "openings"
 LEAST_MEMBERS = 4  # of which two honest ones are in every sum
 MOST_MEMBERS = 1024  # more than a federation can have
 KEY_BYTES = 32
+EMPTY_INPUT: Arrays = {"values": np.empty(0, np.int64), "commitments": np.empty((0, 32), np.uint8)}
+EMPTY_INPUT_BYTES = len(encode_arrays(EMPTY_INPUT))
 _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
@@ -230,16 +232,20 @@ class MaskedSpec(MethodSpec):
             given = [c for c in ordered if len(c.payloads[MASKED]["values"])]
             enough = len(given) >= self.quorum
             return kept | (_add_inputs(given, read_roster(parent), self.fraction_bits) if enough else {})
-        mean, summed, spoiled = None, self.read_summed(parent, height), 0
+        mean, summed, spoiled, silent = None, self.read_summed(parent, height), 0, list[bytes]()
         if summed is not None:
             spoiled = count_spoiled(parent)
-            if set(summed.members) <= {c.author for c in ordered if len(c.payloads[MASKED]["seeds"])}:
+            opened = {c.author for c in ordered if len(c.payloads[MASKED]["seeds"])}
+            silent = [member for member in summed.members if member not in opened]
+            if not silent:
                 mean = self._compute_mean(ordered, summed)
                 spoiled = spoiled + 1 if mean is None else 0
         return (kept if mean is None else mean) | {
             f"{MASKED}/members": to_rows([c.author for c in ordered]),
             f"{MASKED}/keys": np.stack([c.payloads[MASKED]["key"] for c in ordered]),
             f"{MASKED}/spoiled": np.array(spoiled, np.int64),
+            f"{MASKED}/summed": np.array(0 if summed is None else len(summed.members), np.int64),
+            f"{MASKED}/silent": to_rows(silent),
         }
 
     def _compute_mean(self, ordered: Sequence[AuthorPayloads], summed: Summed) -> dict[str, Array] | None:
@@ -384,6 +390,19 @@ def read_summed(aggregate: Arrays | None) -> Summed | None:
 def count_spoiled(aggregate: Arrays | None) -> int:
     """How many sums in a row, up to this aggregate, were opened and out of range: somebody has lied, who is unknown."""
     return int((aggregate or {}).get(f"{MASKED}/spoiled", np.array(0)))
+
+
+def explain_lost(aggregate: Arrays | None, get_name: Callable[[bytes], str]) -> str | None:
+    """Why an aggregate after the openings of a round has the mean before it; None where it has the round's own."""
+    arrays = aggregate or {}
+    if f"{MASKED}/summed" not in arrays:
+        return None
+    if not arrays[f"{MASKED}/summed"]:
+        return "too few members had a part in its sum"
+    if len(arrays[f"{MASKED}/silent"]):
+        names = ", ".join(map(get_name, from_rows(arrays[f"{MASKED}/silent"])))
+        return f"its sum was not opened by {names}"
+    return "its sum is out of range, as somebody has lied" if count_spoiled(aggregate) else None
 
 
 def drop_masked(aggregate: Arrays | None) -> Arrays | None:

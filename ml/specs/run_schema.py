@@ -58,7 +58,7 @@ def _describe_masked(spec: MaskedSpec) -> dict[str, Any]:
     """Of a run of masked sums, whose heights take turns."""
     aggregate = _describe_results(spec.inner.rules(1), spec.inner.schemas(1))
     aggregate |= {f"{MASKED}/{name}": "uint8[authors,32]" for name in ("keys", "members")}
-    aggregate[f"{MASKED}/spoiled"] = "int64[]"
+    aggregate |= {f"{MASKED}/spoiled": "int64[]", f"{MASKED}/summed": "int64[]", f"{MASKED}/silent": "uint8[n,32]"}
     heights = {INPUTS: 2, OPENINGS: 3}
     rounds = {
         name: _describe_round(RoundKinds(spec.schemas(height), spec.rules(height)), aggregate)

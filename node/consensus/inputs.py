@@ -6,7 +6,7 @@ is pulled, and a round goes on without those of whom it cannot be had.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from chain.block import Block, Id
 from chain.calendar import Place
@@ -16,8 +16,11 @@ from chain.state import State
 from chain.store.blob_rows import BlobSource
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
+from ml.payload import decode_arrays
+from ml.specs.masked import explain_lost
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
+from node.consensus.masks import is_opening
 from node.consensus.record import Records
 from node.offload import Offload
 from node.payloads.aggregates import Aggregates
@@ -51,6 +54,7 @@ class BlockInputs:
         on_demand: OnDemand,
         shared_sets: SharedSets,
         records: Records,
+        get_name: Callable[[Id], str],
         boundary: Boundary,
     ) -> None:
         self._current = current
@@ -63,6 +67,7 @@ class BlockInputs:
         self._on_demand = on_demand
         self._shared_sets = shared_sets
         self._records = records
+        self._get_name = get_name
         self._boundary = boundary
 
     async def prepare(self, height: int, head: Block) -> Exchange:
@@ -124,6 +129,8 @@ class BlockInputs:
         with self._boundary.around("blobs on demand"):
             pulled = await self._on_demand.take(block, aggregate)
         record, round_ = self._records.get(block.height), self._runs.find(block.height)
+        if record is not None and is_opening(round_) and round_ is not None and round_.number > 1 and aggregate:
+            record.spoiled = explain_lost(decode_arrays(aggregate, len(aggregate)), self._get_name)
         if record is not None and round_ is not None and get_kinds(round_):
             record.on_taken(pulled.pulled_bytes, pulled.reasons)
         return RoundInput(aggregate, pulled.exchange)

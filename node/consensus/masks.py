@@ -33,7 +33,7 @@ from chain.tip import Tip
 from ml.aggregation.masks import SEED_BYTES, commit, list_opened, mask_vector
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MaskedSpec
-from ml.specs.masked import LEAST_MEMBERS, Summed, read_roster, to_rows
+from ml.specs.masked import EMPTY_INPUT, LEAST_MEMBERS, Summed, read_roster, to_rows
 from node.errors import NodeError
 from node.host.private_file import read_private, write_private
 from node.runs.specs import RunRound
@@ -217,7 +217,7 @@ class Masker:
     @staticmethod
     def make_empty() -> bytes:
         """The payload of inputs of a member that has no part in the sum: so the round need not wait for it."""
-        return encode_arrays({"values": np.empty(0, np.int64), "commitments": to_rows([])})
+        return encode_arrays(EMPTY_INPUT)
 
     def open(self, tip: Tip, round_: RunRound, parent: Arrays | None) -> bytes:
         """The payload of openings on `tip`, whose aggregate is `parent`: what this member opens of the sum, if it can,

@@ -387,6 +387,7 @@ def _make_inputs(c: NodeContext, ground: _Ground, payloads: Payloads) -> BlockIn
         on_demand=payloads.on_demand,
         shared_sets=payloads.shared_sets,
         records=ground.records,
+        get_name=ground.peers.get_name,
         boundary=c.boundary,
     )
 

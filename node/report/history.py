@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from chain.audit import ExportedBlock
@@ -27,6 +28,7 @@ from chain.signing import encode_id
 from chain.state import State
 from ml.errors import PayloadError
 from ml.payload import kind_name
+from ml.specs.masked import EMPTY_INPUT_BYTES
 from node.errors import NotFound, VerificationFailed
 from node.federation.diff import compute_differences
 from node.federation.difference import Difference
@@ -160,11 +162,24 @@ class RunHistory:
         """What members agreed on, without what follows from it."""
         return {key: value for key, value in self.run.to_terms().items() if key != "schema"}
 
+    def _has_trained(self, each: ChainRound, part: Part) -> bool:
+        """Whether a contribution comes of training: of masked inputs, unless it is empty."""
+        is_empty = self.run.is_masked and sum(part.payload_bytes.values()) <= EMPTY_INPUT_BYTES
+        return self._is_trained_for(each) and not is_empty
+
+    def _is_trained_for(self, each: ChainRound) -> bool:
+        return not self.run.is_masked or each.number % 2 == 0  # the others open what these have hidden
+
+    @property
+    def num_trained(self) -> int:
+        """How many rounds were trained for."""
+        return sum(map(self._is_trained_for, self.rounds))
+
     def list_participants(self) -> list[Participant]:
         """All who were members meanwhile, whoever trained in the most rounds first."""
         found = {id_: Participant(id_, name) for id_, name in self.names.items()}
         for each in self.rounds:
-            for part in each.parts:
+            for part in filter(partial(self._has_trained, each), each.parts):
                 found.setdefault(part.id, Participant(part.id, part.name)).add(each.number, part)
         return sorted(found.values(), key=lambda one: (-len(one.rounds), one.name))
 

@@ -77,8 +77,8 @@ def render_report(report: RunReport) -> str:
 
 def _render_head(title: str, report: RunReport) -> Html:
     history, run = report.history, report.history.run
-    made = len(history.rounds)
-    rounds = f"{made} of {run.num_heights}" if run.rounds else str(made)
+    made = history.num_trained
+    rounds = f"{made} of {run.rounds}" if run.rounds else str(made)
     people = history.list_participants()
     trained = sum(bool(one.rounds) for one in people)
     sites = f"{trained} of {len(people)} sites" if trained != len(people) else count(trained, "site")

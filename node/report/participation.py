@@ -29,7 +29,7 @@ def render_participation(history: RunHistory) -> Html:
     if not history.rounds:
         return make_section("participants", title, make_paragraph("No round of this run is final yet."))
     people = history.list_participants()
-    made = len(history.rounds)
+    made = history.num_trained
     svg = draw_participation(
         "Rounds that each site trained in", [(one.name, one.rounds) for one in people], history.rounds[-1].number
     )
