@@ -77,7 +77,8 @@ def _check_key_of_proposer(state: State, change: Change) -> None:
 def _settle(before: State, after: State, place: Place) -> State:
     """What follows from any change: the run moves on by the height it took, and what is over is forgotten."""
     height, run = place.height, after.run
-    if run.number == before.run.number and not (before.run.is_of_inputs(height) and before.has_round(height)):
+    leaves_out = before.run.is_of_inputs(height) and before.has_round(height) and run.has_round(height)
+    if run.number == before.run.number and not leaves_out:
         run = replace(run, first_height=run.first_height + 1)
     kept = max(RETIRED_HEIGHTS, after.rules.evidence_heights)
     return replace(

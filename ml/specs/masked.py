@@ -45,6 +45,7 @@ INPUTS, OPENINGS = "inputs", "openings"
 LEAST_MEMBERS = 4  # of which two honest ones are in every sum
 MOST_MEMBERS = 1024  # more than a federation can have
 KEY_BYTES = 32
+LEFT_OUT = -1  # in the place of how many were in a sum: there was none, as its height was a change's
 EMPTY_INPUT: Arrays = {"values": np.empty(0, np.int64), "commitments": np.empty((0, 32), np.uint8)}
 EMPTY_INPUT_BYTES = len(encode_arrays(EMPTY_INPUT))
 _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
@@ -232,9 +233,10 @@ class MaskedSpec(MethodSpec):
             given = [c for c in ordered if len(c.payloads[MASKED]["values"])]
             enough = len(given) >= self.quorum
             return kept | (_add_inputs(given, read_roster(parent), self.fraction_bits) if enough else {})
-        mean, summed, spoiled, silent = None, self.read_summed(parent, height), 0, list[bytes]()
+        summed, mean, silent = self.read_summed(parent, height), None, list[bytes]()
+        was_changed = height > 1 and read_roster(parent) is not None  # a change took the height of inputs
+        spoiled = 0 if height == 1 or was_changed else count_spoiled(parent)
         if summed is not None:
-            spoiled = count_spoiled(parent)
             opened = {c.author for c in ordered if len(c.payloads[MASKED]["seeds"])}
             silent = [member for member in summed.members if member not in opened]
             if not silent:
@@ -244,7 +246,7 @@ class MaskedSpec(MethodSpec):
             f"{MASKED}/members": to_rows([c.author for c in ordered]),
             f"{MASKED}/keys": np.stack([c.payloads[MASKED]["key"] for c in ordered]),
             f"{MASKED}/spoiled": np.array(spoiled, np.int64),
-            f"{MASKED}/summed": np.array(0 if summed is None else len(summed.members), np.int64),
+            f"{MASKED}/summed": np.array(_count_summed(summed, was_changed=was_changed), np.int64),
             f"{MASKED}/silent": to_rows(silent),
         }
 
@@ -252,6 +254,7 @@ class MaskedSpec(MethodSpec):
         """The mean under the names it has in an aggregate; None where no members' numbers can have this sum."""
         seeds = {c.author: c.payloads[MASKED]["seeds"] for c in ordered}
         told = hashlib.sha256(summed.total.data)
+        told.update(repr((summed.roster, summed.members, summed.weight, summed.fraction_bits)).encode())
         for member in summed.members:
             told.update(seeds[member].tobytes())
         if self._opened.get("by") != told.digest():  # else another candidate's: all have the same sum
@@ -397,6 +400,8 @@ def explain_lost(aggregate: Arrays | None, get_name: Callable[[bytes], str]) -> 
     arrays = aggregate or {}
     if f"{MASKED}/summed" not in arrays:
         return None
+    if arrays[f"{MASKED}/summed"] == LEFT_OUT:
+        return "a change took the height of its inputs"
     if not arrays[f"{MASKED}/summed"]:
         return "too few members had a part in its sum"
     if len(arrays[f"{MASKED}/silent"]):
@@ -409,6 +414,12 @@ def drop_masked(aggregate: Arrays | None) -> Arrays | None:
     """An aggregate as the method knows it; None where there is nothing of that yet."""
     own = {name: array for name, array in (aggregate or {}).items() if not name.startswith(f"{MASKED}/")}
     return own or None
+
+
+def _count_summed(summed: Summed | None, *, was_changed: bool) -> int:
+    if was_changed:
+        return LEFT_OUT
+    return 0 if summed is None else len(summed.members)
 
 
 def _add_inputs(ordered: Sequence[AuthorPayloads], roster: MaskRoster | None, bits: int) -> dict[str, Array]:

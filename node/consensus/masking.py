@@ -57,6 +57,8 @@ class Masking:
             parent = None if data is None else decode_arrays(data, len(data))
             self.reason = await self._disk.run(self._masker.begin, round_, parent)
             self.pause = None if is_opening(round_) else _explain_pause(parent)
+        elif self._masker.num_keys > 1:
+            await self._disk.run(self._masker.rest)
         why = self.pause or self.reason
         if why is not None and (self.reason, self.pause) != before:
             log.warning("height %d: this node has no part in the sum: %s", height, why)

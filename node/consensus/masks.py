@@ -164,6 +164,14 @@ class Masker:
 
     # ---- what this member has a part in
 
+    def rest(self) -> None:
+        """There is nothing to open. Of the keys only the newest may be wanted again."""
+        self._keys.keep([] if self._keys.newest is None else [self._keys.newest])
+
+    @property
+    def num_keys(self) -> int:
+        return len(self._keys)
+
     @property
     def me(self) -> Id:
         return self._me
@@ -173,9 +181,8 @@ class Masker:
         blocks show, and the aggregate before where it is at hand. A key whose openings are final is forgotten."""
         if is_opening(round_):
             return None
+        self.rest()
         newest = self._keys.newest
-        if newest is not None:
-            self._keys.keep([newest])
         if not self._is_author(self._find_before(round_)):
             return "it has shown no key for this round in time, and does for the next"
         roster = read_roster(parent)

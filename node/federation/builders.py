@@ -280,4 +280,14 @@ def _warn_of_run(after: State) -> list[str]:
     except ChangeRefused as error:
         return [f"this site could not train in it: {error}"]
     spec = get_run_spec(after.run, after.rules, after.n)
-    return [f"{spec.name} {WHAT_LEAVES}"] if spec.shares_samples else []
+    warnings = [f"{spec.name} {WHAT_LEAVES}"] if spec.shares_samples else []
+    return [*warnings, _explain_masks(after)] if after.run.is_masked else warnings
+
+
+def _explain_masks(after: State) -> str:
+    num_hidden = after.n - after.q
+    return (
+        f"with masked sums nobody sees what a single member sends: {num_hidden} of {after.n} that collude see the sum "
+        "of the others, and more than that may see more; nor can anybody leave out what is wrong: a member that lies "
+        "moves the mean, or spoils it, and nobody knows which"
+    )

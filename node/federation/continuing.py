@@ -10,7 +10,7 @@ from __future__ import annotations
 from chain.changes.runs import StartRun
 from chain.state import State
 from ml.errors import SpecError
-from ml.specs import MethodSpec
+from ml.specs import MethodSpec, unmask
 from ml.specs.masked import MASKED
 from node.config.genesis_file import get_run_spec
 from node.errors import ChangeRefused
@@ -41,5 +41,6 @@ def check_continues(start: StartRun, before: State, after: State) -> None:
             )
 
 
-def _reads_parent(spec: MethodSpec) -> bool:
+def _reads_parent(masked: MethodSpec) -> bool:
+    spec = unmask(masked)
     return any(spec.reads_parent(number) for number in range(1, spec.sharing_heights + 2))

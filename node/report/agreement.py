@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from chain.schema import format_time
+from ml.specs.masked import MASKED
 from node.report.elements import (
     SHORT_CHARS,
     Html,
@@ -155,6 +156,9 @@ def render_payloads(history: RunHistory) -> Html:
         return Html("")
     lines = []
     for kind in kinds:
+        if kind == MASKED:
+            lines.append("masked: numbers behind masks, of which the sum of all sites' came out and no single site's")
+            continue
         arrays = _find_arrays(history.run.schema, kind)
         held = "" if arrays is None else f": {count(arrays, 'array')} of numbers"
         lines.append(f"{kind.replace('_', ' ')}{held}")

@@ -110,6 +110,9 @@ def test_a_member_that_dies_before_it_opens_costs_one_round(tmp_path: Path) -> N
             inputs, openings = net["node1"].get_block(4), net["node1"].get_block(5)
             if len(openings.contributions) < len(inputs.contributions):
                 assert is_aborted(net, 5)
+                store = net["node1"].get_context().store
+                await net.wait_for(lambda: store.get_round(5) is not None, "the record of the round")
+                assert (store.get_round(5) or {})["spoiled"] == "its sum was not opened by node0"
             check_sum(net, 6, 7)
             net.start("node0")
             await net.wait_for_height(13)

@@ -12,14 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from ml.aggregation import RULES, Contributed, RuleSettings
+from ml.aggregation import MAX_WEIGHT, RULES, Contributed, RuleSettings
+from ml.aggregation.fixed_point import compute_fraction_bits
 from ml.aggregation.nova import NOVA_NUMBERS, compute_norm
 from ml.data.statistics import compute_statistics
 from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
 from ml.specs.statistics import Agreement
 
-SETTINGS = RuleSettings(max_liars=2, weight_cap=4, momentum=0.9)
+NEAR = 1000.0  # no number of near models and near rows is larger
+SETTINGS = RuleSettings(
+    max_liars=2, weight_cap=4, momentum=0.9, fraction_bits=compute_fraction_bits(7, MAX_WEIGHT, NEAR)
+)
 
 
 def author(index: int) -> bytes:
@@ -128,10 +132,10 @@ def make_given(rule: str) -> tuple[list[Contributed], Arrays, RuleSettings]:
         return make_statistics(), {}, SETTINGS
     if rule == "nova":
         return *make_near_models(), SETTINGS
-    if rule in ("clipped_mean", "multi_krum"):
+    if rule in ("clipped_mean", "multi_krum", "fixed_mean"):
         models, parent = make_near_models()
         return [drop_numbers(c) for c in models], parent, SETTINGS
-    if rule in ("class_clipped_mean", "class_multi_krum", "trimmed_pool"):
+    if rule in ("class_clipped_mean", "class_multi_krum", "class_fixed_mean", "trimmed_pool"):
         given = make_near_rows()
     else:
         given = make_models() if f"class_{rule}" in RULES or rule == "uniform_mean" else make_contributions()

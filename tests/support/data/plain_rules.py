@@ -42,6 +42,12 @@ def mean(values: Sequence[float], weights: Sequence[int], divisor: int | None = 
     return round_to_float32(acc / (sum(weights) if divisor is None else divisor))
 
 
+def fixed(values: Sequence[float], weights: Sequence[int], bits: int | None) -> float:
+    scale = Fraction(2) ** (bits or 0)
+    total = sum(round(Fraction(x) * w * scale) for x, w in zip(values, weights, strict=True))  # halves to even
+    return round_to_float32(float(total) / float(sum(weights) * scale))
+
+
 def trimmed(values: Sequence[float], trim: int) -> float:
     kept = sorted(x + 0.0 for x in values)[trim : len(values) - trim]
     return mean(kept, [1] * len(kept))
@@ -150,6 +156,8 @@ def _compute_whole(
         columns = list(zip(*(flatten(c.arrays[name]) for c in ordered), strict=True))
         if rule == "trimmed_mean":
             numbers = [trimmed(values, min(settings.max_liars, (m - 1) // 2)) for values in columns]
+        elif rule == "fixed_mean":
+            numbers = [fixed(values, [c.weight for c in ordered], settings.fraction_bits) for values in columns]
         elif rule == "median" or (rule in WEIGHS and name not in measured):
             numbers = [median(values) for values in columns]
         elif rule in WEIGHS:
@@ -180,6 +188,8 @@ def _compute_by_class(rule: str, ordered: Sequence[Contributed], settings: RuleS
                 rows.append([mean(values, [1] * m, len(ordered)) for values in columns])
             case "weighted_mean":
                 rows.append([mean(values, cap(counts, settings.weight_cap)) for values in columns])
+            case "fixed_mean":
+                rows.append([fixed(values, counts or [1] * m, settings.fraction_bits) for values in columns])
             case "median":
                 rows.append([median(values) for values in columns])
             case "trimmed_mean":

@@ -123,7 +123,7 @@ def get_spec(net: Cluster) -> MaskedSpec:
     return spec
 
 
-def compute_expected(net: Cluster, authors: list[Id], height: int) -> dict[int, np.ndarray[Any, Any]]:
+def compute_expected(net: Cluster, authors: Sequence[Id], height: int) -> dict[int, np.ndarray[Any, Any]]:
     """By class, the mean of what the scripted trainers of these authors have made up for a height."""
     rows: dict[int, list[Any]] = {}
     for author in authors:
@@ -138,11 +138,12 @@ def compute_expected(net: Cluster, authors: list[Id], height: int) -> dict[int, 
 def check_sum(net: Cluster, inputs: int, openings: int) -> None:
     """The aggregate of a height of openings is the mean of what the authors of a height of inputs have trained."""
     node = max(net.nodes.values(), key=lambda node: node.height)
-    authors = [c.author for c in node.get_block(inputs).contributions]
+    summed = read_summed(get_aggregate(net, inputs))
+    assert summed is not None
     arrays = get_aggregate(net, openings)
     round_ = node.get_context().runs.find(inputs)
     assert round_ is not None
-    wanted = compute_expected(net, authors, round_.number)
+    wanted = compute_expected(net, summed.members, round_.number)
     assert arrays["prototypes/classes"].tolist() == sorted(wanted)
     for class_id, row in zip(arrays["prototypes/classes"].tolist(), arrays["prototypes/prototypes"], strict=True):
         assert np.abs(row - wanted[class_id]).max() < 1e-6

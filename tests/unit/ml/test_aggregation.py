@@ -26,7 +26,7 @@ from support.data.plain_rules import compute, decode_hex, load_vectors, read_vec
 
 TESTS = Path(__file__).parents[2]
 VECTORS = load_vectors()["vectors"]
-UNBLOCKED = ("pool", "stack", "carry", "sum", "trimmed_sum")
+UNBLOCKED = ("pool", "stack", "carry", "sum", "trimmed_sum", "fixed_mean", "class_fixed_mean")
 PARENT: Arrays = {"model/w": np.arange(3, dtype=np.float32)}
 
 # ALGORITHMS §12.1
