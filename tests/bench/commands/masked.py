@@ -11,6 +11,11 @@ from node.cli.options import AsJson
 from node.cli.testnet import SeedOption
 
 LABELS = {"round_s": ("round", 1000, "ms"), "sent_bytes": ("sent", 1e-3, "kB"), "cpu_s": ("CPU", 1000, "ms")}
+IN_MEMORY = {
+    "round_s": (" of virtual time a round", 1, "s"),
+    "messages": (" a member and round", 1, "messages"),
+    "cpu_s": (" of CPU a member and round", 1000, "ms"),
+}
 
 
 def bench_masked(
@@ -41,6 +46,12 @@ def _show(figures: dict[str, Any]) -> None:
                 f"{size + ' ' + label:14} {plain:.1f} and {masked:.1f} {unit} a node and round, "
                 f"{ratio['median']:.2f} times ({ratio['min']:.2f} to {ratio['max']:.2f})"
             )
+    plain, masked = (figures["in_memory"][name] for name in ("mean", "masked_sum"))
+    for figure, (label, factor, unit) in IN_MEMORY.items():
+        print(
+            f"{'16 members':14} {factor * plain[figure]:.2f} and {factor * masked[figure]:.2f} {unit}{label}, "
+            f"{masked[figure] / plain[figure]:.2f} times"
+        )
     for found in figures["masks"]:
         print(
             f"{found['members']:<3} members    a model of 5 MB is masked in {found['mask_s']:.2f} s, and the masks are "
