@@ -32,22 +32,29 @@ MOST_PHASES = 10_000  # that are looked ahead to
 @dataclass(frozen=True, slots=True)
 class Release:
     """A local phase: `steps` with noise of standard deviation `noise`, each of which had a sample with chance `rate`;
-    and the noise of the prototypes that were made of it, None where there were none."""
+    and the noise of the prototypes that were made of it, None where there were none. Or one without any of these whose
+    update had noise as a whole: it tells of the client what the others tell of a sample."""
 
     steps: int
     rate: float
     noise: float
     prototype_noise: float | None = None
+    update_noise: float | None = None
+
+    @classmethod
+    def of_update(cls, noise: float) -> Self:
+        return cls(0, 0.0, 0.0, None, noise)
 
 
 @dataclass(slots=True)
 class Told:
-    """What was told in all: how many phases, steps by their (rate, noise), and times that prototypes were sent by their
-    noise."""
+    """What was told in all: how many phases, steps by their (rate, noise), and times that prototypes, and whole
+    updates, were sent by their noise. Who hides its updates tells as much of itself as of each of its samples."""
 
     phases: int = 0
     steps: Counter[tuple[float, float]] = field(default_factory=Counter)
     prototypes: Counter[float] = field(default_factory=Counter)
+    updates: Counter[float] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, releases: Iterable[Release]) -> Self:
@@ -58,13 +65,16 @@ class Told:
 
     def add(self, release: Release, times: int = 1) -> None:
         self.phases += times
-        self.steps[release.rate, release.noise] += times * release.steps
+        if release.update_noise is not None:
+            self.updates[release.update_noise] += times
+        else:
+            self.steps[release.rate, release.noise] += times * release.steps
         if release.prototype_noise is not None:
             self.prototypes[release.prototype_noise] += times
 
     def plus(self, release: Release, times: int = 1) -> Told:
         """With so many phases more."""
-        more = Told(self.phases, self.steps.copy(), self.prototypes.copy())
+        more = Told(self.phases, self.steps.copy(), self.prototypes.copy(), self.updates.copy())
         more.add(release, times)
         return more
 
@@ -73,6 +83,7 @@ class Told:
             "phases": self.phases,
             "steps": [[*how, count] for how, count in sorted(self.steps.items())],
             "prototypes": [[noise, count] for noise, count in sorted(self.prototypes.items())],
+            **({"updates": [[noise, count] for noise, count in sorted(self.updates.items())]} if self.updates else {}),
         }
 
     @classmethod
@@ -81,11 +92,12 @@ class Told:
         try:
             steps = Counter({(float(rate), float(noise)): int(count) for rate, noise, count in values["steps"]})
             prototypes = Counter({float(noise): int(count) for noise, count in values["prototypes"]})
-            told = cls(int(values["phases"]), steps, prototypes)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            updates = Counter({float(noise): int(count) for noise, count in values.get("updates", ())})
+            told = cls(int(values["phases"]), steps, prototypes, updates)
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"expected phases, steps and prototypes, got {str(values)[:100]}") from error
-        counts = (told.phases, *steps.values(), *prototypes.values())
-        noises = (*(noise for _, noise in steps), *prototypes)
+        counts = (told.phases, *steps.values(), *prototypes.values(), *updates.values())
+        noises = (*(noise for _, noise in steps), *prototypes, *updates)
         if (
             min(counts) < 0
             or not all(0 < noise < math.inf for noise in noises)
@@ -114,7 +126,7 @@ def compute_epsilon(told: Told, delta: float) -> float:
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant
 
-    if min((*(noise for _, noise in told.steps), *told.prototypes), default=math.inf) < LEAST_NOISE:
+    if min((*(noise for _, noise in told.steps), *told.prototypes, *told.updates), default=math.inf) < LEAST_NOISE:
         return math.inf
     rough = _add_up(RdpAccountant(ORDERS, NeighboringRelation.REPLACE_SPECIAL), told, delta)
     if rough > ROUGH_EPSILON:
@@ -128,7 +140,7 @@ def _add_up(accountant: Any, told: Told, delta: float) -> float:
     for (rate, noise), count in sorted(told.steps.items()):
         if count and rate:
             accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), count)
-    for noise, count in sorted(told.prototypes.items()):
+    for noise, count in (*sorted(told.prototypes.items()), *sorted(told.updates.items())):
         accountant.compose(GaussianDpEvent(noise), count)
     return float(accountant.get_epsilon(delta))
 
@@ -158,6 +170,10 @@ def compute_worst_epsilon(clients: Sequence[Sequence[Release]], delta: float) ->
 def _tells_more(one: Sequence[Release], other: Sequence[Release]) -> bool:
     """Whether no phase of `other` can have told more than the same one of `one`."""
     return len(one) == len(other) and all(
-        (a.noise, a.prototype_noise) == (b.noise, b.prototype_noise) and a.rate >= b.rate and a.steps >= b.steps
+        _get_noises(a) == _get_noises(b) and a.rate >= b.rate and a.steps >= b.steps
         for a, b in zip(one, other, strict=True)
     )
+
+
+def _get_noises(release: Release) -> tuple[float, float | None, float | None]:
+    return release.noise, release.prototype_noise, release.update_noise

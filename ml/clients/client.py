@@ -261,7 +261,7 @@ class Client:
         if not has_finite_weights(self.state.model):
             raise Diverged(f"{last} weights that are no numbers")
         weight, finished = self.method.finish(self.state, phase.round)
-        payloads = self._common.pack({**finished, **phase.payloads, **progress.payloads}, phase.round.height)
+        payloads = self._common.pack({**finished, **phase.payloads, **progress.payloads}, phase.round)
         seconds = phase.seconds + progress.seconds + time.perf_counter() - start_s
         before_exchange = self.evaluate()
         if not (self._is_finite(before_exchange) and are_finite(self.state.arrays)):

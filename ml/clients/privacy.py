@@ -1,16 +1,20 @@
-"""The noise that hides a client's samples in a local phase, and what the phase may have told of any of them."""
+"""The noise that hides a client's samples in a local phase, or the client in what it sends of it, and what the phase
+may have told of any of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from ml.accountant import Release
+from ml.errors import AggregationError
 from ml.methods.base import Round
-from ml.payload import Arrays
-from ml.specs import Hyperparameters, MethodSpec
+from ml.payload import Array, Arrays
+from ml.specs import Hyperparameters, MethodSpec, ModelHyperparameters
 from ml.specs.privacy import count_private_steps
 from ml.training.private import StepPrivacy
 
@@ -28,12 +32,37 @@ def make_step_privacy(
 def plan_release(spec: MethodSpec, num_samples: int, height: int, num_iterations: int | None = None) -> Release | None:
     """What a phase of this height will have told at most; None where nothing hides samples."""
     hyper, planned = spec.hyperparameters, spec.get_local_work(height)
+    if hyper.update_noise is not None:
+        return Release.of_update(hyper.update_noise)
     if not hyper.is_private:
         return None
     work = num_iterations if planned and num_iterations is not None else planned
     num_steps, size = count_private_steps(hyper, num_samples, work)
     told = hyper.dp.prototype_noise if "prototypes" in spec.schemas(height) else None
     return Release(num_steps, size / num_samples, hyper.dp.noise, told)
+
+
+def hide_update(hyper: Hyperparameters, round_: Round, model: Arrays, common: Arrays) -> Arrays:
+    """A model to be sent in place of `model`, which began as `common`: what was changed is cut to a length of C, and
+    gets noise of sigma C in each number (McMahan et al., *Learning Differentially Private Recurrent Language Models*,
+    2018; there a server adds it). The same as it is where nothing hides the client. Raises AggregationError."""
+    if not isinstance(hyper, ModelHyperparameters) or hyper.update_noise is None:
+        return model
+    changes = {name: _subtract(array, common.get(name), name) for name, array in model.items()}
+    length = math.sqrt(sum(float(np.vdot(change, change)) for change in changes.values()))
+    scale, rng = min(1.0, hyper.update_clip / length) if length else 1.0, round_.secret_rng("noise in the update")
+    hidden = {}
+    for name, change in sorted(changes.items()):
+        noise = rng.standard_normal(change.shape) * (hyper.update_noise * hyper.update_clip)
+        hidden[name] = (common[name] + change * scale + noise).astype(np.float32)
+    return hidden
+
+
+def _subtract(array: Array, common: Array | None, name: str) -> Array:
+    if common is None or common.shape != array.shape:
+        raise AggregationError(f"array {name!r}: expected one of shape {list(array.shape)} in the common model")
+    change: Array = array.astype(np.float64) - common
+    return change
 
 
 def describe_release(planned: Release | None, payloads: Mapping[str, Arrays]) -> Release | None:

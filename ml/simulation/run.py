@@ -257,7 +257,7 @@ def simulate(
         clients, initial, pretrained = begin_simulation(config)
         spec, batched = clients[0].spec, _is_batched(config, clients)
         hyper = spec.hyperparameters
-        if hyper.is_private:
+        if hyper.is_counted:
             check_accountant()  # before there is anything to lose
         told: list[list[Release]] = [[] for _ in clients]
         liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
@@ -288,12 +288,12 @@ def simulate(
                 on_round(rounds[-1])
             if saved is not None and height < config.rounds and saved.is_due():
                 so_far = {"rounds": [asdict(row) for row in rounds], "digests": digests}
-                if hyper.is_private:
+                if hyper.is_counted:
                     so_far |= {"told": [[asdict(release) for release in releases] for releases in told]}
                 saved.save({**so_far, "run": run.to_tree(), "seconds": spent_s + time.perf_counter() - start})
         shown = {k: take_snapshot(clients[run.honest[k]], config.seed) for k in snapshots}
         priors = _measure_priors([clients[i] for i in run.honest])
-        epsilon = compute_worst_epsilon(told, hyper.dp.delta) if hyper.is_private else None
+        epsilon = compute_worst_epsilon(told, hyper.delta) if hyper.is_counted else None
         results = [
             _describe(i, client, made) for i, (client, made) in enumerate(zip(clients, run.trained, strict=True))
         ]

@@ -160,6 +160,8 @@ def get_spec(
     check_task(own, METHODS.values())
     if own.hyperparameters.is_private and (why := _explain_not_private(own, input_ or {})):
         raise SpecError("method.dp_noise", f"expected none: {why}")
+    if own.hyperparameters.update_noise is not None and (why := _explain_not_hiding_updates(own, input_ or {})):
+        raise SpecError("method.dp_update_noise", f"expected none: {why}")
     _check_counts(kind, input_ or {})
     masked = mask(own)
     if isinstance(masked, MaskedSpec) and (input_ or {}).get("normalize") is not None:
@@ -203,9 +205,17 @@ def get_judge(
 
 
 def _explain_not_private(spec: MethodSpec, input_: Mapping[str, Any]) -> str | None:
+    return _explain_told(input_) or spec.explain_not_private()
+
+
+def _explain_not_hiding_updates(spec: MethodSpec, input_: Mapping[str, Any]) -> str | None:
+    return _explain_told(input_) or spec.explain_not_hiding_updates()
+
+
+def _explain_told(input_: Mapping[str, Any]) -> str | None:
     if input_.get("normalize") == AGREED:
         return "members tell the sums of their features as they are; expected input.normalize auto or none beside it"
-    return spec.explain_not_private()
+    return None
 
 
 def _check_counts(kind: str, input_: Mapping[str, Any]) -> None:

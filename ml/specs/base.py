@@ -22,7 +22,7 @@ from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
 from ml.plugins import PluginRecord
 from ml.specs.judging import Judging
-from ml.specs.privacy import DpSettings, check_privacy, get_dp_settings
+from ml.specs.privacy import DELTA, DpSettings, check_privacy, get_dp_settings
 from ml.specs.schedule import SCHEDULES, LrSchedule
 from ml.specs.task import Task
 from ml.tasks import CLASSIFICATION
@@ -139,6 +139,22 @@ class Hyperparameters:
         return dataclasses.replace(
             self, dp_noise=None, dp_clip=None, dp_prototype_noise=None, dp_prototype_clip=None, dp_delta=None
         )
+
+    @property
+    def update_noise(self) -> float | None:
+        """The noise that hides a whole client in what it sends, in units of the length that an update has at most; None
+        where nothing does."""
+        return None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether what a phase tells, of samples or of the client, is added up."""
+        return self.is_private or self.update_noise is not None
+
+    @property
+    def delta(self) -> float:
+        """The chance that epsilon leaves out."""
+        return DELTA if self.dp_delta is None else self.dp_delta
 
     @property
     def dp(self) -> DpSettings:
@@ -284,6 +300,10 @@ class MethodSpec(ABC):
         if self.task.layout.buffers:
             return f"{self.task.model['name']} keeps statistics of batches, in which samples are not apart"
         return None
+
+    def explain_not_hiding_updates(self) -> str | None:
+        """Why members cannot hide themselves in what they send; None where they can."""
+        return f"{self.name} sends something else than a model"
 
     def explain_not_masked(self) -> str | None:
         """Why members cannot hide what they send in a sum of all (`ml.specs.masked`); None where they can."""

@@ -112,6 +112,9 @@ class MaskedSpec(MethodSpec):
     def hides_samples(self) -> bool:  # type: ignore[override]  # likewise
         return self.inner.hides_samples
 
+    def explain_not_hiding_updates(self) -> str | None:
+        return self.inner.explain_not_hiding_updates()
+
     def to_mapping(self) -> dict[str, Any]:
         return self.inner.to_mapping()
 

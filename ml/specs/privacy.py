@@ -47,10 +47,14 @@ def count_private_steps(hyper: Hyperparameters, num_samples: int, work: int) -> 
 def check_privacy(hyper: Hyperparameters) -> None:
     """Raises SpecError for a setting that needs `dp_noise`, or does not go with it."""
     if hyper.dp_noise is None:
-        for key in ("dp_clip", "dp_prototype_noise", "dp_prototype_clip", "dp_delta"):
+        for key in ("dp_clip", "dp_prototype_noise", "dp_prototype_clip"):
             if getattr(hyper, key) is not None:
                 raise SpecError(f"method.{key}", "expected none without dp_noise")
+        if hyper.dp_delta is not None and hyper.update_noise is None:
+            raise SpecError("method.dp_delta", "expected none without dp_noise")
         return
+    if hyper.update_noise is not None:
+        raise SpecError("method.dp_update_noise", "expected none with dp_noise: whose site is hidden, its samples are")
     for key, plain in (("clip_norm", None), ("class_weights", "none"), ("sampling", "uniform")):
         if (value := getattr(hyper, key)) not in (None, plain):
             raise SpecError(f"method.{key}", f"expected {plain or 'none'} with dp_noise, got {value}")

@@ -20,6 +20,7 @@ from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs.base import Hyperparameters, MethodSpec, choice, count, number, option
 from ml.specs.model_changes import add_changes, compute_changes, make_change_schema
+from ml.specs.privacy import CLIP
 from ml.specs.task import Task
 from ml.tasks import TASKS
 
@@ -95,9 +96,26 @@ class SentHyperparameters(Hyperparameters):
 @dataclass(frozen=True, kw_only=True)
 class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters):
     """Those of methods that vote on whole models. `model_dtype`: whether models travel as they are, or as what was
-    changed in them, in half precision (`ml.specs.model_changes`)."""
+    changed in them, in half precision (`ml.specs.model_changes`). With `dp_update_noise` each member hides itself: what
+    it has changed in the common model is cut to the length `dp_update_clip`, and gets noise of so many times that
+    (`ml.clients.privacy`)."""
 
     model_dtype: str | None = option("float32", "float16")
+    dp_update_noise: float | None = number(None, "(0, inf)")
+    dp_update_clip: float | None = number(None, "(0, inf)")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dp_update_clip is not None and self.dp_update_noise is None:
+            raise SpecError("method.dp_update_clip", "expected none without dp_update_noise")
+
+    @property
+    def update_noise(self) -> float | None:
+        return self.dp_update_noise
+
+    @property
+    def update_clip(self) -> float:
+        return self.dp_update_clip or CLIP
 
 
 @dataclass(frozen=True)
@@ -150,6 +168,13 @@ class ModelSpec(MethodSpec):
     @property
     def max_weight_is_one(self) -> bool:
         return self.hyperparameters.weights == "uniform"
+
+    def explain_not_hiding_updates(self) -> str | None:
+        sent = [schema for height in (1, 2) for schema in self.schemas(height).items()]
+        is_model = {kind for kind, _ in sent} == {"model"} and not self.training and not self.sharing_heights
+        is_float = all(array.dtype in ("float16", "float32") for _, schema in sent for array in schema.arrays.values())
+        has_begun = all(name in self.task.initial_schema.arrays for _, schema in sent for name in schema.arrays)
+        return None if is_model and is_float and has_begun else f"{self.name} sends something besides its model"
 
     def explain_not_masked(self) -> str | None:
         return "models that travel as changes are no sum" if self.sends_changes else explain_no_sum(self)

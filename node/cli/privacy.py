@@ -13,7 +13,7 @@ from node.errors import NodeError
 
 if TYPE_CHECKING:
     from ml.accountant import Release, Told
-    from ml.specs.privacy import DpSettings
+    from ml.specs import Hyperparameters
 
 ROUNDS = (1, 10, 100, 1000)  # that are looked ahead to
 
@@ -42,9 +42,9 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Epsilon: what this site has told of any sample. Of a run that hides samples (dp_noise): an upper bound of what
-    anyone can find out about one of them, from all that the site has sent, and after more rounds. Works beside a
-    running node and for a stopped one.
+    """Epsilon: what this site has told of any sample. Of a run that hides samples (dp_noise), or whole sites
+    (dp_update_noise): an upper bound of what anyone can find out about one of them, from all that the site has sent,
+    and after more rounds. Works beside a running node and for a stopped one.
 
     Example: fednode privacy --config node.yaml --budget 8
     """
@@ -57,31 +57,31 @@ def show(
     own = load_own_run(config)
     try:
         client = make_own_client(own)
-        release = client.plan_release(
-            1 if own.run.rounds in (1, 2) else 2
-        )  # neither of which may be a round of its own
+        # neither of which may be a round of its own, or of keys
+        release = client.plan_release(1 if own.run.rounds in (1, 2) and not own.run.is_masked else 2)
         if release is None:
             raise NodeError(
-                f"privacy: expected a run that hides samples, by dp_noise (got {own.run.method['name']} without)"
+                "privacy: expected a run that hides samples, by dp_noise, or sites, by dp_update_noise (got "
+                f"{own.run.method['name']} without)"
             )
-        dp, told = client.spec.hyperparameters.dp, read_told(own.config.node.data_dir / PRIVACY_FILE)
-        spent = compute_epsilon(told, dp.delta)
-        ahead = {num: compute_epsilon(told.plus(release, num), dp.delta) for num in sorted(rounds or ROUNDS)}
+        hyper, told = client.spec.hyperparameters, read_told(own.config.node.data_dir / PRIVACY_FILE)
+        spent = compute_epsilon(told, hyper.delta)
+        ahead = {num: compute_epsilon(told.plus(release, num), hyper.delta) for num in sorted(rounds or ROUNDS)}
         within = own.config.training.privacy_budget if budget is None else budget
-        left = None if within is None else count_phases_within(within, dp.delta, told, release)
+        left = None if within is None else count_phases_within(within, hyper.delta, told, release)
     except MlError as error:
         raise NodeError(f"privacy: {error}") from error
     if as_json:
-        print_json(_to_json(dp, release, told, spent, ahead, within, left))
+        print_json(_to_json(hyper, release, told, spent, ahead, within, left))
         return
-    _print(dp, release, client.num_train, told, spent, ahead)
+    _print(hyper, release, client.num_train, told, spent, ahead)
     if within is not None and left is not None:
         least = "at least " if left == MOST_PHASES else ""
         print(f"epsilon stays within {within:g} for {least}{left} rounds more")
 
 
 def _to_json(
-    dp: DpSettings,
+    hyper: Hyperparameters,
     release: Release,
     told: Told,
     spent: float,
@@ -90,11 +90,12 @@ def _to_json(
     left: int | None,
 ) -> dict[str, Any]:
     return {
-        "delta": dp.delta,
+        "delta": hyper.delta,
         "steps": release.steps,
         "rate": release.rate,
         "noise": release.noise,
         "prototype_noise": release.prototype_noise,
+        "update_noise": release.update_noise,
         "told": {"phases": told.phases, "epsilon": spent},
         "ahead": [{"rounds": num, "epsilon": epsilon} for num, epsilon in ahead.items()],
         "budget": budget,
@@ -103,13 +104,20 @@ def _to_json(
 
 
 def _print(
-    dp: DpSettings, release: Release, num_samples: int, told: Told, spent: float, ahead: dict[int, float]
+    hyper: Hyperparameters, release: Release, num_samples: int, told: Told, spent: float, ahead: dict[int, float]
 ) -> None:
+    from ml.specs import ModelHyperparameters
     from node.cli.output import print_table
 
-    print(f"a round: {release.steps} steps, each with any of {num_samples} samples by chance {release.rate:.3g}")
-    print(f"noise {dp.noise:g} by a gradient of {dp.clip:g} at most", end="")
-    if release.prototype_noise is not None:
-        print(f"; in prototypes {dp.prototype_noise:g} by an embedding of {dp.prototype_clip:g} at most", end="")
-    print(f"\ntold so far, in {told.phases} local phases: epsilon {spent:.2f}, delta {dp.delta:g}\n")
+    if isinstance(hyper, ModelHyperparameters) and hyper.update_noise is not None:
+        print(f"a round: one update of the model, of {num_samples} samples, which hides the site as a whole")
+        print(f"noise {hyper.update_noise:g} by a length of {hyper.update_clip:g} at most")
+    else:
+        dp = hyper.dp
+        print(f"a round: {release.steps} steps, each with any of {num_samples} samples by chance {release.rate:.3g}")
+        print(f"noise {dp.noise:g} by a gradient of {dp.clip:g} at most", end="")
+        if release.prototype_noise is not None:
+            print(f"; in prototypes {dp.prototype_noise:g} by an embedding of {dp.prototype_clip:g} at most", end="")
+        print()
+    print(f"told so far, in {told.phases} local phases: epsilon {spent:.2f}, delta {hyper.delta:g}\n")
     print_table((">rounds more", ">epsilon"), [(str(num), f"{epsilon:.2f}") for num, epsilon in ahead.items()])

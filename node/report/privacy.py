@@ -1,4 +1,4 @@
-"""The part of a report that says how samples were hidden, and what this site has told of any of them."""
+"""The part of a report that says how samples, or sites, were hidden, and what this site has told of any of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """The noise of a run, and of this site, over all its runs: epsilon and the local phases it is of; None where its
-    account is not at hand."""
+    account is not at hand. Where `hides_sites` the noise is in whole updates, and there is none in prototypes."""
 
     noise: float
     clip: float
@@ -27,25 +27,29 @@ class Hidden:
     delta: float
     epsilon: float | None = None
     phases: int | None = None
+    hides_sites: bool = False
 
     @classmethod
     def of(cls, run: Run, data_dir: Path | None) -> Hidden | None:
         """None of a run that hides nothing. Raises MlError for an account that is damaged."""
         method = run.method
-        if "dp_noise" not in method:
+        hides_sites = "dp_update_noise" in method
+        if "dp_noise" not in method and not hides_sites:
             return None
+        noise, clip = ("dp_update_noise", "dp_update_clip") if hides_sites else ("dp_noise", "dp_clip")
         delta, epsilon, phases = method.get("dp_delta", DELTA), None, None
         if data_dir is not None and has_accountant():
             told = read_told(data_dir / PRIVACY_FILE)
             epsilon, phases = compute_epsilon(told, delta), told.phases
         return cls(
-            method["dp_noise"],
-            method.get("dp_clip", CLIP),
+            method[noise],
+            method.get(clip, CLIP),
             method.get("dp_prototype_noise", PROTOTYPE_NOISE),
             method.get("dp_prototype_clip", CLIP),
             delta,
             epsilon,
             phases,
+            hides_sites,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -56,13 +60,15 @@ def render_privacy(hidden: Hidden | None) -> Html:
     """Nothing of a run that hides nothing."""
     if hidden is None:
         return Html("")
-    facts = [
-        ("noise in steps", f"{hidden.noise:g} by a gradient of {hidden.clip:g} at most"),
-        ("noise in prototypes", f"{hidden.prototype_noise:g} by an embedding of {hidden.prototype_clip:g} at most"),
-        ("delta", f"{hidden.delta:g}"),
-    ]
+    facts = [("noise in updates", f"{hidden.noise:g} by an update of {hidden.clip:g} at most")]
+    if not hidden.hides_sites:
+        facts = _list_noises(hidden)
+    facts.append(("delta", f"{hidden.delta:g}"))
     if hidden.epsilon is not None and hidden.phases is not None:
         facts.append(("epsilon of this site", f"{hidden.epsilon:.2f}, of {count(hidden.phases, 'local phase')}"))
+    what, one = "every one of its samples", "one sample was"
+    if hidden.hides_sites:
+        what, one = "all that it has learned in a round", "its samples were"
     said = (
         "Epsilon of this site was not at hand for this report: fednode privacy shows it."
         if hidden.epsilon is None
@@ -70,12 +76,19 @@ def render_privacy(hidden: Hidden | None) -> Html:
     )
     return make_section(
         "privacy",
-        "What can be told of a single sample",
+        "What can be told of this site" if hidden.hides_sites else "What can be told of a single sample",
         make_paragraph(
-            "In this run each site hides every one of its samples by noise. Epsilon bounds what anyone can find out of "
-            "whether one sample was there: no conclusion is more than e to the epsilon times as likely with it than "
-            "without, but for a chance of delta. How many samples a site has, and of which classes, is not hidden."
+            f"In this run each site hides {what} by noise. Epsilon bounds what anyone can find out of whether "
+            f"{one} there: no conclusion is more than e to the epsilon times as likely with that than without, but for "
+            "a chance of delta. How many samples a site has is not hidden, nor that it took part."
         ),
         make_facts(facts),
         make_paragraph(said),
     )
+
+
+def _list_noises(hidden: Hidden) -> list[tuple[str, str]]:
+    return [
+        ("noise in steps", f"{hidden.noise:g} by a gradient of {hidden.clip:g} at most"),
+        ("noise in prototypes", f"{hidden.prototype_noise:g} by an embedding of {hidden.prototype_clip:g} at most"),
+    ]

@@ -433,8 +433,8 @@ def build_client(config: Config, initial: Arrays) -> Built:
         )
     alone = Alone(client) if config["compare_local"] else None
     hyper, ledger = client.spec.hyperparameters, None
-    if hyper.is_private:
-        ledger = PrivacyLedger.open(Path(config["privacy_file"]), hyper.dp.delta, config["privacy_budget"])
+    if hyper.is_counted:
+        ledger = PrivacyLedger.open(Path(config["privacy_file"]), hyper.delta, config["privacy_budget"])
     input_format, transform = InputFormat.from_mapping(config["input"]), load_transform(config["data"])
 
     def answer_with(alone: Alone, x: Samples, should_stop: Callable[[], bool]) -> Arrays:

@@ -55,4 +55,16 @@ def test_a_run_that_hides_nothing_has_no_epsilon(tmp_path: Path, capsys: Capture
     assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net")]) == 0
     capsys.readouterr()
     assert main(["privacy", "--config", str(tmp_path / "net" / "node0.yaml")]) == 1
-    assert "expected a run that hides samples, by dp_noise (got dfpl without)" in capsys.readouterr().err
+    expected = "expected a run that hides samples, by dp_noise, or sites, by dp_update_noise (got dfpl without)"
+    assert expected in capsys.readouterr().err
+
+
+def test_of_a_run_that_hides_sites_updates_are_counted(tmp_path: Path, capsys: Captured) -> None:
+    asked = ("--method", "fedavg", "--set", "dp_update_noise=4", "--set", "dp_update_clip=0.5", "--rounds", "10")
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), *asked]) == 0
+    capsys.readouterr()
+    assert main(["privacy", "--config", str(tmp_path / "net" / "node0.yaml"), "--rounds", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("a round: one update of the model, of ")
+    assert lines[1] == "noise 4 by a length of 0.5 at most"
+    assert lines[-1].split() == ["2", f"{compute_epsilon(Told.of([Release.of_update(4.0)] * 2), 1e-5):.2f}"]
