@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -69,10 +70,12 @@ class Serving:
 
     async def ask_until_free(self, method: str, path: str) -> Answered:
         """The process is gone a moment before the node has heard of it."""
-        async with asyncio.timeout(PATIENCE_S):
-            while (answered := await self.ask(method, path)).code == 503:
-                await asyncio.sleep(0.01)
-        return answered
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            answered = await self.ask(method, path)
+            if answered.code != 503 or time.monotonic() > deadline_s:
+                return answered
+            await asyncio.sleep(0.01)
 
     def _ask(self, method: str, path: str) -> Answered:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
