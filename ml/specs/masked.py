@@ -245,9 +245,11 @@ class MaskedSpec(MethodSpec):
             if not silent:
                 mean = self._compute_mean(ordered, summed)
                 spoiled = spoiled + 1 if mean is None else 0
+        # Who has not opened is in no sum that repeats this round's with all others, and bares what it lacks.
+        shown = [c for c in ordered if c.author not in silent]
         return (kept if mean is None else mean) | {
-            f"{MASKED}/members": to_rows([c.author for c in ordered]),
-            f"{MASKED}/keys": np.stack([c.payloads[MASKED]["key"] for c in ordered]),
+            f"{MASKED}/members": to_rows([c.author for c in shown]),
+            f"{MASKED}/keys": to_rows([c.payloads[MASKED]["key"].tobytes() for c in shown]),
             f"{MASKED}/spoiled": np.array(spoiled, np.int64),
             f"{MASKED}/summed": np.array(_count_summed(summed, was_changed=was_changed), np.int64),
             f"{MASKED}/silent": to_rows(silent),
@@ -260,11 +262,12 @@ class MaskedSpec(MethodSpec):
         told.update(repr((summed.roster, summed.members, summed.weight, summed.fraction_bits)).encode())
         for member in summed.members:
             told.update(seeds[member].tobytes())
-        if self._opened.get("by") != told.digest():  # else another candidate's: all have the same sum
+        by, mean = self._opened.get(OPENINGS, (None, None))
+        if by != told.digest():  # else another candidate's: all have the same sum
             opened = [(member, from_rows(seeds[member])) for member in summed.members]
             total = take_off(summed.total, summed.roster, opened)
-            self._opened.update(by=told.digest(), mean=self.coding.decode(total, summed, self.task.max_abs))
-        mean = self._opened["mean"]
+            mean = self.coding.decode(total, summed, self.task.max_abs)
+            self._opened[OPENINGS] = told.digest(), mean
         return None if mean is None else {f"{self.coding.kind}/{name}": array for name, array in mean.items()}
 
     @cached_property

@@ -80,6 +80,8 @@ class Candidates:
         ahead_ms = block.header.time_ms - max(now.wall_ms, self._parent_ms + 1)
         if ahead_ms > FUTURE_MS:
             return Objection(Reason.CLOCK, f"its time is {ahead_ms / 1000:.1f} s ahead of the clock here")
+        if collecting.lacks_given(block):
+            return Objection(Reason.LEAVES_OUT, "it has too few inputs for a sum, and more are to come")
         missing = collecting.find_left_out(block, now)
         if not missing:
             return None

@@ -7,7 +7,7 @@ everybody awaited is there, or the timer has fired. How long was waited for whom
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from chain import codec
 from chain.block import Block, Contribution, Id
@@ -20,7 +20,9 @@ class Collecting:
     """One height's, as one member sees it; `me` is None for an observer.
 
     `awaited` are the members worth waiting for, `collect_s` at most, but for the `overdrawn`, whose credit is used up.
-    `accused` are left out of the body. `contributes`: whether this node does.
+    `accused` are left out of the body. `contributes`: whether this node does. A contribution that `is_empty` is one,
+    and does not count towards the quorum that others are waited for after, while one of `may_give` may come: a member
+    that sends nothing at once would have the slower ones left out.
     """
 
     def __init__(
@@ -33,7 +35,11 @@ class Collecting:
         accused: Collection[Id],
         contributes: bool,
         collect_s: float,
+        is_empty: Callable[[Contribution], bool] | None = None,
+        may_give: Collection[Id] = (),
     ) -> None:
+        self._is_empty = is_empty
+        self._may_give = frozenset(may_give)
         self.contributes = contributes and me is not None
         self.contributions: dict[Id, Contribution] = {}  # by author, the first seen of each
         self.refused: dict[Id, str] = {}  # authors whose payloads did not fit, and why
@@ -76,16 +82,44 @@ class Collecting:
         """Whether there is nobody left to wait for, and enough are here."""
         if len(self._verified_at_s) < len(self._awaited) - len(self.accused):  # asked at every contribution
             return False
-        eligible = self.eligible
-        return len(eligible) >= self._num_wanted and eligible >= self._awaited - self.accused
+        return self._has_enough and self.eligible >= self._awaited - self.accused
 
     @property
-    def _num_wanted(self) -> int:
-        """How many begin the wait for the others: a quorum, or all of whom a contribution may come, where these are
-        fewer. Sites abstain that have not approved a run; others are silent, or were refused."""
+    def _has_enough(self) -> bool:
+        """Whether those that are here begin the wait for the others: a quorum, or all of whom a contribution may come,
+        where these are fewer; and of contributions that are not empty a quorum, where one may come."""
+        eligible, q = self.eligible, self._state.q
+        if len(eligible) < min(q, max(self._state.min_contributions, len(self._may_come | eligible))):
+            return False
+        return self._is_empty is None or self._count_given(eligible) >= q or not self._may_have_quorum
+
+    @property
+    def _may_come(self) -> set[Id]:
+        """Those whose contribution may come, or is here. Sites abstain that have not approved a run; others are silent,
+        or were refused."""
         out = self._abstaining | self._silent | self.refused.keys() | self.accused
-        may_come = set(self._state.active_ids) - (out if self.contributes else out | {self._me})
-        return min(self._state.q, max(self._state.min_contributions, len(may_come | self.eligible)))
+        return set(self._state.active_ids) - (out if self.contributes else out | {self._me})
+
+    @property
+    def _empty(self) -> set[Id]:
+        """Authors whose contribution is empty."""
+        is_empty = self._is_empty
+        return set() if is_empty is None else {author for author, sent in self.contributions.items() if is_empty(sent)}
+
+    def _count_given(self, authors: set[Id]) -> int:
+        return len(authors - self._empty)
+
+    @property
+    def _may_have_quorum(self) -> bool:
+        """Whether a quorum of contributions that are not empty is here, or may come."""
+        return self._count_given(self._may_come & self._may_give | self.eligible) >= self._state.q
+
+    def lacks_given(self, block: Block) -> bool:
+        """Whether a block has too many empty contributions, though enough that are not are here, or may come."""
+        is_empty = self._is_empty
+        if is_empty is None or block.change is not None or not self._may_have_quorum:
+            return False
+        return sum(not is_empty(contribution) for contribution in block.contributions) < self._state.q
 
     def add(self, contribution: Contribution) -> bool:
         """A contribution was seen. Whether it is its author's first."""
@@ -114,7 +148,7 @@ class Collecting:
 
     def begin_wait(self, now: Now) -> bool:
         """Whether the timer is to be started: enough are here, and it does not run yet."""
-        if self._waiting_s is not None or self.cutoff_s is not None or len(self.eligible) < self._num_wanted:
+        if self._waiting_s is not None or self.cutoff_s is not None or not self._has_enough:
             return False
         self._waiting_s = now.monotonic_s
         return True

@@ -9,7 +9,7 @@ carried out; every socket, clock, disk and process is behind that. The same even
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from chain import codec, finality
@@ -67,7 +67,8 @@ class RoundMachine:
     evidence, left out of the body built here. `me` is None for an observer. A member that does not contribute
     (`contributes`) collects, mines and votes like any other. `crossing_s` is for how long a candidate that nobody is
     missing from waits for others that may cross it, and `delta_s` for how long one that somebody is missing from does
-    (the state's own by default). A complete `change` is mined at once; with a run's rounds over nothing else is.
+    (the state's own by default). Some contributions say that there is none (`is_empty`); the others are those of
+    `may_give`. A complete `change` is mined at once; with a run's rounds over nothing else is.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class RoundMachine:
         crossing_s: float = 0.0,
         delta_s: float | None = None,
         change: ApprovedChange | None = None,
+        is_empty: Callable[[Contribution], bool] | None = None,
+        may_give: Collection[Id] = (),
     ) -> None:
         self.height = height
         self._has_round = state.has_round(height)
@@ -101,6 +104,8 @@ class RoundMachine:
             accused=accused,
             contributes=contributes,
             collect_s=patience_s,
+            is_empty=is_empty,
+            may_give=may_give,
         )
         self._body: tuple[Contribution, ...] = ()
         self._candidates = Candidates(state, parent_ms)

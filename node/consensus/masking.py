@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from chain.block import Block
+from chain.block import Block, Contribution
 from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml.payload import Arrays, decode_arrays
-from ml.specs.masked import MASKED, count_spoiled
+from ml.specs.masked import EMPTY_INPUT_BYTES, MASKED, count_spoiled
 from node.consensus.masks import MASKS, Masker, MaskKeys, is_masked, is_opening
 from node.offload import Offload, run_sized
 from node.payloads.aggregates import Aggregates
@@ -40,6 +40,7 @@ class Masking:
     ) -> None:
         self.reason: str | None = None  # why this member has no part in the sum of the height in hand
         self.pause: str | None = None  # why nobody has
+        self.has_inputs = False  # whether the height in hand is one of inputs
         self._masker = masker
         self._runs = runs
         self._aggregates = aggregates
@@ -52,13 +53,18 @@ class Masking:
         round_ = self._runs.find(height)
         before = self.reason, self.pause
         self.reason = self.pause = None
+        self.has_inputs = is_masked(round_) and not is_opening(round_)
         if round_ is not None and is_masked(round_) and tip.state.is_active(self._masker.me):
             data = self._aggregates.peek(tip.block)
+            if data is None and self.has_inputs:  # as after a start
+                data = await self._aggregates.find(tip.block)
             parent = None if data is None else decode_arrays(data, len(data))
             self.reason = await self._disk.run(self._masker.begin, round_, parent)
             self.pause = None if is_opening(round_) else _explain_pause(parent)
-        elif self._masker.num_keys > 1:
-            await self._disk.run(self._masker.rest)
+        elif self._masker.num_keys:
+            run = tip.state.run  # of which there may be more, once its rounds are over
+            is_over = run.is_masked and not run.is_ended and tip.state.is_active(self._masker.me)
+            await self._disk.run(self._masker.rest if is_over else self._masker.forget)
         why = self.pause or self.reason
         if why is not None and (self.reason, self.pause) != before:
             log.warning("height %d: this node has no part in the sum: %s", height, why)
@@ -78,6 +84,11 @@ class Masking:
         (data,) = trained.payloads.values()
         masked = await run_sized(self._bulk, len(data), self._masker.mask, tip, round_, parent, data, trained.weight)
         return replace(trained, payloads={MASKED: masked})
+
+    @staticmethod
+    def is_empty(contribution: Contribution) -> bool:
+        """Whether a contribution of a height of inputs has none."""
+        return sum(ref.size for ref in contribution.payloads) <= EMPTY_INPUT_BYTES
 
     def has_to_send(self, height: int) -> bool:
         """Whether there is something to send at a height that nothing is trained for."""

@@ -168,6 +168,10 @@ class Masker:
         """There is nothing to open. Of the keys only the newest may be wanted again."""
         self._keys.keep([] if self._keys.newest is None else [self._keys.newest])
 
+    def forget(self) -> None:
+        """Nothing that was hidden by any key will be opened."""
+        self._keys.keep([])
+
     @property
     def num_keys(self) -> int:
         return len(self._keys)
@@ -187,6 +191,8 @@ class Masker:
             return "it has shown no key for this round in time, and does for the next"
         roster = read_roster(parent)
         shown = None if roster is None else dict(zip(roster.members, roster.keys, strict=True)).get(self._me)
+        if roster is not None and shown is None:
+            return "it has not opened its last input, and shows a key for the next round"
         if newest is not None and shown in (None, newest.public):
             return None
         return "it has lost its key for this round, and shows another for the next"

@@ -97,6 +97,8 @@ class RoundOpener:
             crossing_s=self.crossing.compute_wait_s(state.rules.waits.delta_s),
             delta_s=self._delays.compute_delta_s(state),
             change=self._proposals.choose(),
+            is_empty=self.masking.is_empty if self.masking.has_inputs else None,
+            may_give={contribution.author for contribution in tip.block.contributions},  # who has shown a key
         )
 
     def may_contribute_to(self, place: Place) -> bool:

@@ -182,6 +182,7 @@ class RoundPayloads:
             async with self._working:
                 if body not in self._aggregates:
                     size = sum(ref.size for contribution in contributions for ref in contribution.payloads)
+                    size += sum(array.nbytes for array in (parent or {}).values())
                     aggregate = await run_sized(self._arithmetic, size, self._compute, tuple(contributions), parent)
                     self._aggregates[body] = aggregate
         return self._aggregates[body]

@@ -345,11 +345,10 @@ def test_who_shows_a_copy_of_a_members_key_learns_nothing_of_its_input(
                 while True:
                     machine = service.current.machine
                     shown = None if machine is None else machine.contributions.get(victim)
-                    if shown is not None and net["node3"].store is not None:
-                        digest = shown.payloads[0].digest
-                        pushed = service.handler._pushed.find(digest)
-                        if pushed is not None:
-                            data = decode_arrays(pushed, len(pushed))
+                    payloads = service.tasks._payloads
+                    if shown is not None and payloads is not None:
+                        data = payloads._checked.get(shown.payloads[0])
+                        if data is not None:
                             return Trained(1, {MASKED: encode_arrays({"key": data["key"], "seeds": to_rows([])})}, {})
                     await asyncio.sleep(0.001)
 

@@ -64,7 +64,10 @@ class Story:
         change: ApprovedChange | None = None,
         genesis: Genesis = GENESIS,
         height: int = 1,
+        empty: Iterable[int] | None = None,
+        may_give: Iterable[int] = (),
     ) -> None:
+        nothing_of = None if empty is None else {IDS[i] for i in empty}
         self.genesis = genesis
         self.now_s = 0.0
         self.actions: list[round_events.Action] = []
@@ -79,6 +82,8 @@ class Story:
             contributes=contributes,
             crossing_s=crossing_s,
             change=change,
+            is_empty=None if nothing_of is None else lambda contribution: contribution.author in nothing_of,
+            may_give=[IDS[i] for i in may_give],
         )
 
     def on(self, *events: round_events.Event) -> list[round_events.Action]:
@@ -955,3 +960,42 @@ def test_who_signed_a_candidate_before_a_crash_mines_no_change_beside_it() -> No
     done = story.start(candidate=make_block(miner=0))
     assert not pick(done, round_events.MineChange)
     assert story.on(complete()) == []
+
+
+# Empty contributions, of members that have no part in a masked sum
+
+
+def test_an_empty_contribution_does_not_begin_the_wait_for_others_that_have_one() -> None:
+    story = Story(empty=[3], may_give=[0, 1, 2])
+    story.start()
+    assert not pick(story.verify(3, 0, 1), round_events.StartTimer)  # three of four, as many as decide
+    (timer, *_) = pick(story.verify(2), round_events.StartTimer)
+    assert isinstance(timer.timer, CollectTimer)
+
+
+def test_where_too_few_can_have_one_empty_contributions_count_as_all_others() -> None:
+    story = Story(empty=[2, 3], may_give=[0, 1])
+    story.start()
+    (timer, *_) = pick(story.verify(3, 0, 1), round_events.StartTimer)
+    assert isinstance(timer.timer, CollectTimer)
+
+
+def test_one_that_is_silent_is_not_waited_for_without_end() -> None:
+    story = Story(empty=[3], may_give=[0, 1, 2])
+    story.start()
+    story.verify(3, 0, 1)
+    assert pick(story.on(round_events.MemberSilent(IDS[2])), round_events.StartTimer)
+
+
+def test_a_block_with_too_few_inputs_is_none_to_prevote_while_more_are_to_come() -> None:
+    story = Story(empty=[3], may_give=[0, 1, 2])
+    story.start()
+    story.verify(3, 0, 1)
+    block = make_block(miner=3, authors=[0, 1, 3])
+    story.validate(block)
+    assert story.machine.objections[block.id].why == "it has too few inputs for a sum, and more are to come"
+    other = Story(empty=[2, 3], may_give=[0, 1])
+    other.start()
+    other.verify(3, 0, 1)
+    other.validate(block)
+    assert block.id not in other.machine.objections

@@ -519,9 +519,13 @@ def test_a_member_that_has_lost_its_key_shows_another_and_costs_the_round_alone(
     net.add({i: lost if i == 2 else net.open(i) for i in ALL})
     assert net.has_mean(*ALL)  # of the round before
     assert count_spoiled(net.aggregate) == 0
-    net.send_all(0, 1, 2)
+    assert "has not opened its last input" in (net.begin(2) or "")
+    net.send_all(0, 1, 3, empty=[2])
     net.open_all(*ALL)
-    assert net.has_mean(0, 1, 2)
+    assert net.has_mean(0, 1, 3)
+    net.send_all(*ALL)
+    net.open_all(*ALL)
+    assert net.has_mean(*ALL)
 
 
 def test_where_fewer_than_a_quorum_have_a_part_nothing_is_opened_and_all_have_one_in_the_next(net: Federation) -> None:
