@@ -16,6 +16,7 @@ import pytest
 from chain.block import Contribution
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun
+from chain.store.interface import STEPS
 from chain.tip import Tip
 from ml.aggregation.masks import add_mask, is_added, list_opened
 from ml.payload import Arrays, decode_arrays, encode_arrays
@@ -24,6 +25,7 @@ from node.consensus.masks import Masker, MaskingRefused, MaskKey, MaskKeys, Roun
 from node.p2p.refusals import Reason
 from node.runs.specs import RunRound
 from node.training.trainer import Trained
+from support.faults.doom import Doom, Killed
 from support.federation.cluster import Cluster, make_prototypes
 from support.federation.joining import add, growing, make_checkpoint, start_joiner
 from support.federation.masked import (
@@ -179,6 +181,76 @@ def list_rounds(net: Cluster) -> list[tuple[int, int]]:
         for one, other in pairwise(rounds)
         if one.number % 2 == 0 and other.number == one.number + 1
     ]
+
+
+OF_ROUNDS = ("contribution", "append", "blob")  # what masks hang on
+DURABLE_STEPS = [step for step in STEPS if step.split(".")[0] in OF_ROUNDS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", DURABLE_STEPS)
+@pytest.mark.parametrize("height", [2, 3])
+def test_a_member_killed_at_a_durable_step_bares_nothing_and_takes_part_again(
+    tmp_path: Path, step: str, height: int
+) -> None:
+    """At a height of inputs, and at one of openings."""
+
+    async def story() -> None:
+        async with masked(tmp_path) as net:
+            doom = Doom(net, ["node0"], step)
+            for name in net.nodes:
+                net.start(name, faults=doom if name == "node0" else None)
+            await net.wait_for_height(height)
+            doom.arm()
+            await doom.wait()
+            net["node0"].failure = None
+            doom.bring_back()
+            await takes_part_again(net)
+
+    run_virtual(story())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_member_killed_as_it_writes_its_keys_bares_nothing_and_takes_part_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    keep, is_armed = MaskKeys.keep, False
+
+    def die(self: MaskKeys, keys: Sequence[MaskKey]) -> None:
+        nonlocal is_armed
+        is_victim = self._path.parent.name == "node0"
+        if is_armed and is_victim and when == "before":
+            raise Killed("keys")
+        keep(self, keys)
+        if is_armed and is_victim:
+            raise Killed("keys")
+
+    async def story() -> None:
+        nonlocal is_armed
+        async with masked(tmp_path, may_fail=True) as net:
+            start_all(net)
+            for height in (2, 3, 4, 5):
+                await net.wait_for_first(height)
+                is_armed = True
+                await asyncio.sleep(0.05)  # it writes them at every height of openings
+                await net.crash("node0")
+                net["node0"].failure, is_armed = None, False
+                net.start("node0")
+            await takes_part_again(net)
+
+    monkeypatch.setattr(MaskKeys, "keep", die)
+    run_virtual(story())
+
+
+async def takes_part_again(net: Cluster) -> None:
+    """Of the first member: an input of its own is in a sum."""
+    first = max(node.height for node in net.nodes.values())
+
+    def is_in_a_sum() -> bool:
+        heights = range(first + 1, net["node1"].height)
+        return any(net.id("node0") in summed.members for h in heights if (summed := read_summed(get_aggregate(net, h))))
+
+    await net.wait_for(is_in_a_sum, "an input of node0 in a sum")
 
 
 @pytest.mark.parametrize("seed", slow_after(3, range(12)))
