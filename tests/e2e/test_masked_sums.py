@@ -18,7 +18,7 @@ from ml.specs import drop_masked
 from support.faults.killed_nodes import Killable
 from support.federation.real_nodes import make_federation, run_command
 
-pytestmark = [pytest.mark.e2e]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 VICTIM = "node3"
 OTHERS = ("node0", "node1", "node2")
@@ -34,7 +34,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.slow
 async def test_one_that_dies_between_inputs_and_openings_costs_a_round(tmp_path: Path) -> None:
     directory = make_federation(tmp_path / "net", method="fedavg", settings=METHOD, rounds=0)
     async with Killable(directory) as net:
