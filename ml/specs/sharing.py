@@ -36,9 +36,9 @@ _MOVED = ("median", "trimmed_mean")  # from `proto_agg` to `aggregation`
 class AggregationHyperparameters(Hyperparameters):
     """`aggregation`: mean is the method's own rule, which one lying member can take anywhere; masked_sum is the same
     mean of what nobody sees (`ml.specs.masked`); the others (`ml.aggregation.robust`) hold against fewer than a third,
-    and ignore weights. `weight_cap` bounds the weights of a
-    mean to so many times their lower median. `clip` is the distance that `clipped_mean` lets a member move the common
-    model, by default the lower median of the members' own."""
+    and ignore weights. `weight_cap` bounds the weights of a mean to so many times their lower median. `clip` is the
+    distance that `clipped_mean` lets a member move the common model, by default the lower median of the members' own.
+    """
 
     aggregation: str = choice("mean", "median", "trimmed_mean", "clipped_mean", "multi_krum", "masked_sum")
     weight_cap: int | None = count(None)

@@ -100,7 +100,7 @@ class Masking:
         if not is_opening(round_):
             return Trained(1, {MASKED: self._masker.make_empty()}, {})
         parent = await self._aggregates.get_arrays(tip.block)
-        data = await self._disk.run(self._masker.open, tip, round_, parent)
+        data = await self._disk.run(self._masker.open, round_, parent)
         return Trained(1, {MASKED: data}, {})
 
     def __repr__(self) -> str:

@@ -7,9 +7,9 @@ other members' it comes to the seeds that two share, and with none to its own:
     b_i  = HKDF(k_i, the same, with itself and its own key alone)
 
 The id fixes run, height and roster, so that no seed is ever that of two heights; with the members in it, who shows a
-copy of another's key comes to other seeds. Private halves lie in
-`DATA/masks.json`, durable before the public half is sent, in no backup, and go as soon as the openings are final that
-they were for. A node that has lost them takes part again from the next roster on.
+copy of another's key comes to other seeds. Private halves lie in `DATA/masks.json`, durable before the public half is
+sent, in no backup, and go as soon as the openings are final that they were for. A node that has lost
+them takes part again from the next roster on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SEED_TAG = tag("mask seed")
 
 
 class MaskingRefused(NodeError):
-    """This member sends no input or opens nothing at this height; the text says why."""
+    """This member sends no input at this height; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +232,8 @@ class Masker:
         """The payload of inputs of a member that has no part in the sum: so the round need not wait for it."""
         return encode_arrays(EMPTY_INPUT)
 
-    def open(self, tip: Tip, round_: RunRound, parent: Arrays | None) -> bytes:
-        """The payload of openings on `tip`, whose aggregate is `parent`: what this member opens of the sum, if it can,
+    def open(self, round_: RunRound, parent: Arrays | None) -> bytes:
+        """The payload of openings after the aggregate `parent`: what this member opens of the sum, if it can,
         and a new key, which is durable. Raises NodeError."""
         summed = _get_spec(round_).read_summed(parent, round_.number)
         masks = None if summed is None else self._find_masks(round_, summed)

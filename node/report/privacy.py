@@ -67,8 +67,10 @@ def render_privacy(hidden: Hidden | None) -> Html:
     if hidden.epsilon is not None and hidden.phases is not None:
         facts.append(("epsilon of this site", f"{hidden.epsilon:.2f}, of {count(hidden.phases, 'local phase')}"))
     what, one = "every one of its samples", "one sample was"
+    open_facts = "How many samples a site has, and of which classes, is not hidden."
     if hidden.hides_sites:
         what, one = "all that it has learned in a round", "its samples were"
+        open_facts = "How many samples a site has is not hidden, nor that it took part."
     said = (
         "Epsilon of this site was not at hand for this report: fednode privacy shows it."
         if hidden.epsilon is None
@@ -80,7 +82,7 @@ def render_privacy(hidden: Hidden | None) -> Html:
         make_paragraph(
             f"In this run each site hides {what} by noise. Epsilon bounds what anyone can find out of whether "
             f"{one} there: no conclusion is more than e to the epsilon times as likely with that than without, but for "
-            "a chance of delta. How many samples a site has is not hidden, nor that it took part."
+            f"a chance of delta. {open_facts}"
         ),
         make_facts(facts),
         make_paragraph(said),

@@ -132,7 +132,7 @@ class Federation:
         return decode_arrays(data, len(data))
 
     def open(self, index: int) -> Arrays:
-        data = self.maskers[index].open(self.chain.tip, self.round, self.aggregate)
+        data = self.maskers[index].open(self.round, self.aggregate)
         return decode_arrays(data, len(data))
 
     def make_empty(self, index: int) -> Arrays:
@@ -700,7 +700,7 @@ def test_a_run_without_masks_is_no_maskers_business(net: Federation) -> None:
     with pytest.raises(ValueError, match="expected a run of masked sums"):
         net.maskers[0].mask(net.chain.tip, round_, net.aggregate, encode_arrays(make_model(0)), 1)
     with pytest.raises(ValueError, match="expected a run of masked sums"):
-        net.maskers[0].open(net.chain.tip, round_, net.aggregate)
+        net.maskers[0].open(round_, net.aggregate)
 
 
 def test_heights_at_which_seeds_are_opened_are_told_from_those_of_inputs() -> None:
