@@ -1,4 +1,4 @@
-"""What a report says is hidden, and what it says is not."""
+"""The words of a report on what is hidden, and on what is not."""
 
 from __future__ import annotations
 
