@@ -18,6 +18,9 @@ ENVIRONMENT ?= $(BIN)/python
 GPU_PYTHON  ?= 3.12
 GPU_HAS     ?= torch numpy scipy scikit-learn
 
+# Whatever the machine says: a test starts many a process, of which each would compile all of ours anew, a third of its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup test test-slow test-long test-web test-gpu gpu-wheels fuzz check format proto docs man reference lock sbom audit wheel demo clean
 
 setup: $(READY)

@@ -51,6 +51,7 @@ from node.consensus.restored import RESTORED, Restored
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.errors import ConfigError
+from node.host.collector import leave_out_loaded
 from node.host.notify import Notifier
 from node.host.process import has_terminal, make_room
 from node.log import logging_values
@@ -128,6 +129,7 @@ def run_daemon(
     genesis = federation.genesis
     validate_membership(config, genesis, identity.id)
     validate_sinks(config.sinks)
+    leave_out_loaded()
     try:
         with logging_values(lambda: {"node": config.node.name}):
             while True:

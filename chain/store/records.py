@@ -63,20 +63,19 @@ class RecordRows:
 
     def rounds(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """(height, record) of the rounds first..last that have one, in order."""
-        rows = self._rows.read(
-            "rounds", "SELECT * FROM rounds WHERE height BETWEEN ? AND ? ORDER BY height", first, min(last, MAX_HEIGHT)
+        yield from self._read_rounds(
+            "SELECT * FROM rounds WHERE height BETWEEN ? AND ? ORDER BY height", first, min(last, MAX_HEIGHT)
         )
-        for height, record, digest in rows:
-            self._rows.check(f"round {height}", "rounds", (height, record), digest)
-            yield height, json.loads(record)
 
     def newest_rounds(self, last: int, count: int) -> list[dict[str, Any]]:
         """The newest records up to a height, the oldest of these first. The block of a change has none."""
-        rows = self._rows.read(
-            "rounds", "SELECT height FROM rounds WHERE height <= ? ORDER BY height DESC LIMIT ?", last, count
-        )
-        heights = [height for (height,) in rows]
-        return [record for _, record in self.rounds(heights[-1], last)] if heights else []
+        newest_first = "SELECT * FROM rounds WHERE height <= ? ORDER BY height DESC LIMIT ?"
+        return [record for _, record in self._read_rounds(newest_first, last, count)][::-1]
+
+    def _read_rounds(self, query: str, *values: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        for height, record, digest in self._rows.read("rounds", query, *values):
+            self._rows.check(f"round {height}", "rounds", (height, record), digest)
+            yield height, json.loads(record)
 
     def _write_round(self, height: int, record: Mapping[str, Any]) -> None:
         data = _dump(record)

@@ -19,6 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a name is no reason to fail
     try:
+        from node.host.collector import collect_seldom
+
+        collect_seldom()
         from node.cli.app import run
 
         return run(list(sys.argv[1:] if arguments is None else arguments))

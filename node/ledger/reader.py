@@ -210,8 +210,8 @@ class Ledger:
     def get_newest_measured(self) -> pb.Round | None:
         """The last round of which this node kept measurements; None if that was long ago, or never."""
         head = self._store.head_height
-        records = list(self._store.rounds(max(1, head - NEWEST_ROUNDS + 1), head))
-        return _show_record(records[-1][1]) if records else None
+        shown = [_show_record(record) for record in self._store.newest_rounds(head, 1)]
+        return next((newest for newest in shown if newest.height > head - NEWEST_ROUNDS), None)
 
     def describe_statistics(self, runs: RunSpecs) -> str | None:
         """What normalises samples in the run in force, where its members agree on that."""

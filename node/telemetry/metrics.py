@@ -95,8 +95,8 @@ class NodeMetrics(Collector):
         self._bans = bans
         self._boundary = boundary
         head = service.tip.height
-        records = [record for _, record in store.rounds(max(1, head - NEWEST_ROUNDS + 1), head)]
-        self._record: Mapping[str, Any] | None = records[-1] if records else None  # the newest
+        newest = [record for record in store.newest_rounds(head, 1) if record["height"] > head - NEWEST_ROUNDS]
+        self._record: Mapping[str, Any] | None = next(iter(newest), None)
         self._block_ms = service.tip.header.time_ms if head else None  # block 0 was not mined
         self._settled: deque[tuple[int, str]] = deque(maxlen=SETTLED_KEPT)
         for height in range(head // SETTLED_EVERY * SETTLED_EVERY, -1, -SETTLED_EVERY)[:SETTLED_KEPT]:

@@ -35,6 +35,7 @@ from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arra
 from ml.plugins import Plugins
 from ml.specs.run_schema import describe_payloads
 from node.host.allocator import give_freed_memory_back
+from node.host.collector import collect_seldom, leave_out_loaded
 from node.training.beside import Beside, TrainingAlone
 from node.training.calls import Calls
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, forget_old_runs, read_checkpoint
@@ -337,6 +338,7 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
     info = get_info(built.client, built.device, built.precision, session.resumed)
     calls.answer(frame.header["number"], {"result": asdict(info), "saved": session.saved})
     session.save()
+    leave_out_loaded()
     while (frame := calls.receive(session.use_time)) is not None:
         _answer(calls, session, frame)
         session.save()
@@ -459,6 +461,7 @@ def main(build: BuildClient = build_client, faults: Faults | None = None) -> Non
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    collect_seldom()
     logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stderr, level=logging.INFO)
     logging.captureWarnings(True)
     with socket.socket(fileno=os.dup(0)) as sock, open(os.devnull) as nothing:
