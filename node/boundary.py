@@ -19,9 +19,6 @@ from __future__ import annotations
 import errno
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 from chain.block import Id
 from chain.errors import BlobMissing, SlotTaken, StoreError
@@ -34,11 +31,28 @@ UNFORESEEN = "an error that nobody foresaw"  # for whoever is told why; the log 
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)  # which others can bring about
 
 
-@dataclass(slots=True)
 class Crossing:
-    """The outcome of the work: `failure` is what was refused, None where all went well."""
+    """Work in the boundary, and its outcome: `failure` is what was refused, None where all went well."""
 
-    failure: Exception | None = None
+    __slots__ = ("_boundary", "_passing", "_peer", "_what", "failure")
+
+    def __init__(self, boundary: Boundary, what: str, peer: Id | None, passing: tuple[type[Exception], ...]) -> None:
+        self.failure: Exception | None = None
+        self._boundary = boundary
+        self._what = what
+        self._peer = peer
+        self._passing = passing
+
+    def __enter__(self) -> Crossing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, self._passing):
+            return False
+        if not self._boundary.takes(error, self._what, self._peer):
+            return False
+        self.failure = error
+        return True
 
 
 class Boundary:
@@ -52,19 +66,10 @@ class Boundary:
     def __repr__(self) -> str:
         return f"Boundary(failures={dict(self.failures)}, peers={len(self.by_peer)})"
 
-    @contextmanager
-    def around(
-        self, what: str, peer: Id | None = None, *, passing: tuple[type[Exception], ...] = ()
-    ) -> Iterator[Crossing]:
+    def around(self, what: str, peer: Id | None = None, *, passing: tuple[type[Exception], ...] = ()) -> Crossing:
         """Work that bytes of `peer`, where one knows whose they are, have caused. Errors of the kinds in `passing` are
         answers to whoever asked."""
-        crossing = Crossing()
-        try:
-            yield crossing
-        except Exception as error:  # the boundary
-            if isinstance(error, passing) or not self.takes(error, what, peer):
-                raise
-            crossing.failure = error
+        return Crossing(self, what, peer, passing)  # for each message: a generator would take three times as long
 
     def takes(self, error: Exception, what: str, peer: Id | None = None) -> bool:
         """Whether the error is refused, and with it what caused it; if not, it is the node's own trouble."""

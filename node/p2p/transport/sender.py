@@ -77,9 +77,13 @@ class Sender:
                     framing = 0
             else:
                 self._wake.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(outbox.get_wait_s(time.monotonic())):
-                        await self._wake.wait()
+                wait_s = outbox.get_wait_s(time.monotonic())
+                if wait_s is None:
+                    await self._wake.wait()
+                else:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s):
+                            await self._wake.wait()
 
 
 def _pop_batch(outbox: Outbox) -> list[Message]:
