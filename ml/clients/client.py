@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ml.accountant import Release
 from ml.clients.common_model import CommonModel
-from ml.clients.privacy import describe_release, make_step_privacy, plan_release
+from ml.clients.privacy import describe_release, make_step_privacy
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
@@ -32,6 +32,7 @@ from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
+from ml.specs.releases import plan_release
 from ml.tasks import REGRESSION
 from ml.training.criterion import make_criterion
 from ml.training.loop import (
@@ -181,8 +182,7 @@ class Client:
 
     def plan_release(self, height: int, num_iterations: int | None = None) -> Release | None:
         """What a phase of this height will have told of any sample, at most; None where nothing hides them."""
-        own = self.to_method_height(height)
-        return None if own is None else plan_release(self.method.spec, self.num_train, own, num_iterations)
+        return plan_release(self.spec, self.num_train, height, num_iterations)
 
     def go_back(self) -> bool:
         """Become what the client was before the last aggregate, unless a phase went well since. Whether there was such

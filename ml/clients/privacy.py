@@ -14,7 +14,7 @@ from ml.accountant import Release
 from ml.errors import AggregationError
 from ml.methods.base import Round
 from ml.payload import Array, Arrays
-from ml.specs import Hyperparameters, MethodSpec, ModelHyperparameters
+from ml.specs import Hyperparameters, ModelHyperparameters
 from ml.specs.privacy import count_private_steps
 from ml.training.private import StepPrivacy
 
@@ -27,19 +27,6 @@ def make_step_privacy(
         return None
     _, size = count_private_steps(hyper, num_samples, 1)
     return StepPrivacy(hyper.dp.noise, hyper.dp.clip, size, round_.secret_generator("noise in steps", device))
-
-
-def plan_release(spec: MethodSpec, num_samples: int, height: int, num_iterations: int | None = None) -> Release | None:
-    """What a phase of this height will have told at most; None where nothing hides samples."""
-    hyper, planned = spec.hyperparameters, spec.get_local_work(height)
-    if hyper.update_noise is not None:
-        return Release.of_update(hyper.update_noise)
-    if not hyper.is_private:
-        return None
-    work = num_iterations if planned and num_iterations is not None else planned
-    num_steps, size = count_private_steps(hyper, num_samples, work)
-    told = hyper.dp.prototype_noise if "prototypes" in spec.schemas(height) else None
-    return Release(num_steps, size / num_samples, hyper.dp.noise, told)
 
 
 def hide_update(hyper: Hyperparameters, round_: Round, model: Arrays, common: Arrays) -> Arrays:

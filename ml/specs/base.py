@@ -22,7 +22,7 @@ from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Arrays, ArraySchema, validate_arrays
 from ml.plugins import PluginRecord
 from ml.specs.judging import Judging
-from ml.specs.privacy import DELTA, DpSettings, check_privacy, get_dp_settings
+from ml.specs.privacy import CLIP, DELTA, DpSettings, check_privacy, get_dp_settings
 from ml.specs.schedule import SCHEDULES, LrSchedule
 from ml.specs.task import Task
 from ml.tasks import CLASSIFICATION
@@ -145,6 +145,11 @@ class Hyperparameters:
         """The noise that hides a whole client in what it sends, in units of the length that an update has at most; None
         where nothing does."""
         return None
+
+    @property
+    def update_clip(self) -> float:
+        """The length that an update has at most, where there is noise in it."""
+        return CLIP
 
     @property
     def is_counted(self) -> bool:

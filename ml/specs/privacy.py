@@ -38,6 +38,21 @@ def get_dp_settings(hyper: Hyperparameters) -> DpSettings:
     )
 
 
+def list_noise(hyper: Hyperparameters) -> dict[str, float]:
+    """What hides samples, or the client, by key, defaults written out; nothing where nothing does."""
+    if hyper.update_noise is not None:
+        return {"dp_update_noise": hyper.update_noise, "dp_update_clip": hyper.update_clip}
+    if hyper.dp_noise is None:
+        return {}
+    dp = hyper.dp
+    return {
+        "dp_noise": dp.noise,
+        "dp_clip": dp.clip,
+        "dp_prototype_noise": dp.prototype_noise,
+        "dp_prototype_clip": dp.prototype_clip,
+    }
+
+
 def count_private_steps(hyper: Hyperparameters, num_samples: int, work: int) -> tuple[int, int]:
     """How many steps so much local work has on so many samples, and how many of them a step has on average."""
     size = min(hyper.batch_size, num_samples)

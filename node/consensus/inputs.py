@@ -22,6 +22,7 @@ from node.boundary import Boundary
 from node.consensus.current import CurrentRound
 from node.consensus.masks import is_opening
 from node.consensus.record import Records
+from node.consensus.recount import Recount
 from node.offload import Offload
 from node.payloads.aggregates import Aggregates
 from node.payloads.fetcher import BlobFetcher
@@ -32,7 +33,7 @@ from node.runs.initial import combine, holds_whole_model
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
 from node.training.learner import RoundInput
-from node.training.trainer import RunTask
+from node.training.trainer import RunTask, TrainingFailed
 
 RECALLED_ROUNDS = 64  # before the last, in which an older aggregate is looked for
 
@@ -54,6 +55,7 @@ class BlockInputs:
         on_demand: OnDemand,
         shared_sets: SharedSets,
         records: Records,
+        recount: Recount,
         get_name: Callable[[Id], str],
         boundary: Boundary,
     ) -> None:
@@ -67,11 +69,15 @@ class BlockInputs:
         self._on_demand = on_demand
         self._shared_sets = shared_sets
         self._records = records
+        self._recount = recount
         self._get_name = get_name
         self._boundary = boundary
 
     async def prepare(self, height: int, head: Block) -> Exchange:
-        """What the worker's local phase for `height` reads of an earlier block."""
+        """What the worker's local phase for `height` reads of an earlier block. Raises TrainingFailed where it is not
+        certain what this site has told before."""
+        if (failure := await self._recount.catch_up()) is not None:
+            raise TrainingFailed(failure)
         pulled = Pulled(Exchange(head.id, self._me))  # where it fails, nobody's
         with self._boundary.around("shared sets"):
             pulled = await self._shared_sets.gather(height, head)
@@ -123,6 +129,7 @@ class BlockInputs:
 
     async def gather(self, height: int) -> RoundInput:
         """What the worker needs of a round's block: its aggregate, and what the method wants of single peers."""
+        await self._recount.catch_up()  # the worker is ready, and has said how many samples there are
         block = await self._disk.run(self._read_block, height)
         aggregate = await self._aggregates.get(block)
         pulled = Pulled(Exchange(block.header.prev, self._me))  # where it fails, of nobody

@@ -39,6 +39,7 @@ from node.consensus.proposals import ProposalBook
 from node.consensus.published import PublishedRounds
 from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
+from node.consensus.recount import Recount
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import AGAIN_S, RoundTasks
 from node.consensus.scheduler import TrainingScheduler
@@ -101,6 +102,7 @@ class RoundParts:
     stands_ready: StandsReady
     convictions: Convictions
     sightings: Sightings
+    recount: Recount
 
 
 class RoundService:
@@ -146,6 +148,7 @@ class RoundService:
         self._stands_ready = parts.stands_ready
         self._convictions = parts.convictions
         self._sightings = parts.sightings
+        self._recount = parts.recount
         self._relayed = parts.relayed
 
     # ---- for status and admin
@@ -254,6 +257,7 @@ class RoundService:
         check_release(tip, self.peers)
         self.handler.on_height(height)
         self._relayed.on_block(tip.block)
+        await self._recount.catch_up()
         is_done = self.is_done
         collect_s = self.tasks.get_collect_s(height)
         machine = await self.opener.open(tip, collect_s, is_behind=self._sync.is_behind)

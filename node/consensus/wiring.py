@@ -38,6 +38,7 @@ from node.consensus.proposals import ProposalBook, load_proposals
 from node.consensus.published import PublishedRounds
 from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
+from node.consensus.recount import Recount
 from node.consensus.relay import Relay
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import RoundTasks
@@ -62,6 +63,8 @@ from node.runs.specs import RunRound
 from node.training.learner import Learner
 from node.training.local_work import BETA_ROUNDS, LocalWork
 from node.training.observer_trainer import ObserverTrainer
+from node.training.privacy_ledger import PRIVACY_FILE
+from node.training.trainer import TrainerInfo
 
 
 def make_round_service(context: NodeContext) -> RoundService:
@@ -137,7 +140,8 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         bulk=c.bulk,
     )
     contributor = _make_contributor(c, ground, payloads, ledger, talk, masking)
-    learner = Learner(c.trainer, _make_inputs(c, ground, payloads), contributor, c.boundary)
+    recount = _make_recount(c, lambda: learner.info, local_work)
+    learner = Learner(c.trainer, _make_inputs(c, ground, payloads, recount), contributor, c.boundary)
     tasks = _make_tasks(c, ground, payloads, ledger, talk, contributor)
 
     executor = ActionExecutor(
@@ -213,6 +217,24 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         ),
         convictions=Convictions(current, talk.evidence, talk.proposals, ledger.signer, c.store, c.disk),
         sightings=Sightings(peers, c.store, c.disk, c.clock),
+        recount=recount,
+    )
+
+
+def _make_recount(c: NodeContext, get_info: Callable[[], TrainerInfo | None], local_work: LocalWork) -> Recount:
+    def get_samples() -> int | None:
+        info = get_info()
+        return None if info is None else info.num_train
+
+    return Recount(
+        c.store.path / PRIVACY_FILE,
+        c.genesis.chain_id,
+        [key.id for key in (c.key, c.spare) if key is not None],
+        c.runs,
+        c.store,
+        c.disk,
+        get_samples=get_samples,
+        get_iterations=lambda: local_work.choose().num_iterations,
     )
 
 
@@ -375,7 +397,7 @@ def _make_talk(
     )
 
 
-def _make_inputs(c: NodeContext, ground: _Ground, payloads: Payloads) -> BlockInputs:
+def _make_inputs(c: NodeContext, ground: _Ground, payloads: Payloads, recount: Recount) -> BlockInputs:
     return BlockInputs(
         ground.current,
         c.me,
@@ -387,6 +409,7 @@ def _make_inputs(c: NodeContext, ground: _Ground, payloads: Payloads) -> BlockIn
         on_demand=payloads.on_demand,
         shared_sets=payloads.shared_sets,
         records=ground.records,
+        recount=recount,
         get_name=ground.peers.get_name,
         boundary=c.boundary,
     )

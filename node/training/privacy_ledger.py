@@ -3,13 +3,19 @@
 It is a file in the data directory, and on the disk before what it counts begins. So a phase is counted that was
 stopped, abandoned or never sent, and nothing is made of samples that was not counted. With a budget the worker trains
 no phase that would take epsilon above it.
+
+The node adds to the same file what the chain shows of earlier phases and the file lacks (`node.consensus.recount`):
+whoever changes it reads it anew, and holds its directory meanwhile.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
+import os
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -18,38 +24,71 @@ from ml.accountant import Release, Told, check_accountant, compute_epsilon, coun
 from ml.errors import MlError
 from node.errors import NodeError
 from node.host.whole_file import writing_whole
+from node.training.account import Account
 
 PRIVACY_FILE = "privacy.json"
-FORMAT = 1
 LOOK_AHEAD = 256  # phases
 RESTS = 20.0  # times as long as epsilon took to be added up, until it is again for whoever looks
 
 
-def read_told(path: Path) -> Told:
+def read_account(path: Path) -> Account:
     """What a data directory's account says; nothing where there is none. Raises MlError where it cannot be read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return Told()
+        return Account()
     except OSError as error:
         raise MlError(f"{path}: cannot be read ({error.strerror})") from error
     try:
-        values = json.loads(data)
-        if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise ValueError(f"expected format {FORMAT}")
-        return Told.from_json(values)
+        return Account.decode(data)
     except ValueError as error:
         raise MlError(f"{path}: the account of what was told is damaged: {error}") from error
 
 
+def read_told(path: Path) -> Told:
+    """As `read_account`, how much it is."""
+    return read_account(path).told
+
+
+def change_account(path: Path, change: Callable[[Account], Account]) -> Account:
+    """What the account at `path` has become, durably. Raises MlError where it cannot be read or written."""
+    try:
+        with _holding(path.parent):
+            before = read_account(path)
+            if (account := change(before)) != before:
+                with writing_whole(path, over=True, mode=0o600) as file:
+                    file.write(account.encode())
+            return account
+    except NodeError as error:
+        raise MlError(f"nothing is sent that cannot be counted: {error}") from error
+
+
+@contextmanager
+def _holding(folder: Path) -> Iterator[None]:
+    """One process at a time. Raises NodeError."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NodeError(f"{folder}: cannot be opened ({error.strerror})") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(slots=True)
 class PrivacyLedger:
-    """The account at `path`; `budget` is of epsilon at `delta`, None without end."""
+    """The account at `path`; `budget` is of epsilon at `delta`, None without end. The phases that are added are of the
+    run of this number, with this `noise` by key, on so many `samples`."""
 
     path: Path
     delta: float
     budget: float | None = None
-    told: Told = field(default_factory=Told)
+    account: Account = field(default_factory=Account)  # as far as it is known here
+    run: int = 1
+    noise: Mapping[str, float] = field(default_factory=dict)
+    samples: int = 0
     _fitting: tuple[Release, int] | None = None  # so many more phases like this one fit, if not more
     _last: Release | None = None  # what was asked for last
     _refused: tuple[Release, float] | None = None  # what does not fit, and epsilon of what was told
@@ -58,16 +97,28 @@ class PrivacyLedger:
     _rests_until_s: float = float("-inf")
 
     @classmethod
-    def open(cls, path: Path, delta: float, budget: float | None) -> Self:
+    def open(
+        cls,
+        path: Path,
+        delta: float,
+        budget: float | None,
+        *,
+        run: int = 1,
+        noise: Mapping[str, float] | None = None,
+        samples: int = 0,
+    ) -> Self:
         """Raises MlError for a file that is damaged, or where epsilon cannot be computed and has to be."""
         if budget is not None:
             check_accountant()
-        return cls(path, delta, budget, read_told(path))
+        return cls(path, delta, budget, read_account(path), run, noise or {}, samples)
 
     def check(self, release: Release) -> None:
         """Raises MlError where a phase that tells as much would take epsilon above the budget. Takes a second, some for
         the first that is as the one before, and no time for those after that."""
-        if self.budget is None or (self._fitting is not None and self._fitting[0] == release and self._fitting[1]):
+        if self.budget is None:
+            return
+        self._look_again()
+        if self._fitting is not None and self._fitting[0] == release and self._fitting[1]:
             return
         if self._refused is None or self._refused[0] != release:
             if compute_epsilon(self.told.plus(release), self.delta) <= self.budget:
@@ -85,22 +136,34 @@ class PrivacyLedger:
             self._fitting = release, count_phases_within(budget, self.delta, self.told, release, LOOK_AHEAD)
         self._last = release
 
-    def add(self, release: Release) -> None:
-        """Count a phase, durably. Raises MlError where the file cannot be written."""
-        told = self.told.plus(release)
-        try:
-            with writing_whole(self.path, over=True, mode=0o600) as file:
-                file.write(json.dumps({"format": FORMAT, **told.to_json()}).encode("ascii"))
-        except NodeError as error:
-            raise MlError(f"nothing is sent that cannot be counted: {error}") from error
-        self.told, self._refused = told, None
-        if self._fitting is not None:
-            like, num = self._fitting
+    @property
+    def told(self) -> Told:
+        return self.account.told
+
+    def _look_again(self) -> None:
+        """The node may have added to the account. One that has lost something is not followed."""
+        account = read_account(self.path)
+        if account.told.phases > self.told.phases:
+            self.account, self._fitting, self._refused = account, None, None
+
+    def add(self, release: Release, number: int) -> None:
+        """Count a phase for this round, durably. Raises MlError where the file cannot be written."""
+
+        def change(account: Account) -> Account:
+            before = account if account.told.phases >= self.told.phases else self.account  # which somebody took away
+            return before.plus(release, self.run, number, noise=self.noise, samples=self.samples)
+
+        fitting, expected = self._fitting, self.told.plus(release)
+        self.account = change_account(self.path, change)
+        self._refused = self._fitting = None
+        if fitting is not None and self.told == expected:
+            like, num = fitting
             self._fitting = (like, num - 1) if like == release and num else None
 
     def describe(self, *, has_time: bool = False) -> dict[str, Any]:
         """As a round's record has it. Unless whoever asks `has_time` epsilon is added up on a thread of its own, for a
         small part of the time, and may be of fewer phases, or not there yet."""
+        self._look_again()
         if has_accountant() and (self._known is None or self._known[0] != self.told.phases):
             if has_time:
                 self._add_up(self.told)

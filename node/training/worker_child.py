@@ -33,6 +33,7 @@ from ml.errors import Abandoned, MlError, SpecError, Spoiled, Stopped
 from ml.measures.kinds import AnyMeasures
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
+from ml.specs.privacy import list_noise
 from ml.specs.run_schema import describe_payloads
 from node.host.allocator import give_freed_memory_back
 from node.host.collector import collect_seldom, leave_out_loaded
@@ -179,7 +180,7 @@ class Session:
         release = None if self._ledger is None else self._client.plan_release(round_number, num_iterations)
         if self._ledger is not None and release is not None:
             self._ledger.check(release)
-            self._ledger.add(release)
+            self._ledger.add(release, round_number)
 
     def apply(self, round_number: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
         """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
@@ -436,7 +437,14 @@ def build_client(config: Config, initial: Arrays) -> Built:
     alone = Alone(client) if config["compare_local"] else None
     hyper, ledger = client.spec.hyperparameters, None
     if hyper.is_counted:
-        ledger = PrivacyLedger.open(Path(config["privacy_file"]), hyper.delta, config["privacy_budget"])
+        ledger = PrivacyLedger.open(
+            Path(config["privacy_file"]),
+            hyper.delta,
+            config["privacy_budget"],
+            run=config["run"],
+            noise=list_noise(hyper),
+            samples=client.num_train,
+        )
     input_format, transform = InputFormat.from_mapping(config["input"]), load_transform(config["data"])
 
     def answer_with(alone: Alone, x: Samples, should_stop: Callable[[], bool]) -> Arrays:

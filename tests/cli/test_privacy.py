@@ -39,7 +39,7 @@ def test_a_site_sees_what_it_has_told_and_how_far_a_budget_goes(network: Path, c
 
     data_dir = load_config(config_file).node.data_dir
     data_dir.mkdir(parents=True, exist_ok=True)
-    PrivacyLedger.open(data_dir / "privacy.json", 1e-6, None).add(release)
+    PrivacyLedger.open(data_dir / "privacy.json", 1e-6, None).add(release, 1)
     assert main(["privacy", "--config", str(config_file), "--budget", "6"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("a round: 20 steps, each with any of ")

@@ -4,6 +4,7 @@ budget is spent sends nothing more while all go on."""
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,36 @@ async def test_a_site_tells_no_more_than_its_budget_and_counts_through_kill_9(tm
     assert run_command("runs", "report", "-o", page, "--no-verify", "--data-dir", files["node0"].parent).code == 0
     assert f"{told['epsilon']:.2f}, of {after.phases} local phases" in page.read_text()
     assert json.loads(files["node0"].read_text())["prototypes"] == [[5.0, after.phases]]
+
+
+async def test_a_node_put_back_from_an_old_backup_says_no_less_than_it_had_told(tmp_path: Path) -> None:
+    net = Federation(make_federation(tmp_path / "net", num_nodes=4, method="dfpl", settings=SETTINGS, rounds=0))
+    config, data_dir = net.directory / "node3.yaml", net.get_data_dir("node3")
+    file = tmp_path / "node3.tar"
+    async with net:
+        await net.start()
+        await net.wait_for_height(await net.wait_for_contribution("node3", 0))
+        done = run_command("backup", file, "-c", config)
+        assert done.code == 0, done.err
+        held = json.loads(run_command("privacy", "-c", config, "--rounds", 1, "--json").out)["told"]
+        await net.wait_for_height(await net.wait_for_contribution("node3", held["phases"] + 4))
+        await net.kill("node3")
+        before = json.loads(run_command("privacy", "-c", config, "--rounds", 1, "--json").out)["told"]
+        assert before["epsilon"] > held["epsilon"]
+        shutil.rmtree(data_dir)
+        done = run_command("restore", file, "-c", config)
+        assert done.code == 0, done.err
+        behind = read_told(data_dir / "privacy.json")
+        assert behind.phases < before["phases"]
+
+        await net.start("node3")
+        height = max(status["height"] for status in (await net.get_statuses()).values())
+        await net.wait_for_height(height + 1)
+        after = json.loads(run_command("privacy", "-c", config, "--rounds", 1, "--json").out)["told"]
+        assert after["epsilon"] >= before["epsilon"]
+        await net.wait_for_contribution("node3", height + 2)
+        num_sent = await count_contributions(net, "node3")
+        assert read_told(data_dir / "privacy.json").phases >= num_sent
+        await net.check_agreement()
+    log = net.nodes["node3"].log_file.read_text()
+    assert log.count("The account of what this site has told lacked") >= 1

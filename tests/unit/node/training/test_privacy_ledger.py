@@ -27,9 +27,9 @@ def open_ledger(path: Path, budget: float | None = None) -> PrivacyLedger:
 def test_what_was_counted_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "privacy.json"
     assert read_told(path) == Told()
-    open_ledger(path).add(RELEASE)
+    open_ledger(path).add(RELEASE, 1)
     again = open_ledger(path)
-    again.add(Release(7, 0.3, 1.0))
+    again.add(Release(7, 0.3, 1.0), 2)
     assert read_told(path) == again.told == Told.of([RELEASE, Release(7, 0.3, 1.0)])
     assert path.stat().st_mode & 0o077 == 0
 
@@ -41,7 +41,7 @@ def test_no_phase_takes_epsilon_above_the_budget(tmp_path: Path) -> None:
     for _ in range(fitting):
         ledger = open_ledger(path, budget)  # as after each restart
         ledger.check(RELEASE)
-        ledger.add(RELEASE)
+        ledger.add(RELEASE, 1)
     assert compute_epsilon(read_told(path), DELTA) <= budget
     with pytest.raises(
         MlError, match=r"the privacy budget is spent: epsilon is 2\.\d\d at delta 1e-05, .*privacy_budget, 3$"
@@ -85,7 +85,7 @@ def test_a_budget_is_watched_while_the_worker_lives(
     ledger = open_ledger(tmp_path / "privacy.json", budget)
     for _ in range(num_phases):
         ledger.check(RELEASE)
-        ledger.add(RELEASE)
+        ledger.add(RELEASE, 1)
     with pytest.raises(MlError, match="the privacy budget is spent"):
         ledger.check(RELEASE)
 
@@ -97,6 +97,10 @@ def test_a_budget_is_watched_while_the_worker_lives(
         "{",
         "[]",
         '{"format": 2}',
+        '{"format": 2, "phases": 1, "steps": [], "prototypes": []}',
+        '{"format": 2, "phases": 1, "steps": [], "prototypes": [], "runs": {"1": [[1, 2]]}}',
+        '{"format": 2, "phases": 1, "steps": [], "prototypes": [], "runs": {}, "checked": -1}',
+        '{"format": 3, "phases": 1, "steps": [], "prototypes": [], "runs": {}}',
         '{"format": 1, "phases": 1}',
         '{"format": 1, "phases": Infinity, "steps": [], "prototypes": []}',
     ],
@@ -112,28 +116,34 @@ def test_a_damaged_account_is_not_taken_for_an_empty_one(tmp_path: Path, content
 def test_what_cannot_be_written_down_is_not_sent(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path / "gone" / "privacy.json")
     with pytest.raises(MlError, match="nothing is sent that cannot be counted"):
-        ledger.add(RELEASE)
+        ledger.add(RELEASE, 1)
     assert ledger.told == Told()
 
 
 def test_the_file_says_what_it_counts(tmp_path: Path) -> None:
-    open_ledger(tmp_path / "privacy.json").add(RELEASE)
+    open_ledger(tmp_path / "privacy.json").add(RELEASE, 1)
     written = json.loads((tmp_path / "privacy.json").read_text())
-    assert written == {"format": 1, "phases": 1, "steps": [[0.15, 2.0, 20]], "prototypes": [[5.0, 1]]}
+    assert written == {
+        "format": 2,
+        "phases": 1,
+        "steps": [[0.15, 2.0, 20]],
+        "prototypes": [[5.0, 1]],
+        "runs": {"1": {"rounds": [[1, 1]], "assumed": [], "noise": {}}},
+    }
 
 
 def test_epsilon_is_added_up_beside_the_training_and_told_with_the_phases_it_is_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = open_ledger(tmp_path / "privacy.json", budget=3.0)
-    ledger.add(RELEASE)
+    ledger.add(RELEASE, 1)
     before = {"phases": 1, "epsilon": None, "epsilon_phases": 0, "delta": DELTA, "budget": 3.0}
     assert ledger.describe() == before  # which has begun to add up
     assert ledger._adding is not None
     ledger._adding.join()
     of_one = compute_epsilon(Told.of([RELEASE]), DELTA)
     assert ledger.describe() == before | {"epsilon": of_one, "epsilon_phases": 1}
-    ledger.add(RELEASE)
+    ledger.add(RELEASE, 1)
     assert ledger.describe() == before | {"phases": 2, "epsilon": of_one, "epsilon_phases": 1}  # too soon for another
     assert not ledger._adding.is_alive()
     of_two = compute_epsilon(Told.of([RELEASE] * 2), DELTA)
@@ -142,7 +152,7 @@ def test_epsilon_is_added_up_beside_the_training_and_told_with_the_phases_it_is_
     adding = ledger._adding
     ledger.describe()
     assert ledger._adding is adding  # nothing has come to it
-    ledger.add(RELEASE)
+    ledger.add(RELEASE, 1)
     ledger.describe()
     assert ledger._adding is not adding
     ledger._adding.join()
@@ -152,6 +162,6 @@ def test_epsilon_is_added_up_beside_the_training_and_told_with_the_phases_it_is_
 def test_without_an_accountant_epsilon_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node.training.privacy_ledger, "has_accountant", lambda: False)
     ledger = open_ledger(tmp_path / "privacy.json")
-    ledger.add(RELEASE)
+    ledger.add(RELEASE, 1)
     assert ledger.describe()["epsilon"] is None
     assert ledger._adding is None

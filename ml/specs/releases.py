@@ -1,0 +1,31 @@
+"""The releases of a run: what a member's local phase for one of its rounds will have told, as everyone can say it who
+knows how many samples the member has. Nothing is trained for that."""
+
+from __future__ import annotations
+
+from ml.accountant import Release
+from ml.specs.base import MethodSpec
+from ml.specs.masked import MaskedSpec
+from ml.specs.privacy import count_private_steps
+from ml.specs.statistics import StatisticsSpec
+
+
+def plan_release(spec: MethodSpec, num_samples: int, height: int, num_iterations: int | None = None) -> Release | None:
+    """What a phase of this height will have told at most, of `num_iterations` in place of the method's own number; None
+    where nothing hides samples, and where nothing is trained."""
+    if isinstance(spec, MaskedSpec):
+        inner = spec.to_inner(height)
+        return plan_release(spec.inner, num_samples, inner, num_iterations) if spec.has_inputs(height) else None
+    if isinstance(spec, StatisticsSpec):
+        if spec.is_statistics(height):
+            return None
+        return plan_release(spec.inner, num_samples, spec.to_inner(height), num_iterations)
+    hyper, planned = spec.hyperparameters, spec.get_local_work(height)
+    if hyper.update_noise is not None:
+        return Release.of_update(hyper.update_noise)
+    if not hyper.is_private:
+        return None
+    work = num_iterations if planned and num_iterations is not None else planned
+    num_steps, size = count_private_steps(hyper, num_samples, work)
+    told = hyper.dp.prototype_noise if "prototypes" in spec.schemas(height) else None
+    return Release(num_steps, size / num_samples, hyper.dp.noise, told)

@@ -1,0 +1,238 @@
+"""Recount: what this site has told by contributions that are on the chain, and its account does not know of.
+
+An account that was put back from a backup, or is gone, is behind the chain. So whenever blocks have been appended, and
+before anything is trained, the node looks for its own contributions to rounds with noise that are not counted, and
+counts them. What is not certain makes it more, never less:
+
+- How many samples the site had then, the weight says where it is their number, and within a factor of two where it is
+  bucketed. Else it is what the site has now, or what its account says. Of several numbers the smallest gives the chance
+  that a step has a sample, and the largest the steps of an epoch.
+- A phase that was broken off lives on in those after it. So all rounds from the last that was counted are, too, whether
+  or not the chain shows a contribution to them.
+- A contribution may have been sent and not have been taken. So the UNSEEN rounds after each are counted as well, and
+  where no round of the run was counted before, the UNSEEN rounds before it.
+
+With `budget_s` the number of steps was chosen by measurements, and is in no block: it is taken to be what this node
+would choose now, or the method's own if that is more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chain.block import Contribution, Id
+from chain.layout import MAX_HEIGHT
+from chain.store.sqlite import SqliteStore
+from ml.accountant import Release
+from ml.errors import MlError
+from ml.specs import MaskedSpec, MethodSpec
+from ml.specs.masked import EMPTY_INPUT_BYTES
+from ml.specs.releases import plan_release
+from ml.specs.sharing import SentHyperparameters
+from node.consensus.restored import UNKNOWN_HEIGHTS
+from node.offload import Offload
+from node.runs.specs import RunRound, RunSpecs
+from node.training.account import Account
+from node.training.privacy_ledger import change_account, read_account
+
+log = logging.getLogger(__name__)
+
+UNSEEN = UNKNOWN_HEIGHTS  # rounds around a contribution of which it is not certain that nothing was sent
+SLICE = 256  # blocks that are looked at together, while votes wait for the disk's thread
+NOTED = 1024  # blocks that are looked at again after a start, at most
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A round that is not counted though the chain has this site's contribution to it, and between which numbers that
+    of its samples was."""
+
+    round: RunRound
+    spec: MethodSpec
+    between: tuple[int, int]
+
+
+class Recount:
+    """One site's, of the keys of the member `me`. `get_samples` is how many samples the worker has, None before it is
+    ready; `get_iterations` what a round would be trained with now, None for the method's own number."""
+
+    def __init__(
+        self,
+        path: Path,
+        chain_id: Id,
+        me: Collection[Id],
+        runs: RunSpecs,
+        store: SqliteStore,
+        disk: Offload,
+        *,
+        get_samples: Callable[[], int | None],
+        get_iterations: Callable[[], int | None],
+    ) -> None:
+        self._path = path
+        self._chain = chain_id.hex()
+        self._me = frozenset(me)
+        self._runs = runs
+        self._store = store
+        self._disk = disk
+        self._get_samples = get_samples
+        self._get_iterations = get_iterations
+        self._account: Account | None = None  # as it was when it was last read
+        self._checked = 0  # the height up to which nothing is missing in it
+        self._failure: str | None = None
+        self._turn = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Recount up to {self._checked}>"
+
+    async def catch_up(self) -> str | None:
+        """Counts what is missing, durably, as far as that can be said by now. Why it could not: the account cannot be
+        read or written."""
+        async with self._turn:
+            try:
+                while await self._disk.run(self._look, self._get_samples(), self._get_iterations()):
+                    pass
+            except MlError as error:
+                if str(error) != self._failure:
+                    log.error("what this site has told could not be counted: %s", error)
+                self._failure = str(error)
+            else:
+                self._failure = None
+            return self._failure
+
+    # ---- on the disk's thread
+
+    def _look(self, num_samples: int | None, num_iterations: int | None) -> bool:
+        """Whether there is more to look at, after some blocks."""
+        head = self._store.head_height
+        account = self._open(head) if self._account is None else self._account
+        if self._checked >= head:
+            return False
+        last = min(head, self._checked + SLICE)
+        missing, reached = self._find_missing(account, self._checked + 1, last, num_samples)
+        if missing or (account.checked is not None and reached >= account.checked + NOTED):
+            self._count(missing, reached, num_iterations)
+        self._checked = reached
+        return reached == last < head
+
+    def _open(self, head: int) -> Account:
+        """The account, of this chain from now on. What earlier releases wrote knows of no rounds, and of all up to
+        here."""
+        account = self._account = read_account(self._path)
+        if account.chain != self._chain:
+            checked = 0 if account.has_rounds else head
+            if account != Account():
+                account = self._change(lambda now: _begin(now, self._chain, checked))
+            self._checked = checked
+        else:
+            self._checked = min(account.checked or 0, head)
+        return account
+
+    def _change(self, change: Callable[[Account], Account]) -> Account:
+        self._account = change_account(self._path, change)
+        return self._account
+
+    def _find_missing(
+        self, account: Account, first: int, last: int, num_samples: int | None
+    ) -> tuple[Sequence[_Missing], int]:
+        """Those of these heights, up to the one that is reached: what cannot be counted yet is waited for."""
+        counted = {height: found for height in range(first, last + 1) if (found := self._find_counted(height))}
+        if not counted:
+            return (), last
+        mine = self._me | self._list_keys()
+        missing: list[_Missing] = []
+        for stored in self._store.blocks(min(counted), max(counted)):
+            found = counted.get(stored.block.height)
+            own = [each for each in stored.block.contributions if each.author in mine]
+            if found is None or not own or _is_empty(found.spec, own[0]):
+                continue
+            place = found.place
+            if account.is_certain(place.run, place.round):
+                continue
+            account = self._account = read_account(self._path)
+            if account.is_certain(place.run, place.round):  # the worker has counted it meanwhile
+                continue
+            between = _read_samples(found.spec, own[0])
+            if between is None:
+                known = [number for number in (num_samples, account.samples) if number]
+                if not known:
+                    return missing, stored.block.height - 1
+                between = min(known), max(known)
+            missing.append(_Missing(found, found.spec, between))
+        return missing, last
+
+    def _find_counted(self, height: int) -> RunRound | None:
+        """The round at a height, where what it tells is counted."""
+        round_ = self._runs.find(height)
+        return None if round_ is None or plan_release(round_.spec, 1, round_.number) is None else round_
+
+    def _list_keys(self) -> frozenset[Id]:
+        """All keys that the member has had, as it keeps its seat."""
+        states = [state for _, state in self._store.read_states(0, MAX_HEIGHT)]
+        held = {member.seat for state in states for member in state.members if member.key in self._me}
+        return frozenset(member.key for state in states for member in state.members if member.seat in held)
+
+    def _count(self, missing: Sequence[_Missing], reached: int, num_iterations: int | None) -> None:
+        def change(account: Account) -> Account:
+            before = account.told.phases
+            account = replace(account, chain=self._chain, checked=max(reached, account.checked or 0))
+            for each in missing:
+                account = _add(account, each, num_iterations)
+            if account.told.phases > before:
+                log.warning(
+                    "The account of what this site has told lacked %d rounds, the last of them at height %d: they are "
+                    "counted now, by what the chain shows",
+                    account.told.phases - before,
+                    missing[-1].round.height,
+                )
+            return account
+
+        self._change(change)
+
+
+def _begin(account: Account, chain: str, checked: int) -> Account:
+    """As the account of this chain: what it knows of the rounds of another one says nothing of this."""
+    return replace(account, chain=chain, checked=checked, runs=account.runs if account.chain is None else {})
+
+
+def _add(account: Account, missing: _Missing, num_iterations: int | None) -> Account:
+    """With a round that the chain shows, and those around it that may have been told, too, as far as they are not
+    counted."""
+    run, number = missing.round.place.run, missing.round.place.round
+    if account.is_certain(run, number):
+        return account
+    before = account.find_last(run, number)
+    first = max(1, number - UNSEEN) if before is None else before + 1
+    for each in range(first, number + UNSEEN + 1):
+        release = _plan(missing.spec, missing.between, each, num_iterations)
+        if release is not None and not account.has(run, each):
+            account = account.plus_assumed(release, run, each)
+    return account.with_certain(run, number)
+
+
+def _plan(spec: MethodSpec, between: tuple[int, int], number: int, num_iterations: int | None) -> Release | None:
+    """The most that a phase can have told."""
+    asked = [(num, iterations) for num in between for iterations in (None, num_iterations)]
+    planned = [plan_release(spec, num, number, iterations) for num, iterations in asked]
+    releases = [release for release in planned if release is not None]
+    if not releases:
+        return None
+    steps, rate = max(release.steps for release in releases), max(release.rate for release in releases)
+    return replace(releases[0], steps=steps, rate=rate)
+
+
+def _read_samples(spec: MethodSpec, contribution: Contribution) -> tuple[int, int] | None:
+    """Between which numbers that of a site's samples is, by the weight that it signs; None where that says nothing."""
+    hyper, weight = spec.hyperparameters, contribution.weight
+    if not isinstance(hyper, SentHyperparameters) or spec.max_weight_is_one or weight >= spec.task.max_weight:
+        return None
+    return {"samples": (weight, weight), "bucketed": (weight, 2 * weight - 1)}.get(hyper.weights)
+
+
+def _is_empty(spec: MethodSpec, contribution: Contribution) -> bool:
+    """Whether nothing was sent: in a run of masked sums, a word that there is no part of this member in the sum."""
+    size = sum(ref.size for ref in contribution.payloads)
+    return isinstance(spec, MaskedSpec) and size <= EMPTY_INPUT_BYTES

@@ -1,0 +1,159 @@
+"""The account of what a site has told of any of its samples, as its file has it: how much that is, and of which rounds.
+
+Rounds are told apart by the run and the round of it, as a round that a change took the height of is the same round one
+height later. A phase that is trained twice is counted twice, and its round is known once: what the chain shows of a
+round that is known here is never counted again.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from ml.accountant import Release, Told
+
+FORMAT = 2
+TOTALS_ALONE = 1  # the format of releases that knew of no rounds
+
+Ranges = tuple[tuple[int, int], ...]  # of whole numbers, first and last, in order and apart
+
+
+@dataclass(frozen=True, slots=True)
+class RunAccount:
+    """The rounds of a run that are counted, and by key the noise of the last of them that was trained here. Those that
+    are `assumed` were neither trained here, as far as is known, nor is there a contribution to them on the chain."""
+
+    rounds: Ranges = ()
+    assumed: tuple[int, ...] = ()
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """`told` is all; `runs` are those of the chain of this id, None where nobody has said which.
+
+    The blocks up to the height `checked` have been looked at for what is missing here; None where none have been.
+    `own_since` is the height above which the site's own noise is in force, None where it has none. `samples` is how
+    many the site had in the last phase. `has_rounds`: not where an earlier release wrote the totals alone.
+    """
+
+    told: Told = field(default_factory=Told)
+    runs: Mapping[int, RunAccount] = field(default_factory=dict)
+    chain: str | None = None
+    checked: int | None = None
+    own_since: int | None = None
+    samples: int | None = None
+    has_rounds: bool = True
+
+    def has(self, run: int, number: int) -> bool:
+        """Whether this round of a run is counted."""
+        known = self.runs.get(run)
+        return known is not None and _find(known.rounds, number) is not None
+
+    def is_certain(self, run: int, number: int) -> bool:
+        """Whether this round is counted for more than that it may have been told."""
+        return self.has(run, number) and number not in self.runs[run].assumed
+
+    def find_last(self, run: int, number: int) -> int | None:
+        """The last counted round of a run below this one."""
+        known = self.runs.get(run)
+        below = [] if known is None else [min(last, number - 1) for first, last in known.rounds if first < number]
+        return max(below, default=None)
+
+    def plus(
+        self, release: Release, run: int, number: int, *, noise: Mapping[str, float] | None = None, samples: int = 0
+    ) -> Account:
+        """With a phase more, of this round; `noise` and `samples` are what it was trained with, where it was here."""
+        account = replace(self, told=self.told.plus(release), samples=samples or self.samples)
+        return account.with_certain(run, number, noise)
+
+    def plus_assumed(self, release: Release, run: int, number: int) -> Account:
+        """With a phase more, of a round that was not counted and may have been told."""
+        before = self.runs.get(run, RunAccount())
+        of_run = replace(before, rounds=_add(before.rounds, number), assumed=(*before.assumed, number))
+        return replace(self, told=self.told.plus(release), runs={**self.runs, run: of_run})
+
+    def with_certain(self, run: int, number: int, noise: Mapping[str, float] | None = None) -> Account:
+        """With no phase more: of this round it is known now."""
+        before = self.runs.get(run, RunAccount())
+        assumed = tuple(each for each in before.assumed if each != number)
+        kept = before.noise if noise is None else dict(noise)
+        return replace(self, runs={**self.runs, run: RunAccount(_add(before.rounds, number), assumed, kept)})
+
+    def encode(self) -> bytes:
+        more = {"chain": self.chain, "checked": self.checked, "own_since": self.own_since, "samples": self.samples}
+        runs = {
+            str(number): {
+                "rounds": [list(pair) for pair in run.rounds],
+                "assumed": list(run.assumed),
+                "noise": dict(run.noise),
+            }
+            for number, run in sorted(self.runs.items())
+        }
+        known = {name: value for name, value in more.items() if value is not None}
+        return json.dumps({"format": FORMAT, **self.told.to_json(), **known, "runs": runs}).encode("ascii")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Raises ValueError for what `encode` cannot have given, in this release or an earlier one."""
+        values = json.loads(data)
+        if not isinstance(values, dict) or values.get("format") not in (FORMAT, TOTALS_ALONE):
+            raise ValueError(f"expected format {FORMAT}")
+        told = Told.from_json(values)
+        if values["format"] == TOTALS_ALONE:
+            return cls(told, has_rounds=False)
+        try:
+            runs = {int(number): _read_run(run) for number, run in values["runs"].items()}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"expected rounds by run, got {str(values.get('runs'))[:100]}") from error
+        chain = values.get("chain")
+        if chain is not None and not isinstance(chain, str):
+            raise ValueError(f"expected the id of a chain, got {str(chain)[:100]}")
+        checked, own_since, samples = (_read_count(values.get(name)) for name in ("checked", "own_since", "samples"))
+        return cls(told, runs, chain, checked, own_since, samples)
+
+
+def _read_run(value: Any) -> RunAccount:
+    rounds = tuple((_read_number(first), _read_number(last)) for first, last in value["rounds"])
+    ends = [number for pair in rounds for number in pair]
+    assumed = tuple(_read_number(number) for number in value["assumed"])
+    noise = {str(key): float(number) for key, number in value["noise"].items()}
+    if ends != sorted(ends) or any(number < 0 for number in ends):
+        raise ValueError(f"expected ranges of rounds in order, got {str(value['rounds'])[:100]}")
+    return RunAccount(rounds, assumed, noise)
+
+
+def _read_number(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"expected a whole number, got {str(value)[:100]}")
+    return value
+
+
+def _read_count(value: Any) -> int | None:
+    if value is None:
+        return None
+    if (number := _read_number(value)) < 0:
+        raise ValueError(f"expected a number of at least 0, got {number}")
+    return number
+
+
+def _find(rounds: Ranges, number: int) -> int | None:
+    """Where the range lies that has this number."""
+    place = bisect_right(rounds, number, key=lambda pair: pair[0]) - 1
+    return place if place >= 0 and number <= rounds[place][1] else None
+
+
+def _add(rounds: Ranges, number: int) -> Ranges:
+    """With one number more; ranges that meet become one."""
+    if _find(rounds, number) is not None:
+        return rounds
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted([*rounds, (number, number)]):
+        if joined and joined[-1][1] == first - 1:
+            joined[-1] = joined[-1][0], last
+        else:
+            joined.append((first, last))
+    return tuple(joined)
