@@ -44,6 +44,7 @@ from node.config.genesis_members import read_head_state, validate_membership
 from node.config.identity import open_identity, open_spare
 from node.config.node_config import NodeConfig
 from node.config.node_sections import NetworkSection
+from node.config.own_noise import validate_own_noise
 from node.consensus.context import NodeContext
 from node.consensus.keys import OtherKeyInForce, choose_key
 from node.consensus.miner import MinerProcess
@@ -128,6 +129,7 @@ def run_daemon(
     federation = load_federation(config)
     genesis = federation.genesis
     validate_membership(config, genesis, identity.id)
+    validate_own_noise(config, read_head_state(config, genesis) or genesis.state)
     validate_sinks(config.sinks)
     leave_out_loaded()
     try:
@@ -318,6 +320,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         boundary=transport.boundary,
         spare=start.spare,
         checkpoint=federation.checkpoint,
+        own_noise=config.training.privacy.get_own(),
         mesh_max=config.network.mesh_max,
         slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
     )

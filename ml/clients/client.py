@@ -32,6 +32,7 @@ from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
+from ml.specs.privacy import HIDDEN
 from ml.specs.releases import plan_release
 from ml.tasks import REGRESSION
 from ml.training.criterion import make_criterion
@@ -435,7 +436,8 @@ class Client:
     def state_arrays(self) -> dict[str, Array]:
         """A copy of everything that training has changed: the model under "model/", the method's under "state/"."""
         own = add_kind("model", dump_parameters(self.state.model)) | add_kind("state", self.state.arrays)
-        return own | self._common.to_arrays()
+        hidden = {"steps": np.ones(1, np.int64)} if self.spec.hyperparameters.is_private else {}
+        return own | self._common.to_arrays() | add_kind(HIDDEN, hidden)
 
     @property
     def arrays_before(self) -> Arrays | None:

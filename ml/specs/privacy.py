@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ml.errors import SpecError
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from ml.specs.base import Hyperparameters
 
 CLIP, PROTOTYPE_NOISE, DELTA = 1.0, 5.0, 1e-5  # where dp_noise is set and they are not
+HIDDEN = "hidden"  # the kind that a client's state has which hides its samples as it trains
+_USUAL = {"dp_clip": CLIP, "dp_prototype_noise": PROTOTYPE_NOISE, "dp_prototype_clip": CLIP}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,20 @@ def list_noise(hyper: Hyperparameters) -> dict[str, float]:
         "dp_prototype_noise": dp.prototype_noise,
         "dp_prototype_clip": dp.prototype_clip,
     }
+
+
+def strengthen(method: Mapping[str, Any], own: Mapping[str, float]) -> dict[str, Any]:
+    """A run's `method` with a site's `own` settings beside its rule: of two noises, each in units of its clip, the
+    larger holds, of two clips the smaller. What neither sets is left to its default."""
+    merged = dict(method)
+    if "dp_noise" in method:
+        merged |= {key: method.get(key, usual) for key, usual in _USUAL.items() if key in own}
+    elif "dp_update_noise" in method:
+        merged |= {key: method.get(key, CLIP) for key in ("dp_update_clip",) if key in own}
+    for key, value in own.items():
+        choose = min if key.endswith("clip") else max
+        merged[key] = choose(merged[key], value) if key in merged else value
+    return merged
 
 
 def count_private_steps(hyper: Hyperparameters, num_samples: int, work: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ in its own file what else it does, or does otherwise.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,6 +109,9 @@ class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters):
         super().__post_init__()
         if self.dp_update_clip is not None and self.dp_update_noise is None:
             raise SpecError("method.dp_update_clip", "expected none without dp_update_noise")
+
+    def without_privacy(self) -> Self:
+        return dataclasses.replace(super().without_privacy(), dp_update_noise=None, dp_update_clip=None)
 
     @property
     def update_noise(self) -> float | None:

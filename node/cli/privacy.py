@@ -42,14 +42,16 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Epsilon: what this site has told of any sample. Of a run that hides samples (dp_noise), or whole sites
-    (dp_update_noise): an upper bound of what anyone can find out about one of them, from all that the site has sent,
-    and after more rounds. Works beside a running node and for a stopped one.
+    """Epsilon: what this site has told of any sample. Where the run hides samples (dp_noise), or whole sites
+    (dp_update_noise), or the site does so itself (training.privacy): an upper bound of what anyone can find out about
+    one of them, from all that the site has sent, and after more rounds. Works beside a running node and for a stopped
+    one.
 
     Example: fednode privacy --config node.yaml --budget 8
     """
     from ml.accountant import compute_epsilon, count_phases_within
     from ml.errors import MlError
+    from ml.specs.privacy import strengthen
     from node.cli.output import print_json
     from node.cli.own_client import load_own_run, make_own_client
     from node.training.privacy_ledger import PRIVACY_FILE, read_told
@@ -61,9 +63,10 @@ def show(
         release = client.plan_release(1 if own.run.rounds in (1, 2) and not own.run.is_masked else 2)
         if release is None:
             raise NodeError(
-                "privacy: expected a run that hides samples, by dp_noise, or sites, by dp_update_noise (got "
-                f"{own.run.method['name']} without)"
+                "privacy: expected a run that hides samples, by dp_noise, or sites, by dp_update_noise, or a site that "
+                f"does so itself, by training.privacy (got {own.run.method['name']} without)"
             )
+        is_own = strengthen(own.run.method, own.config.training.privacy.get_own()) != own.run.method
         hyper, told = client.spec.hyperparameters, read_told(own.config.node.data_dir / PRIVACY_FILE)
         spent = compute_epsilon(told, hyper.delta)
         ahead = {num: compute_epsilon(told.plus(release, num), hyper.delta) for num in sorted(rounds or ROUNDS)}
@@ -72,8 +75,10 @@ def show(
     except MlError as error:
         raise NodeError(f"privacy: {error}") from error
     if as_json:
-        print_json(_to_json(hyper, release, told, spent, ahead, within, left))
+        print_json(_to_json(hyper, release, told, spent, ahead, within, left) | {"is_own": is_own})
         return
+    if is_own:
+        print("by this site's own noise, which is more than the run asks for")
     _print(hyper, release, client.num_train, told, spent, ahead)
     if within is not None and left is not None:
         least = "at least " if left == MOST_PHASES else ""

@@ -120,6 +120,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from node.config.genesis_file import describe_sharing
     from node.config.genesis_members import read_head_state, validate_membership
     from node.config.identity import open_identity
+    from node.config.own_noise import explain_not_hidden, validate_own_noise
     from node.config.plugins import explain_refusal
     from node.telemetry.sinks.opening import validate_sinks
 
@@ -128,7 +129,8 @@ def check_node(config: NodeConfig, path: Path) -> None:
     state = read_head_state(config, genesis) or genesis.state
     index = state.index_of(identity.id)
     validate_membership(config, genesis, identity.id, f"{path}: network.peers", state)
-    refusal = explain_refusal(state.run, config.plugins)
+    validate_own_noise(config, state)
+    refusal = explain_refusal(state.run, config.plugins) or explain_not_hidden(config, state)
     note = describe_sharing(config.federation_file, genesis, is_approved=config.consensus.approves_genesis)
     for text in (note, refusal and f"{config.federation_file}: {refusal}; this node votes and does not train"):
         if text:

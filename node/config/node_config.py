@@ -172,6 +172,25 @@ def _find_unknown_format(config: NodeConfig) -> list[tuple[Keys, str]]:
     return [(("data", "format"), f"unknown format {name!r}: {suggest(name, own)}")]
 
 
+_NOISES = (
+    ("dp_noise", "dp_clip", "dp_prototype_noise", "dp_prototype_clip"),
+    ("dp_update_noise", "dp_update_clip"),
+)  # each with the keys that go with it
+
+
+def _find_useless_noise(config: NodeConfig) -> list[tuple[Keys, str]]:
+    """A clip without its noise, or noise of samples and of updates."""
+    own, at = config.training.privacy.get_own(), ("training", "privacy")
+    found: list[tuple[Keys, str]] = []
+    for noise, *others in _NOISES:
+        if noise not in own:
+            found += [((*at, key), f"expected none without {noise} (got {own[key]:g})") for key in others if key in own]
+    if "dp_noise" in own and "dp_update_noise" in own:
+        said = "expected none with dp_noise: whose site is hidden, its samples are"
+        found.append(((*at, "dp_update_noise"), f"{said} (got {own['dp_update_noise']:g})"))
+    return found
+
+
 def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     """What is wrong between keys that are each right."""
     found: list[tuple[Keys, str]] = _find_unknown_format(config)
@@ -205,6 +224,7 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
     if http.tls.files is None and any(named):
         key = "key_file" if named[1] is None else "certificate_file"
         found.append((("http", "tls", key), "expected a file, as the other of certificate_file and key_file is set"))
+    found += _find_useless_noise(config)
     found += _find_shared_ports(config)
     limits = network.limits
     needed = limits.block_requests + limits.blob_streams

@@ -139,6 +139,29 @@ class NetworkSection(Section):
         return tuple(peer for peer in self.get_peer_addresses() if peer not in known)
 
 
+Noise = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class PrivacySection(Section):
+    """The site's own noise in what it sends, where a run has none, or less. A key means what it means in genesis.
+
+    It is of this node's own local phases alone, and nothing that others check depends on it. Where the run's rule is
+    stronger, that holds: the larger noise and the smaller clip. In a run whose method cannot have it the node does not
+    train.
+    """
+
+    dp_noise: Noise | None = None
+    dp_clip: Noise | None = None
+    dp_prototype_noise: Noise | None = None
+    dp_prototype_clip: Noise | None = None
+    dp_update_noise: Noise | None = None
+    dp_update_clip: Noise | None = None
+
+    def get_own(self) -> dict[str, float]:
+        """What is set, by key."""
+        return {key: value for key, value in self.model_dump().items() if value is not None}
+
+
 class TrainingSection(Section):
     """What a site may choose about its training; everything else about it is the method's, in genesis.
 
@@ -156,7 +179,8 @@ class TrainingSection(Section):
     With `compare_local` the worker also trains the same model without the others, for the same work, while it has
     nothing else to do.
 
-    In a run that hides samples, `privacy_budget` is the epsilon up to which this node contributes.
+    Where samples or the site are hidden, by the run's noise or by the site's own, `privacy_budget` is the epsilon up to
+    which this node contributes.
 
     With `publish_metrics` the node signs its measures of each round and sends them to all members and observers, with
     the number of its test samples; never where it has fewer of these than `publish_min_samples`.
@@ -175,6 +199,7 @@ class TrainingSection(Section):
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
     compare_local: bool = False
     privacy_budget: Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)] | None = None
+    privacy: PrivacySection = PrivacySection()
     publish_metrics: bool = False
     publish_min_samples: Annotated[int, Field(ge=1, le=1_000_000_000)] = 50
 

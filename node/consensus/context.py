@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -51,6 +52,7 @@ class NodeContext:
     publish_from: int | None = None  # of so many test samples on, measures of rounds are published; None: never
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
+    own_noise: Mapping[str, float] = field(default_factory=dict)  # of the site, by key
     mesh_max: int = MESH_MAX  # members, up to which this node keeps connections with all
     boundary: Boundary = field(default_factory=Boundary)
     spare: SigningKey | None = None  # the other key of a node that rotates

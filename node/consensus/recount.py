@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,11 +28,13 @@ from chain.block import Contribution, Id
 from chain.layout import MAX_HEIGHT
 from chain.store.sqlite import SqliteStore
 from ml.accountant import Release
-from ml.errors import MlError
+from ml.errors import MlError, SpecError
 from ml.specs import MaskedSpec, MethodSpec
 from ml.specs.masked import EMPTY_INPUT_BYTES
 from ml.specs.releases import plan_release
 from ml.specs.sharing import SentHyperparameters
+from node.config.genesis_file import make_spec
+from node.config.own_noise import get_trained_method
 from node.consensus.restored import UNKNOWN_HEIGHTS
 from node.offload import Offload
 from node.runs.specs import RunRound, RunSpecs
@@ -47,6 +49,14 @@ NOTED = 1024  # blocks that are looked at again after a start, at most
 
 
 @dataclass(frozen=True, slots=True)
+class _Told:
+    """A round that tells something, and the spec that this site trains by in it."""
+
+    round: RunRound
+    spec: MethodSpec
+
+
+@dataclass(frozen=True, slots=True)
 class _Missing:
     """A round that is not counted though the chain has this site's contribution to it, and between which numbers that
     of its samples was."""
@@ -57,8 +67,9 @@ class _Missing:
 
 
 class Recount:
-    """One site's, of the keys of the member `me`. `get_samples` is how many samples the worker has, None before it is
-    ready; `get_iterations` what a round would be trained with now, None for the method's own number."""
+    """One site's, of the keys of the member `me`. `own` is the site's own noise, by key. `get_samples` is how many
+    samples the worker has, None before it is ready; `get_iterations` what a round would be trained with now, None for
+    the method's own number."""
 
     def __init__(
         self,
@@ -69,6 +80,7 @@ class Recount:
         store: SqliteStore,
         disk: Offload,
         *,
+        own: Mapping[str, float],
         get_samples: Callable[[], int | None],
         get_iterations: Callable[[], int | None],
     ) -> None:
@@ -78,10 +90,13 @@ class Recount:
         self._runs = runs
         self._store = store
         self._disk = disk
+        self._own = own
         self._get_samples = get_samples
         self._get_iterations = get_iterations
         self._account: Account | None = None  # as it was when it was last read
         self._checked = 0  # the height up to which nothing is missing in it
+        self._own_since: int | None = None  # the height above which the site's own noise is in force
+        self._own_specs: tuple[MethodSpec, MethodSpec | None] | None = None  # the last without that noise, and with it
         self._failure: str | None = None
         self._turn = asyncio.Lock()
 
@@ -120,15 +135,19 @@ class Recount:
 
     def _open(self, head: int) -> Account:
         """The account, of this chain from now on. What earlier releases wrote knows of no rounds, and of all up to
-        here."""
-        account = self._account = read_account(self._path)
+        here. The site's own noise is in force above the height at which it was first there."""
+        account = read_account(self._path)
+        since = None if not self._own else head if account.own_since is None else min(account.own_since, head)
         if account.chain != self._chain:
             checked = 0 if account.has_rounds else head
-            if account != Account():
+            if account != Account() or since is not None:
                 account = self._change(lambda now: _begin(now, self._chain, checked))
             self._checked = checked
         else:
             self._checked = min(account.checked or 0, head)
+        if account.own_since != since:
+            account = self._change(lambda now: replace(now, own_since=since))
+        self._account, self._own_since = account, since
         return account
 
     def _change(self, change: Callable[[Account], Account]) -> Account:
@@ -149,7 +168,7 @@ class Recount:
             own = [each for each in stored.block.contributions if each.author in mine]
             if found is None or not own or _is_empty(found.spec, own[0]):
                 continue
-            place = found.place
+            place = found.round.place
             if account.is_certain(place.run, place.round):
                 continue
             account = self._account = read_account(self._path)
@@ -161,13 +180,32 @@ class Recount:
                 if not known:
                     return missing, stored.block.height - 1
                 between = min(known), max(known)
-            missing.append(_Missing(found, found.spec, between))
+            missing.append(_Missing(found.round, found.spec, between))
         return missing, last
 
-    def _find_counted(self, height: int) -> RunRound | None:
-        """The round at a height, where what it tells is counted."""
+    def _find_counted(self, height: int) -> _Told | None:
+        """The round at a height, where what it tells is counted: by the noise of the run, or by the site's own."""
         round_ = self._runs.find(height)
-        return None if round_ is None or plan_release(round_.spec, 1, round_.number) is None else round_
+        if round_ is None:
+            return None
+        is_own = self._own_since is not None and height > self._own_since
+        spec = self._get_own_spec(round_) if is_own else round_.spec
+        return None if spec is None or plan_release(spec, 1, round_.number) is None else _Told(round_, spec)
+
+    def _get_own_spec(self, round_: RunRound) -> MethodSpec | None:
+        """The spec that the site trains by; None where it does not, as the method cannot have its noise."""
+        if self._own_specs is None or self._own_specs[0] is not round_.spec:
+            run, rules = round_.run, round_.rules
+            num_members = round_.spec.task.num_members
+            try:
+                method = get_trained_method(self._own, run, rules.limits, num_members)
+                spec = (
+                    round_.spec if method == run.method else make_spec(replace(run, method=method), rules, num_members)
+                )
+                self._own_specs = round_.spec, spec
+            except SpecError:
+                self._own_specs = round_.spec, None
+        return self._own_specs[1]
 
     def _list_keys(self) -> frozenset[Id]:
         """All keys that the member has had, as it keeps its seat."""

@@ -233,6 +233,7 @@ def _make_recount(c: NodeContext, get_info: Callable[[], TrainerInfo | None], lo
         c.runs,
         c.store,
         c.disk,
+        own=c.own_noise,
         get_samples=get_samples,
         get_iterations=lambda: local_work.choose().num_iterations,
     )

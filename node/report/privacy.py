@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ml.accountant import compute_epsilon, has_accountant
 from ml.specs.privacy import CLIP, DELTA, PROTOTYPE_NOISE
 from node.report.elements import Html, count, make_facts, make_paragraph, make_section
-from node.training.privacy_ledger import PRIVACY_FILE, read_told
+from node.training.privacy_ledger import PRIVACY_FILE, read_account
 
 if TYPE_CHECKING:
     from chain.run import Run
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """The noise of a run, and of this site, over all its runs: epsilon and the local phases it is of; None where its
-    account is not at hand. Where `hides_sites` the noise is in whole updates, and there is none in prototypes."""
+    account is not at hand. Where `hides_sites` the noise is in whole updates, and there is none in prototypes.
+    `own_from` is the height from which the site has noise of its own beside the run's rule; None where it has none."""
 
     noise: float
     clip: float
@@ -28,28 +29,31 @@ class Hidden:
     epsilon: float | None = None
     phases: int | None = None
     hides_sites: bool = False
+    own_from: int | None = None
 
     @classmethod
     def of(cls, run: Run, data_dir: Path | None) -> Hidden | None:
-        """None of a run that hides nothing. Raises MlError for an account that is damaged."""
-        method = run.method
-        hides_sites = "dp_update_noise" in method
-        if "dp_noise" not in method and not hides_sites:
+        """None of a run in which this site hides nothing. Raises MlError for an account that is damaged."""
+        account = None if data_dir is None else read_account(data_dir / PRIVACY_FILE)
+        trained = None if account is None else account.runs.get(run.number)
+        noise = {**run.method, **(trained.noise if trained is not None else {})}
+        hides_sites = "dp_update_noise" in noise
+        if "dp_noise" not in noise and not hides_sites:
             return None
-        noise, clip = ("dp_update_noise", "dp_update_clip") if hides_sites else ("dp_noise", "dp_clip")
-        delta, epsilon, phases = method.get("dp_delta", DELTA), None, None
-        if data_dir is not None and has_accountant():
-            told = read_told(data_dir / PRIVACY_FILE)
-            epsilon, phases = compute_epsilon(told, delta), told.phases
+        key, clip = ("dp_update_noise", "dp_update_clip") if hides_sites else ("dp_noise", "dp_clip")
+        delta, epsilon, phases = run.method.get("dp_delta", DELTA), None, None
+        if account is not None and has_accountant():
+            epsilon, phases = compute_epsilon(account.told, delta), account.told.phases
         return cls(
-            method[noise],
-            method.get(clip, CLIP),
-            method.get("dp_prototype_noise", PROTOTYPE_NOISE),
-            method.get("dp_prototype_clip", CLIP),
+            noise[key],
+            noise.get(clip, CLIP),
+            noise.get("dp_prototype_noise", PROTOTYPE_NOISE),
+            noise.get("dp_prototype_clip", CLIP),
             delta,
             epsilon,
             phases,
             hides_sites,
+            own_from=account.own_since + 1 if account is not None and account.own_since is not None else None,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -71,6 +75,9 @@ def render_privacy(hidden: Hidden | None) -> Html:
     if hidden.hides_sites:
         what, one = "all that it has learned in a round", "its samples were"
         open_facts = "How many samples a site has is not hidden, nor that it took part."
+    who = "In this run each site hides"
+    if hidden.own_from is not None:
+        who = f"By its own choice, beside what the run asks for, from height {hidden.own_from} on this site hides"
     said = (
         "Epsilon of this site was not at hand for this report: fednode privacy shows it."
         if hidden.epsilon is None
@@ -80,7 +87,7 @@ def render_privacy(hidden: Hidden | None) -> Html:
         "privacy",
         "What can be told of this site" if hidden.hides_sites else "What can be told of a single sample",
         make_paragraph(
-            f"In this run each site hides {what} by noise. Epsilon bounds what anyone can find out of whether "
+            f"{who} {what} by noise. Epsilon bounds what anyone can find out of whether "
             f"{one} there: no conclusion is more than e to the epsilon times as likely with that than without, but for "
             f"a chance of delta. {open_facts}"
         ),

@@ -33,7 +33,8 @@ from ml.errors import Abandoned, MlError, SpecError, Spoiled, Stopped
 from ml.measures.kinds import AnyMeasures
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
-from ml.specs.privacy import list_noise
+from ml.specs import get_kind
+from ml.specs.privacy import HIDDEN, list_noise
 from ml.specs.run_schema import describe_payloads
 from node.host.allocator import give_freed_memory_back
 from node.host.collector import collect_seldom, leave_out_loaded
@@ -72,7 +73,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class Session:
     """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing, but what a
-    `ledger` counts.
+    `ledger` counts. A client that `hides_itself`, by noise of the site's own, goes on from no state that was trained
+    without: what it then sends would tell of samples in ways that nobody counts.
 
     Payloads too large to pass are written into `outgoing_dir`.
     """
@@ -88,8 +90,10 @@ class Session:
         run: int = 1,
         beside: Beside | None = None,
         ledger: PrivacyLedger | None = None,
+        hides_itself: bool = False,
     ) -> None:
         self.beside = beside
+        self._hides_itself = hides_itself
         self._ledger = ledger
         self._client = client
         self._answer = answer
@@ -108,6 +112,8 @@ class Session:
     def _resume(self) -> Checkpoint | None:
         while (checkpoint := self._checkpoints.load_newest()) is not None:
             try:
+                if self._hides_itself:
+                    _require_hidden(checkpoint.arrays)
                 self._client.load_state_arrays(checkpoint.arrays)
             except ValueError as error:
                 self._checkpoints.set_aside(checkpoint.phase, str(error))
@@ -121,6 +127,8 @@ class Session:
     def _go_on_from(self, before: Checkpoint) -> None:
         """Take over what the run before has left of this client, if it fits; else it begins from the initial model."""
         try:
+            if self._ledger is not None and "dp_noise" in self._ledger.noise:
+                _require_hidden(before.arrays)
             self._client.load_state_arrays(before.arrays)
         except ValueError as error:
             _log.warning("The client begins anew, as its state in the run before does not fit: %s", error)
@@ -280,6 +288,12 @@ class Session:
             _log.error("Last checkpoint could not be written: %s", error)
 
 
+def _require_hidden(arrays: Arrays) -> None:
+    """Raises ValueError for the state of a client whose training has hidden no samples."""
+    if get_kind(arrays, HIDDEN) is None:
+        raise ValueError("expected a state whose training has hidden samples, got one without noise")
+
+
 def write_arrays(directory: Path, name: str, arrays: Arrays) -> Path:
     """The encoding of `arrays` in a new file, its name beginning with `name`, without a copy of it in memory. It is not
     synced: until it is somebody's, it may be lost. Raises FileUnusable, and then there is no file."""
@@ -332,6 +346,7 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
             config["run"],
             beside,
             built.ledger,
+            config["hides_itself"],
         )
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})

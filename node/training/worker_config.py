@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.aggregation import MAX_WEIGHT
+from ml.errors import SpecError
 from ml.seeding import derive_seed
 from ml.specs.task import MAX_ABS
 from ml.tasks import CLASSIFICATION
+from node.config.own_noise import get_trained_method
 from node.host.child import make_arguments
 from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from node.training.frames import Frame
 from node.training.privacy_ledger import PRIVACY_FILE
+from node.training.trainer import RunTask, WorkerFailed
 
 if TYPE_CHECKING:
     from node.config.node_config import NodeConfig
-    from node.training.trainer import RunTask
 
 TERMS = ("method", "model", "classes", "input", "task", "target")  # of a run
 WORKER_ARGUMENTS = make_arguments("node.training.worker_child")  # modules of the daemon's own directory stay out
@@ -33,8 +35,9 @@ class WorkerConfig:
     `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
     the store's filesystem and nobody else's, is for payloads too large to pass. `before_dir` has the checkpoints of the
     run that this one continues, if its last round was `before_round`. `plugins` are those that may be imported;
-    `schema` is the run's where its method is a plugin's. In a run that hides samples `privacy_file` is the account of
-    what was told, and `privacy_budget` its end. `python` and `arguments` say which program is the worker.
+    `schema` is the run's where its method is a plugin's. Where samples or the site are hidden `privacy_file` is the
+    account of what was told, and `privacy_budget` its end; samples are hidden by the site alone where it
+    `hides_itself`, and not the run. `python` and `arguments` say which program is the worker.
     """
 
     method: Mapping[str, Any]
@@ -65,6 +68,7 @@ class WorkerConfig:
     compare_local: bool = False
     privacy_budget: float | None = None
     privacy_file: Path | None = None
+    hides_itself: bool = False
     niceness: int = 0
     python: str = sys.executable
     arguments: tuple[str, ...] = WORKER_ARGUMENTS
@@ -88,6 +92,7 @@ class WorkerConfig:
             "max_loss_ratio",
             "compare_local",
             "privacy_budget",
+            "hides_itself",
             "niceness",
             "run",
         )
@@ -102,11 +107,16 @@ class WorkerConfig:
 
 def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
     """The worker of a site in a run: the run says what it trains, the node's configuration on what and how. Each run
-    after the first draws from seeds of its own."""
+    after the first draws from seeds of its own. Raises WorkerFailed where the run's method cannot have the site's own
+    noise."""
     training, run = config.training, task.run
+    try:
+        method = get_trained_method(training.privacy.get_own(), run, task.limits, task.num_members)
+    except SpecError as error:
+        raise WorkerFailed(str(error)) from error
     checkpoints = config.node.data_dir / CHECKPOINTS
     return WorkerConfig(
-        method=run.method,
+        method=method,
         model=run.model,
         classes=run.classes,
         input=run.input,
@@ -140,4 +150,5 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         compare_local=training.compare_local,
         privacy_budget=training.privacy_budget,
         privacy_file=config.node.data_dir / PRIVACY_FILE,
+        hides_itself="dp_noise" in method and "dp_noise" not in run.method,
     )

@@ -55,8 +55,11 @@ def test_a_run_that_hides_nothing_has_no_epsilon(tmp_path: Path, capsys: Capture
     assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net")]) == 0
     capsys.readouterr()
     assert main(["privacy", "--config", str(tmp_path / "net" / "node0.yaml")]) == 1
-    expected = "expected a run that hides samples, by dp_noise, or sites, by dp_update_noise (got dfpl without)"
-    assert expected in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert (
+        "expected a run that hides samples, by dp_noise, or sites, by dp_update_noise, or a site that does so" in said
+    )
+    assert "(got dfpl without)" in said
 
 
 def test_of_a_run_that_hides_sites_updates_are_counted(tmp_path: Path, capsys: Captured) -> None:
@@ -68,3 +71,26 @@ def test_of_a_run_that_hides_sites_updates_are_counted(tmp_path: Path, capsys: C
     assert lines[0].startswith("a round: one update of the model, of ")
     assert lines[1] == "noise 4 by a length of 0.5 at most"
     assert lines[-1].split() == ["2", f"{compute_epsilon(Told.of([Release.of_update(4.0)] * 2), 1e-5):.2f}"]
+
+
+def test_a_site_with_noise_of_its_own_sees_what_it_tells(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), "--method", "dfpl", "--rounds", "10"]) == 0
+    config_file = tmp_path / "net" / "node0.yaml"
+    text = config_file.read_text()
+    own = "\ntraining:\n  privacy: {dp_noise: 2.0, dp_clip: 0.5}\n"
+    config_file.write_text(text.replace("\ntraining:\n", own))
+    capsys.readouterr()
+    assert main(["privacy", "--config", str(config_file), "--rounds", "3", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["noise"], shown["prototype_noise"], shown["is_own"]) == (2.0, 5.0, True)
+    release = Release(shown["steps"], shown["rate"], 2.0, 5.0)
+    assert shown["ahead"] == [{"rounds": 3, "epsilon": compute_epsilon(Told.of([release] * 3), 1e-5)}]
+    assert main(["privacy", "--config", str(config_file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "by this site's own noise, which is more than the run asks for"
+    assert lines[2] == "noise 2 by a gradient of 0.5 at most; in prototypes 5 by an embedding of 1 at most"
+    config_file.write_text(text.replace("\ntraining:\n", "\ntraining:\n  privacy: {dp_update_noise: 1.0}\n"))
+    assert main(["start", "--check", "--config", str(config_file)]) == 78
+    assert "training.privacy.dp_update_noise: expected none: dfpl cannot hide that" in capsys.readouterr().err
+    assert main(["start", "--config", str(config_file)]) == 78
+    assert "training.privacy.dp_update_noise: expected none: dfpl cannot hide that" in capsys.readouterr().err

@@ -1,5 +1,5 @@
-"""A federation that hides samples: real nodes keep account of what they have told, through `kill -9`, and one whose
-budget is spent sends nothing more while all go on."""
+"""A federation that hides samples: real nodes keep account of what they have told, through `kill -9` and a restore, and
+one whose budget is spent sends nothing more while all go on. And a site that hides itself alone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ml.accountant import compute_epsilon
+from chain.block import Digest
+from chain.store.sqlite import SqliteStore
+from ml.accountant import Release, Told, compute_epsilon
+from ml.payload import Array, decode_arrays
+from node.config.genesis_file import load_genesis
 from node.training.privacy_ledger import read_told
 from support.federation.real_nodes import Federation, ask_stopped, make_federation, run_command
 
@@ -106,3 +111,53 @@ async def test_a_node_put_back_from_an_old_backup_says_no_less_than_it_had_told(
         await net.check_agreement()
     log = net.nodes["node3"].log_file.read_text()
     assert log.count("The account of what this site has told lacked") >= 1
+
+
+async def test_one_site_hides_itself_in_a_run_without_noise(tmp_path: Path) -> None:
+    noise, clip = 0.5, 0.2
+    net = Federation(make_federation(tmp_path / "net", num_nodes=4, method="fedavg", settings=SETTINGS[1:], rounds=0))
+    config = net.directory / "node3.yaml"
+    own = f"privacy: {{dp_update_noise: {noise}, dp_update_clip: {clip}}}"
+    config.write_text(config.read_text().replace("\ntraining:\n", f"\ntraining:\n  {own}\n"))
+    async with net:
+        await net.start()
+        height = await net.wait_for_contribution("node3", 2)
+        await net.wait_for_height(height + 1)
+        await net.check_agreement()
+        shown = json.loads(run_command("privacy", "-c", config, "--rounds", 1, "--json").out)
+        assert (shown["update_noise"], shown["is_own"]) == (noise, True)
+        assert shown["told"]["phases"] >= 2
+        told = Told.of([Release.of_update(noise)] * shown["told"]["phases"])
+        assert shown["told"]["epsilon"] == compute_epsilon(told, 1e-5)
+        other = run_command("privacy", "-c", net.directory / "node0.yaml")
+        assert other.code == 1
+        assert "expected a run that hides samples" in other.err
+        assert not get_file(net, "node0").exists()
+    genesis = load_genesis(net.directory / "genesis.yaml").genesis
+    with SqliteStore.open(net.get_data_dir("node0"), genesis, readonly=True) as store:
+        block, before = store.get_block(height), store.get_block(height - 1)
+        assert block is not None
+        assert before is not None
+        common = read_model(store, before.block.header.aggregate, "model/")
+        spread = {
+            each.author: np.std(read_model(store, each.payloads[0].digest) - common)
+            for each in block.block.contributions
+        }
+    hidden = spread.pop(next(member.key for member in genesis.state.members if member.name == "node3"))
+    assert hidden == pytest.approx(noise * clip, rel=0.1)  # of some thousand numbers
+    assert max(spread.values()) < 0.3 * hidden
+    report = ask_stopped(net.directory, 1, "chain", "verify", "--deep")
+    assert report["ok"]  # and nobody has found anything wrong with it
+    page = ask_stopped(net.directory, 3, "runs", "report", "--no-verify")["privacy"]
+    assert (page["noise"], page["clip"], page["hides_sites"], page["own_from"]) == (noise, clip, True, 1)
+
+
+def get_file(net: Federation, name: str) -> Path:
+    return net.get_data_dir(name) / "privacy.json"
+
+
+def read_model(store: SqliteStore, digest: Digest, prefix: str = "") -> Array:
+    """All numbers of a model in a blob."""
+    data = store.get_blob(digest)
+    arrays = decode_arrays(data, len(data))
+    return np.concatenate([arrays[name].ravel() for name in sorted(arrays) if name.startswith(prefix)])

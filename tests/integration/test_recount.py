@@ -226,6 +226,44 @@ def test_nothing_is_trained_while_the_account_cannot_be_read(tmp_path: Path) -> 
     run_virtual(story())
 
 
+def test_noise_of_the_sites_own_is_counted_from_when_it_was_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        trainers = [ScriptedTrainer(i) for i in range(4)]
+        async with cluster(tmp_path / "nodes", 4, trainers=trainers) as net:
+            node = net["node0"]
+            await net.wait_for_height(4)
+            await net.crash("node0")
+            node.own_noise, node.trainer = {"dp_noise": 2.0}, CountingTrainer(0, node.path)
+            net.start("node0")
+            await net.wait_for(lambda: get_account(net).own_since is not None, "the account")
+            since = get_account(net).own_since
+            assert since is not None
+            assert since >= 4
+            await take_away(net, tmp_path / "backup", (since + 4, since + 9))
+            before = get_account(net)
+            assert min(list_counted(before)) > since  # what had no noise is not counted as if it had
+            shutil.rmtree(node.path)
+            shutil.copytree(tmp_path / "backup", node.path)
+            with SqliteStore.open(node.path, net.genesis) as store:
+                store.put_meta(RESTORED, {"until": None})
+            net.start("node0")
+            await wait_for_own(net, "node0")
+            after = get_account(net)
+            assert after.told.phases >= before.told.phases
+            assert {at for at in list_own(net, "node0") if at > since} <= set(list_counted(after))
+            assert after.told.steps.keys() == {(RELEASE.rate, 2.0)}
+
+            await net.crash("node0")
+            node.own_noise, node.trainer = {}, ScriptedTrainer(0)
+            told = get_account(net).told
+            net.start("node0")
+            await wait_for_own(net, "node0")
+            assert get_account(net).own_since is None
+            assert get_account(net).told.phases <= told.phases + UNSEEN
+
+    run_virtual(story())
+
+
 def test_a_run_without_noise_has_no_account(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path / "nodes", 4) as net:

@@ -192,6 +192,7 @@ class Node:
         self.clock = VirtualClock()
         self.asks_to_train = False
         self.approves_genesis = True
+        self.own_noise: dict[str, float] = {}
         self.store: SqliteStore | None = None
         self.disk: Offload = InlineOffload()
         self.service: RoundService | None = None
@@ -293,6 +294,7 @@ class Cluster:
             boundary=transport.boundary,
             asks_to_train=node.asks_to_train,
             approves_genesis=node.approves_genesis,
+            own_noise=node.own_noise,
             mesh_max=self.mesh_max,
         )
         node.failure = None

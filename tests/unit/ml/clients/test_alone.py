@@ -143,3 +143,16 @@ def test_it_answers_as_it_stands_and_goes_on_as_if_nobody_had_asked() -> None:
     work_off(one)
     work_off(other)
     check_same(one.state_arrays(), other.state_arrays())
+
+
+@pytest.mark.parametrize("noise", ["dp_noise", "dp_update_noise"])
+def test_nothing_hides_what_never_leaves_the_site(noise: str) -> None:
+    client, local = make_client("fedavg", {**HYPER, noise: 4.0}), make_client("local")
+    alone = TrainingAlone(client)
+    for number in (1, 2):
+        alone.owe(number, 7)
+        work_off(alone)
+        local.train(number, b"beacon", num_iterations=7)
+    assert alone.describe().failure is None
+    assert alone.rounds == 2
+    check_same(alone.state_arrays(), local.state_arrays())

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from ml.accountant import Release, compute_epsilon
 from node.report.privacy import Hidden, render_privacy
+from node.training.account import Account
+from support.data.chains import make_genesis, make_keys
 
 
 @pytest.mark.parametrize(
@@ -17,6 +23,22 @@ from node.report.privacy import Hidden, render_privacy
 )
 def test_a_report_says_what_stays_in_sight(*, hides_sites: bool, said: str) -> None:
     assert said in render_privacy(Hidden(1.0, 1.0, 1.0, 1.0, 1e-5, hides_sites=hides_sites))
+
+
+def test_a_report_says_from_when_a_site_had_noise_of_its_own(tmp_path: Path) -> None:
+    run = make_genesis(make_keys(4)).run
+    assert Hidden.of(run, tmp_path) is None
+    noise = {"dp_noise": 2.0, "dp_clip": 0.5, "dp_prototype_noise": 5.0, "dp_prototype_clip": 1.0}
+    release = Release(20, 0.1, 2.0, 5.0)
+    account = Account(own_since=6).plus(release, 1, 7, noise=noise)
+    (tmp_path / "privacy.json").write_bytes(account.encode())
+    hidden = Hidden.of(run, tmp_path)
+    assert hidden is not None
+    assert (hidden.noise, hidden.clip, hidden.phases, hidden.own_from) == (2.0, 0.5, 1, 7)
+    assert hidden.epsilon == compute_epsilon(account.told, 1e-5)
+    page = render_privacy(hidden)
+    assert "from height 7 on this site hides every one of its samples" in page
+    assert Hidden.of(replace(run, number=2), tmp_path) is None  # of another run this says nothing
 
 
 def test_a_run_without_noise_has_no_such_part() -> None:

@@ -1,0 +1,73 @@
+"""A site's own noise: what `training.privacy` makes of a run's method, for this node's own local phases alone.
+
+Nothing that others check depends on it: a model with noise is a model. Where the run's rule is stronger, that holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from chain.rules import Limits
+from chain.run import Run
+from chain.state import State
+from ml.errors import SpecError
+from ml.specs import METHODS, get_spec
+from ml.specs.privacy import strengthen
+from node.errors import ConfigError
+
+if TYPE_CHECKING:
+    from node.config.node_config import NodeConfig
+
+
+def get_trained_method(own: Mapping[str, float], run: Run, limits: Limits, num_members: int) -> dict[str, Any]:
+    """The method of `run` as a site trains it whose own noise this is, by key. Raises SpecError, with the place in
+    node.yaml, where the method cannot hide what the site asks for."""
+    method = strengthen(run.method, own)
+    if method == run.method:
+        return method
+    noise = "dp_update_noise" if "dp_update_noise" in own else "dp_noise"
+    if run.method["name"] not in METHODS:
+        raise SpecError(f"training.privacy.{noise}", f"expected none: {run.method['name']} sends what has no noise")
+    try:
+        get_spec(
+            method,
+            run.model,
+            len(run.classes),
+            run.input["shape"],
+            max_weight=limits.max_weight,
+            max_abs=limits.max_abs,
+            rounds=run.rounds,
+            num_members=num_members,
+            input_=run.input,
+            kind=run.task,
+            target=run.target,
+        )
+    except SpecError as error:
+        key = error.path.removeprefix("method.")
+        place = f"training.privacy.{key if key in own else noise}"
+        said = error.message if key in own else f"expected none: {error}"
+        if error.message.startswith("unknown key"):
+            said = f"expected none: {run.method['name']} cannot hide that"
+        raise SpecError(place, said) from error
+    return method
+
+
+def explain_not_hidden(config: NodeConfig, state: State) -> str | None:
+    """Why this site does not train in the run in force, as its method cannot have the site's own noise; None where it
+    can, or there is none."""
+    own = config.training.privacy.get_own()
+    if not own:
+        return None
+    try:
+        get_trained_method(own, state.run, state.rules.limits, state.n)
+    except SpecError as error:
+        return str(error)
+    return None
+
+
+def validate_own_noise(config: NodeConfig, state: State) -> None:
+    """Raises ConfigError where the site's own noise does not go with the run that genesis begins. A node that is in
+    a later one goes on, and votes: the others chose that run."""
+    if state.run.number == 1 and (why := explain_not_hidden(config, state)) is not None:
+        raise ConfigError(why)
