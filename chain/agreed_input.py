@@ -2,7 +2,8 @@
 
 `normalize: agreed` has a round of statistics before all others; `inherited` takes those of the run before, which only a
 run that continues can. `min_count` is the fewest samples that a site tells of; with `class_counts` sites tell how many
-samples of each class they have.
+samples of each class they have. `low` and `high` are what values lie between, of all channels or of each: where samples
+are hidden, what lies outside counts as the end that it is beyond.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any
 
 from chain.errors import GenesisError
 from chain.layout import MAX_U32
-from chain.schema import Section, check_choice, check_range
+from chain.schema import Section, check_choice, check_range, read_number
 
 AGREED, INHERITED = "agreed", "inherited"
-AGREED_KEYS = ("normalize", "min_count", "class_counts")
+AGREED_KEYS = ("normalize", "min_count", "class_counts", "low", "high")
 MIN_COUNT = 5
 
 
-def read_agreed(section: Section) -> dict[str, Any]:
+def read_agreed(section: Section, num_channels: int) -> dict[str, Any]:
     """The settings, written out; {} where the input has constants. Raises GenesisError."""
     word = section.value("normalize", None)
     if word is None:
@@ -34,7 +35,26 @@ def read_agreed(section: Section) -> dict[str, Any]:
     min_count = section.integer("min_count", MIN_COUNT)
     check_range(section.path("min_count"), min_count, 1, MAX_U32 >> 1)
     agreed = {"normalize": word, "min_count": min_count}
-    return agreed | ({"class_counts": True} if section.flag("class_counts", False) else {})
+    counts = {"class_counts": True} if section.flag("class_counts", False) else {}
+    return agreed | counts | _read_bounds(section, num_channels)
+
+
+def _read_bounds(section: Section, num_channels: int) -> dict[str, list[float]]:
+    bounds: dict[str, list[float]] = {}
+    for key, other in (("low", "high"), ("high", "low")):
+        if not section.has(key):
+            if section.has(other):
+                raise GenesisError(section.path(key), f"expected it beside {other}")
+            continue
+        values, path = section.items(key), section.path(key)
+        if len(values) not in (1, num_channels):
+            raise GenesisError(path, f"expected 1 value or {num_channels}, got {len(values)}")
+        bounds[key] = [read_number(f"{path}[{i}]", value) for i, value in enumerate(values)]
+    if bounds and len(bounds["low"]) != len(bounds["high"]):
+        raise GenesisError(section.path("high"), f"expected as many values as low has, {len(bounds['low'])}")
+    if any(low >= high for low, high in zip(bounds.get("low", ()), bounds.get("high", ()), strict=True)):
+        raise GenesisError(section.path("high"), f"expected values above those of low, got {bounds['high']}")
+    return bounds
 
 
 def explain_uninherited(

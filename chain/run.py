@@ -162,7 +162,7 @@ def _read_input(top: Section) -> dict[str, Any]:
     resize = section.value("resize", None)
     if resize is not None:
         resize = _read_sizes(section.path("resize"), section.items("resize"), range(2, 3))
-    if agreed := read_agreed(section):
+    if agreed := read_agreed(section, shape[0]):
         table = _read_table(section, shape)
         if table.get("missing") == "mean":
             raise GenesisError(section.path("missing"), "expected refuse or zero where members agree on the mean")

@@ -18,9 +18,9 @@ import torch
 
 from ml.clients.client import Client
 from ml.data.base import Images, InputFormat, Labels
-from ml.data.statistics import compute_statistics
+from ml.data.statistics import StatisticsPrivacy, compute_hidden_statistics, compute_statistics
 from ml.errors import MlError
-from ml.methods.base import ClientData, Method, Metrics, Samples, Trained
+from ml.methods.base import ClientData, Method, Metrics, Round, Samples, Trained
 from ml.models.base import Model
 from ml.payload import Array, Arrays
 from ml.specs import StatisticsSpec, add_kind, get_kind
@@ -113,13 +113,25 @@ class AgreedClient(Client):
         start_s, unplaced, most = time.perf_counter(), self._unplaced, self._spec.task.max_weight
         if unplaced is None:
             raise MlError("this site's samples are normalised already, by statistics that members have agreed on")
-        labels = unplaced.labels[:most]
-        told = compute_statistics(
-            unplaced.read()[:most], np.asarray(labels, np.int64), unplaced.num_classes, self._spec.agreement
-        )
+        samples = unplaced.read()[:most], np.asarray(unplaced.labels[:most], np.int64)
+        num_classes, agreement, privacy = unplaced.num_classes, self._spec.agreement, self._make_privacy(height)
+        if privacy is None:
+            told = compute_statistics(*samples, num_classes, agreement)
+        else:
+            told = compute_hidden_statistics(*samples, num_classes, agreement, privacy)
         self._spec.validate_payload(STATISTICS, told, height)
         metrics = {"iterations": 0, "steps": 0, "samples": int(told["count"]), "seconds": time.perf_counter() - start_s}
-        return Trained(1, {STATISTICS: told}, metrics)
+        return Trained(1, {STATISTICS: told}, metrics, release=self.plan_release(height))
+
+    def _make_privacy(self, height: int) -> StatisticsPrivacy | None:
+        """What hides samples in the sums of this site; None where nothing does."""
+        hyper, bounds = self._spec.hyperparameters, self._spec.agreement.bounds
+        if not hyper.is_private:
+            return None
+        if bounds is None:
+            raise MlError("expected what values lie between, by which samples are hidden; got none")
+        round_ = Round(height, 0, b"", self.seed, is_rehearsal=self.is_rehearsal)
+        return StatisticsPrivacy(hyper.dp.statistics_noise, bounds, round_.secret_rng("noise in statistics"))
 
     def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
         if self.constants is None and (arrays := get_kind(aggregate, STATISTICS)) is not None:

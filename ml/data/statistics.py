@@ -2,13 +2,33 @@
 
 Values are rounded to units of 2^-44 one by one, and added as integers: the sums over all sites are those of the pooled
 samples, to the last digit.
+
+Where samples are hidden, each value is cut to what its channel lies between, and brought to u in [-1, 1]. Of sample i
+and channel c, a is the mean of u over its pixels and b that of u^2. What is added up is (a, b - 1/2) of each of C
+channels. Since a^2 <= b and 0 <= b <= 1,
+
+    a^2 + (b - 1/2)^2  <=  b^2 + 1/4  <=  5/4,
+
+so a sample has no more than Delta = sqrt(5 C / 4) in all sums together: with zero in its place they differ by that
+length at most. Each of the 2 C sums gets Gaussian noise of standard deviation sigma Delta, which is one Gaussian
+mechanism of noise sigma. The number of samples n is not hidden. What is made of sums and n tells no more:
+
+    m = A / n cut to [-1, 1],    v = B / n + 1/2 - m^2 cut to [min(sigma Delta / n, 1), 1]
+
+are the mean and the variance of u as far as the noise leaves them; a variance below what noise has in it is not known,
+and values within [-1, 1] have none above 1. The payload has the sums that n samples of this mean and variance have. So
+no variance that anyone agrees on is negative, or nothing, because of noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ml.aggregation.sums import LIMIT_BITS, PER_CLASS, SQUARE_DIGITS, SUM_DIGITS, UNIT_BITS, to_digits
@@ -34,6 +54,76 @@ def compute_statistics(x_NCHW: Images, y_N: Labels, num_classes: int, agreement:
     if agreement.class_counts:
         payload[PER_CLASS] = count_classes(y_N if told else y_N[:0], num_classes, agreement.min_count)
     return payload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatisticsPrivacy:
+    """The `noise` in sums of values that lie between `bounds`, by channel, in units of what a sample has in them all at
+    most."""
+
+    noise: float
+    bounds: Sequence[tuple[float, float]]
+    rng: Generator
+
+    @property
+    def sensitivity(self) -> float:
+        """Delta: what a sample has at most in the 2 C sums together."""
+        return math.sqrt(1.25 * len(self.bounds))
+
+
+def compute_hidden_statistics(
+    x_NCHW: Images, y_N: Labels, num_classes: int, agreement: Agreement, privacy: StatisticsPrivacy
+) -> dict[str, Array]:
+    """As `compute_statistics`, with noise that hides each sample's values."""
+    told = len(y_N) >= agreement.min_count
+    payload = compute_statistics(x_NCHW[:0], y_N[:0], num_classes, agreement)
+    if agreement.class_counts:
+        payload[PER_CLASS] = count_classes(y_N if told else y_N[:0], num_classes, agreement.min_count)
+    if not told:
+        return payload
+    count, num_values = len(y_N), math.prod(x_NCHW.shape[2:])
+    low_C, high_C = np.array(privacy.bounds).T
+    firsts_C, seconds_C = _sum_moments(x_NCHW, low_C, high_C)
+    spread = privacy.noise * privacy.sensitivity
+    firsts_C += spread * privacy.rng.standard_normal(len(low_C))
+    seconds_C += spread * privacy.rng.standard_normal(len(low_C))
+    m_C = (firsts_C / count).clip(-1.0, 1.0)
+    v_C = (seconds_C / count + 0.5 - m_C**2).clip(min(spread / count, 1.0), 1.0)
+    pairs = [
+        _to_sums(count * num_values, *numbers)
+        for numbers in zip(*(array.tolist() for array in (low_C, high_C, m_C, v_C)), strict=True)
+    ]
+    payload["count"] = np.array(count, np.int64)
+    payload["sums"] = to_digits((total for total, _ in pairs), SUM_DIGITS)
+    payload["squares"] = to_digits((square for _, square in pairs), SQUARE_DIGITS)
+    return payload
+
+
+def _sum_moments(
+    x_NCHW: Images, low_C: NDArray[np.float64], high_C: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sums over samples of a, and of b - 1/2, by channel."""
+    middle, half = ((part.reshape(1, -1, 1, 1)) for part in ((low_C + high_C) / 2, (high_C - low_C) / 2))
+    firsts_C, seconds_C = np.zeros_like(low_C), np.zeros_like(low_C)
+    step = max(1, _CHUNK_VALUES // max(1, int(np.prod(x_NCHW.shape[1:]))))
+    for start in range(0, len(x_NCHW), step):
+        values = x_NCHW[start : start + step].astype(np.float64)
+        if not np.isfinite(values).all():
+            raise DataError("expected numbers for agreed statistics, got a value that is none")
+        u_NCHW = ((values - middle) / half).clip(-1.0, 1.0)
+        firsts_C += u_NCHW.mean(axis=(2, 3)).sum(axis=0)
+        seconds_C += (np.square(u_NCHW).mean(axis=(2, 3)) - 0.5).sum(axis=0)
+    return firsts_C, seconds_C
+
+
+def _to_sums(num: int, low: float, high: float, m: float, v: float) -> tuple[int, int]:
+    """The sums that so many values between `low` and `high` have, and their squares, whose mean and variance are these
+    where `low` is -1 and `high` 1: in units and square units, and so that values can have them."""
+    middle, half = (Fraction(low) + Fraction(high)) / 2, (Fraction(high) - Fraction(low)) / 2
+    mean = middle + half * Fraction(m)
+    total = round(num * mean * (1 << UNIT_BITS))
+    square = round(num * (mean**2 + half**2 * Fraction(v)) * (1 << (2 * UNIT_BITS)))
+    return total, max(square, -(-total * total // num), abs(total))
 
 
 def count_classes(y_N: Labels, num_classes: int, min_count: int) -> Array:

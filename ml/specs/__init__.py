@@ -158,7 +158,7 @@ def get_spec(
     task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs, kind, scale)
     own = METHODS[name].from_mapping(method, task) if name in METHODS else load_spec(method, task, plugins)
     check_task(own, METHODS.values())
-    if own.hyperparameters.is_private and (why := _explain_not_private(own, input_ or {})):
+    if own.hyperparameters.is_private and (why := own.explain_not_private()):
         raise SpecError("method.dp_noise", f"expected none: {why}")
     if own.hyperparameters.update_noise is not None and (why := _explain_not_hiding_updates(own, input_ or {})):
         raise SpecError("method.dp_update_noise", f"expected none: {why}")
@@ -204,18 +204,10 @@ def get_judge(
     return read_judge(method, schema, task, input_ or {})
 
 
-def _explain_not_private(spec: MethodSpec, input_: Mapping[str, Any]) -> str | None:
-    return _explain_told(input_) or spec.explain_not_private()
-
-
 def _explain_not_hiding_updates(spec: MethodSpec, input_: Mapping[str, Any]) -> str | None:
-    return _explain_told(input_) or spec.explain_not_hiding_updates()
-
-
-def _explain_told(input_: Mapping[str, Any]) -> str | None:
     if input_.get("normalize") == AGREED:
-        return "members tell the sums of their features as they are; expected input.normalize auto or none beside it"
-    return None
+        return "members tell the sums of their features; expected input.normalize auto or none beside it"
+    return spec.explain_not_hiding_updates()
 
 
 def _check_counts(kind: str, input_: Mapping[str, Any]) -> None:

@@ -82,7 +82,8 @@ class Hyperparameters:
 
     With `dp_noise` each member hides every one of its samples (`ml.training.private`): the noise in its steps by
     `dp_clip`, the length that a sample's gradient has at most, and `dp_prototype_noise` in prototypes by
-    `dp_prototype_clip`, that of an embedding. `dp_delta` is the chance that epsilon leaves out (`ml.accountant`).
+    `dp_prototype_clip`, that of an embedding; and `dp_statistics_noise` in the sums that members agree on, if they do
+    (`ml.data.statistics`). `dp_delta` is the chance that epsilon leaves out (`ml.accountant`).
     """
 
     lr: float = number(0.1, "(0, inf)")
@@ -112,6 +113,7 @@ class Hyperparameters:
     dp_clip: float | None = number(None, "(0, inf)")
     dp_prototype_noise: float | None = number(None, "(0, inf)")
     dp_prototype_clip: float | None = number(None, "(0, inf)")
+    dp_statistics_noise: float | None = number(None, "(0, inf)")
     dp_delta: float | None = number(None, "(0, 1)")
 
     def __post_init__(self) -> None:
@@ -137,7 +139,13 @@ class Hyperparameters:
     def without_privacy(self) -> Self:
         """The same, but that nothing hides samples."""
         return dataclasses.replace(
-            self, dp_noise=None, dp_clip=None, dp_prototype_noise=None, dp_prototype_clip=None, dp_delta=None
+            self,
+            dp_noise=None,
+            dp_clip=None,
+            dp_prototype_noise=None,
+            dp_prototype_clip=None,
+            dp_statistics_noise=None,
+            dp_delta=None,
         )
 
     @property

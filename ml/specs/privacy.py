@@ -11,20 +11,21 @@ from ml.errors import SpecError
 if TYPE_CHECKING:
     from ml.specs.base import Hyperparameters
 
-CLIP, PROTOTYPE_NOISE, DELTA = 1.0, 5.0, 1e-5  # where dp_noise is set and they are not
+CLIP, PROTOTYPE_NOISE, STATISTICS_NOISE, DELTA = 1.0, 5.0, 5.0, 1e-5  # where dp_noise is set and they are not
 HIDDEN = "hidden"  # the kind that a client's state has which hides its samples as it trains
 _USUAL = {"dp_clip": CLIP, "dp_prototype_noise": PROTOTYPE_NOISE, "dp_prototype_clip": CLIP}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSettings:
-    """Noise in steps and in prototypes, by the length that a sample's gradient or embedding has at most; `delta` is the
-    chance that epsilon leaves out."""
+    """Noise in steps and in prototypes, by the length that a sample's gradient or embedding has at most, and in agreed
+    statistics, by what a sample has in all their sums at most; `delta` is the chance that epsilon leaves out."""
 
     noise: float
     clip: float
     prototype_noise: float
     prototype_clip: float
+    statistics_noise: float
     delta: float
 
 
@@ -37,6 +38,7 @@ def get_dp_settings(hyper: Hyperparameters) -> DpSettings:
         clip=hyper.dp_clip or CLIP,
         prototype_noise=hyper.dp_prototype_noise or PROTOTYPE_NOISE,
         prototype_clip=hyper.dp_prototype_clip or CLIP,
+        statistics_noise=hyper.dp_statistics_noise or STATISTICS_NOISE,
         delta=hyper.dp_delta or DELTA,
     )
 
@@ -79,7 +81,7 @@ def count_private_steps(hyper: Hyperparameters, num_samples: int, work: int) -> 
 def check_privacy(hyper: Hyperparameters) -> None:
     """Raises SpecError for a setting that needs `dp_noise`, or does not go with it."""
     if hyper.dp_noise is None:
-        for key in ("dp_clip", "dp_prototype_noise", "dp_prototype_clip"):
+        for key in ("dp_clip", "dp_prototype_noise", "dp_prototype_clip", "dp_statistics_noise"):
             if getattr(hyper, key) is not None:
                 raise SpecError(f"method.{key}", "expected none without dp_noise")
         if hyper.dp_delta is not None and hyper.update_noise is None:

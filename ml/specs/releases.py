@@ -18,8 +18,18 @@ def plan_release(spec: MethodSpec, num_samples: int, height: int, num_iterations
         return plan_release(spec.inner, num_samples, inner, num_iterations) if spec.has_inputs(height) else None
     if isinstance(spec, StatisticsSpec):
         if spec.is_statistics(height):
-            return None
+            return _plan_statistics(spec)
         return plan_release(spec.inner, num_samples, spec.to_inner(height), num_iterations)
+    return _plan_training(spec, num_samples, height, num_iterations)
+
+
+def _plan_statistics(spec: StatisticsSpec) -> Release | None:
+    """Sums with noise, as prototypes are, and no step."""
+    hyper = spec.hyperparameters
+    return Release(0, 0.0, hyper.dp.noise, hyper.dp.statistics_noise) if hyper.is_private else None
+
+
+def _plan_training(spec: MethodSpec, num_samples: int, height: int, num_iterations: int | None) -> Release | None:
     hyper, planned = spec.hyperparameters, spec.get_local_work(height)
     if hyper.update_noise is not None:
         return Release.of_update(hyper.update_noise)

@@ -9,6 +9,9 @@ of the run before, and has no such round.
 Any method has it without knowing: here is a spec around the method's own, whose rounds come one later. In that round
 nothing is trained, weights are 1, and the aggregate keeps the initial model beside the statistics.
 
+Where samples are hidden, values count within bounds that the run's input names, and the sums have noise
+(`ml.data.statistics`). What comes of that are sums that some samples can have, so that validators ask the same of them.
+
 What a site may tell of few samples is bounded: `count` is 0, and all else is too, or at least `min_count`; so is each
 class, and what of the samples is in no class told.
 """
@@ -43,17 +46,20 @@ from ml.tasks import CLASSIFICATION
 STATISTICS = "statistics"  # the kind
 AGREED, INHERITED = "agreed", "inherited"
 MIN_COUNT = 5
+MAX_BOUND = 1 << (LIMIT_BITS - 1)  # of `low` and `high`: what is between them, and its square, has room then
 MAX_UNITS = 1 << (LIMIT_BITS + UNIT_BITS)  # of a value
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """What the run's `input` says of statistics: the fewest samples that a site tells of, whether it tells of classes,
-    and whether the sums are those of the run before."""
+    whether the sums are those of the run before, and what values lie between, by channel, where it says that or they
+    are pixels."""
 
     min_count: int = MIN_COUNT
     class_counts: bool = False
     is_inherited: bool = False
+    bounds: tuple[tuple[float, float], ...] | None = None
 
     @classmethod
     def from_input(cls, input_: Mapping[str, Any]) -> Self | None:
@@ -65,9 +71,31 @@ class Agreement:
                 min_count = input_.get("min_count", MIN_COUNT)
                 if type(min_count) is not int or not 1 <= min_count < MAX_COUNT:
                     raise SpecError("input.min_count", f"expected a whole number from 1, got {min_count!r}")
-                return cls(min_count, bool(input_.get("class_counts", False)), word == INHERITED)
+                counts = bool(input_.get("class_counts", False))
+                return cls(min_count, counts, word == INHERITED, _read_bounds(input_))
             case other:
                 raise SpecError("input.normalize", f"expected {AGREED} or {INHERITED}, got {other!r}")
+
+
+def _read_bounds(input_: Mapping[str, Any]) -> tuple[tuple[float, float], ...] | None:
+    """Raises SpecError."""
+    shape = input_.get("shape") or (0, 0, 0)
+    lows, highs = input_.get("low"), input_.get("high")
+    if lows is None and highs is None:
+        return ((0.0, 1.0),) * shape[0] if math.prod(shape[1:]) > 1 else None
+    pairs = [_read_ends(key, values, shape[0]) for key, values in (("low", lows), ("high", highs))]
+    if any(low >= high for low, high in zip(*pairs, strict=True)):
+        raise SpecError("input.high", f"expected numbers above those of input.low, got {highs!r}")
+    return tuple(zip(*pairs, strict=True))
+
+
+def _read_ends(key: str, values: Any, num_channels: int) -> list[float]:
+    if not isinstance(values, list | tuple) or len(values) not in (1, num_channels):
+        raise SpecError(f"input.{key}", f"expected 1 number or {num_channels}, got {values!r}")
+    if not all(type(value) in (int, float) and abs(value) < MAX_BOUND for value in values):
+        raise SpecError(f"input.{key}", f"expected numbers below 2^{LIMIT_BITS - 1} either way, got {values!r}")
+    numbers = [float(value) for value in values]
+    return numbers if len(numbers) == num_channels else numbers * num_channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +150,11 @@ def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
         )
     if agreement and agreement.class_counts and spec.task.kind != CLASSIFICATION:
         raise SpecError("input.class_counts", f"expected none for task {spec.task.kind}: classes alone are counted")
+    if agreement and spec.hyperparameters.is_private and not agreement.is_inherited and agreement.bounds is None:
+        raise SpecError(
+            "input.low",
+            "expected low and high with dp_noise where members agree: what the values of each feature lie between",
+        )
     return spec if agreement is None else StatisticsSpec(spec.task, spec.hyperparameters, spec, agreement)
 
 

@@ -59,8 +59,9 @@ def show(
     own = load_own_run(config)
     try:
         client = make_own_client(own)
-        # neither of which may be a round of its own, or of keys
-        release = client.plan_release(1 if own.run.rounds in (1, 2) and not own.run.is_masked else 2)
+        # neither of which may be a round of its own, of keys or of statistics
+        has_other = own.run.is_masked or own.run.input.get("normalize") == "agreed"
+        release = client.plan_release(1 if own.run.rounds in (1, 2) and not has_other else 2)
         if release is None:
             raise NodeError(
                 "privacy: expected a run that hides samples, by dp_noise, or sites, by dp_update_noise, or a site that "

@@ -29,7 +29,7 @@ from chain.layout import MAX_HEIGHT
 from chain.store.sqlite import SqliteStore
 from ml.accountant import Release
 from ml.errors import MlError, SpecError
-from ml.specs import MaskedSpec, MethodSpec
+from ml.specs import MaskedSpec, MethodSpec, StatisticsSpec
 from ml.specs.masked import EMPTY_INPUT_BYTES
 from ml.specs.releases import plan_release
 from ml.specs.sharing import SentHyperparameters
@@ -174,7 +174,7 @@ class Recount:
             account = self._account = read_account(self._path)
             if account.is_certain(place.run, place.round):  # the worker has counted it meanwhile
                 continue
-            between = _read_samples(found.spec, own[0])
+            between = _read_samples(found.spec, place.round, own[0])
             if between is None:
                 known = [number for number in (num_samples, account.samples) if number]
                 if not known:
@@ -262,8 +262,10 @@ def _plan(spec: MethodSpec, between: tuple[int, int], number: int, num_iteration
     return replace(releases[0], steps=steps, rate=rate)
 
 
-def _read_samples(spec: MethodSpec, contribution: Contribution) -> tuple[int, int] | None:
+def _read_samples(spec: MethodSpec, number: int, contribution: Contribution) -> tuple[int, int] | None:
     """Between which numbers that of a site's samples is, by the weight that it signs; None where that says nothing."""
+    if isinstance(spec, StatisticsSpec) and spec.is_statistics(number):
+        return None
     hyper, weight = spec.hyperparameters, contribution.weight
     if not isinstance(hyper, SentHyperparameters) or spec.max_weight_is_one or weight >= spec.task.max_weight:
         return None

@@ -122,9 +122,14 @@ def test_a_model_is_not_said_to_learn_nothing_before_anybody_has_trained(tmp_pat
     federate(tmp_path, story, FEDAVG | {"lr": 1e-9})
 
 
-@pytest.mark.parametrize("name", ["fedavg", "local", "dfpl", "fednova", "fedavg_p2p", "uapdfl"])
-def test_a_federation_comes_to_the_digests_of_the_simulation(tmp_path: Path, name: str) -> None:
-    method = FEDAVG if name == "fedavg" else {"name": name}
+HIDDEN = {"name": "fedavg", "local_iterations": 5, "dp_noise": 2.0}
+OTHERS = [{"name": name} for name in ("local", "dfpl", "fednova", "fedavg_p2p", "uapdfl")]
+
+
+@pytest.mark.parametrize(
+    "method", [FEDAVG, HIDDEN, *OTHERS], ids=["fedavg", "hidden", *(other["name"] for other in OTHERS)]
+)
+def test_a_federation_comes_to_the_digests_of_the_simulation(tmp_path: Path, method: Mapping[str, Any]) -> None:
     aggregates: list[bytes] = []
     block_ids: list[bytes] = []
     ids: list[bytes] = []

@@ -264,7 +264,7 @@ def test_epochs_are_as_many_steps_as_their_batches() -> None:
         ({"name": "dfpl", "aux_protos": "full"}, {}, "mlp", "every sample is in the loss of each"),
         ({"name": "mpfedcl"}, {}, "mlp", "mean is one prototype a class"),
         ({"name": "fedavg"}, {}, "resnet18", "resnet18 keeps statistics of batches"),
-        ({"name": "fedavg"}, {"normalize": "agreed"}, "mlp", "expected input.normalize auto or none"),
+        ({"name": "fedavg"}, {"normalize": "agreed"}, "mlp", "expected low and high with dp_noise"),
         ({"name": "fedavg", "clip_norm": 1.0}, {}, "mlp", "method.clip_norm: expected none with dp_noise"),
         ({"name": "fedavg", "sampling": "balanced"}, {}, "mlp", "method.sampling: expected uniform with dp_noise"),
         ({"name": "fedavg", "class_weights": "own"}, {}, "mlp", "method.class_weights: expected none with dp_noise"),
@@ -280,7 +280,9 @@ def test_what_cannot_hide_samples_is_refused(
         get_spec(asked, {"name": model}, 10, (3, 32, 32), input_=input_)
 
 
-@pytest.mark.parametrize("key", ["dp_clip", "dp_prototype_noise", "dp_prototype_clip", "dp_delta"])
+@pytest.mark.parametrize(
+    "key", ["dp_clip", "dp_prototype_noise", "dp_prototype_clip", "dp_statistics_noise", "dp_delta"]
+)
 def test_its_settings_are_refused_where_nothing_hides_samples(key: str) -> None:
     with pytest.raises(SpecError, match=f"method.{key}: expected none without dp_noise"):
         get_spec({"name": "fedavg", key: 0.5}, {"name": "mlp"}, 10, (1, 8, 8))

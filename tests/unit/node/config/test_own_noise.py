@@ -96,6 +96,15 @@ def test_a_method_that_cannot_have_it_is_named_with_its_reason(
     assert str(refused.value) == said
 
 
+def test_what_members_agree_on_is_hidden_where_it_is_known_what_values_lie_between() -> None:
+    agreed = {"shape": [1, 8, 8], "resize": None, "normalize": "agreed"}
+    assert choose(FEDAVG, {"dp_noise": 1.0}, input=agreed)["dp_noise"] == 1.0
+    table = {**agreed, "shape": [3, 1, 1]}
+    with pytest.raises(SpecError, match=r"training.privacy.dp_noise: expected none: input.low: expected low and high"):
+        choose(FEDAVG, {"dp_noise": 1.0}, input=table)
+    assert choose(FEDAVG, {"dp_noise": 1.0}, input={**table, "low": [0.0], "high": [1.0]})["dp_noise"] == 1.0
+
+
 # ---- in node.yaml
 
 
