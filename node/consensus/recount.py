@@ -90,6 +90,7 @@ class Recount:
         self._runs = runs
         self._store = store
         self._disk = disk
+        self._mine = self._me  # and the keys before, as a node that changes its key is made anew
         self._own = own
         self._get_samples = get_samples
         self._get_iterations = get_iterations
@@ -147,7 +148,7 @@ class Recount:
             self._checked = min(account.checked or 0, head)
         if account.own_since != since:
             account = self._change(lambda now: replace(now, own_since=since))
-        self._account, self._own_since = account, since
+        self._account, self._own_since, self._mine = account, since, self._me | self._list_keys()
         return account
 
     def _change(self, change: Callable[[Account], Account]) -> Account:
@@ -161,11 +162,10 @@ class Recount:
         counted = {height: found for height in range(first, last + 1) if (found := self._find_counted(height))}
         if not counted:
             return (), last
-        mine = self._me | self._list_keys()
         missing: list[_Missing] = []
         for stored in self._store.blocks(min(counted), max(counted)):
             found = counted.get(stored.block.height)
-            own = [each for each in stored.block.contributions if each.author in mine]
+            own = [each for each in stored.block.contributions if each.author in self._mine]
             if found is None or not own or _is_empty(found.spec, own[0]):
                 continue
             place = found.round.place
