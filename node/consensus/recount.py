@@ -138,7 +138,7 @@ class Recount:
         """The account, of this chain from now on. What earlier releases wrote knows of no rounds, and of all up to
         here. The site's own noise is in force above the height at which it was first there."""
         account = read_account(self._path)
-        since = None if not self._own else head if account.own_since is None else min(account.own_since, head)
+        since = self._choose_since(account, head) if self._own else None
         if account.chain != self._chain:
             checked = 0 if account.has_rounds else head
             if account != Account() or since is not None:
@@ -150,6 +150,12 @@ class Recount:
             account = self._change(lambda now: replace(now, own_since=since))
         self._account, self._own_since, self._mine = account, since, self._me | self._list_keys()
         return account
+
+    def _choose_since(self, account: Account, head: int) -> int:
+        """What was signed for the next height before this start was trained without the site's own noise."""
+        if account.own_since is not None:
+            return account.own_since
+        return head if self._store.get_contribution(head + 1) is None else head + 1
 
     def _change(self, change: Callable[[Account], Account]) -> Account:
         self._account = change_account(self._path, change)
