@@ -64,14 +64,15 @@ def compute_fixed_mean(arrays: Sequence[Array], weights: Sequence[int], name: st
     """The mean of arrays of one shape. Raises AggregationError."""
     check_averaged(arrays, name)
     check_weights(weights)
-    bits = _get_bits(settings)
+    bits = get_fraction_bits(settings)
     total = np.zeros(arrays[0].shape, np.int64)
     for array, weight in zip(arrays, weights, strict=True):
         total += to_fixed(array, weight, bits)
     return from_fixed(total, sum(weights), bits)
 
 
-def _get_bits(settings: RuleSettings) -> int:
+def get_fraction_bits(settings: RuleSettings) -> int:
+    """b of a run. Raises AggregationError where nobody said how many members there are."""
     if settings.fraction_bits is None:
         raise AggregationError("masked_sum: expected the number of members, which says how exact a sum can be")
     return settings.fraction_bits

@@ -165,6 +165,11 @@ class Hyperparameters:
         return self.is_private or self.update_noise is not None
 
     @property
+    def is_masked(self) -> bool:
+        """Whether members take the mean of what nobody sees (`ml.specs.masked`)."""
+        return False
+
+    @property
     def delta(self) -> float:
         """The chance that epsilon leaves out."""
         return DELTA if self.dp_delta is None else self.dp_delta

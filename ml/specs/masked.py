@@ -20,27 +20,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import prod
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from ml.aggregation.contributed import PLAIN, RuleSettings
-from ml.aggregation.fixed_point import (
-    LEAST_BITS,
-    Integers,
-    from_fixed,
-    is_in_range,
-    to_fixed,
-)
+from ml.aggregation.fixed_point import LEAST_BITS, Integers, get_fraction_bits
 from ml.aggregation.masks import SEED_BYTES, add_vectors, commit, list_opened, take_off
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec, encode_arrays
 from ml.specs.base import AuthorPayloads, MethodSpec, RoundKinds
+from ml.specs.masked_vectors import Coding, ModelCoding, PrototypeCoding
 
-MASKED = "masked"  # the kind, and the value of `aggregation` begins with it
-MASKED_SUM = "masked_sum"
+MASKED = "masked"  # the kind of payload, and what stands before all that masks need in an aggregate
 INPUTS, OPENINGS = "inputs", "openings"
 LEAST_MEMBERS = 4  # of which two honest ones are in every sum
 MOST_MEMBERS = 1024  # more than a federation can have
@@ -53,9 +46,7 @@ _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 def mask(spec: MethodSpec) -> MethodSpec:
     """`spec` as a run has it: with masks, where its settings ask for them. Raises SpecError."""
-    if getattr(spec.hyperparameters, "aggregation", None) != MASKED_SUM:
-        return spec
-    return MaskedSpec(spec.task, spec.hyperparameters, spec)
+    return MaskedSpec(spec.task, spec.hyperparameters, spec) if spec.hyperparameters.is_masked else spec
 
 
 def unmask(spec: MethodSpec) -> MethodSpec:
@@ -151,10 +142,7 @@ class MaskedSpec(MethodSpec):
     @property
     def fraction_bits(self) -> int:
         """Raises AggregationError where nobody said how many members there are."""
-        bits = self.inner.rule_settings.fraction_bits
-        if bits is None:
-            raise AggregationError("masked_sum: expected the number of members, which says how exact a sum can be")
-        return bits
+        return get_fraction_bits(self.inner.rule_settings)
 
     @property
     def quorum(self) -> int:
@@ -262,102 +250,26 @@ class MaskedSpec(MethodSpec):
         told.update(repr((summed.roster, summed.members, summed.weight, summed.fraction_bits)).encode())
         for member in summed.members:
             told.update(seeds[member].tobytes())
-        by, mean = self._opened.get(OPENINGS, (None, None))
-        if by != told.digest():  # else another candidate's: all have the same sum
+        digest, mean = self._last_opened.mean
+        if digest != told.digest():  # else another candidate's: all have the same sum
             opened = [(member, from_rows(seeds[member])) for member in summed.members]
             total = take_off(summed.total, summed.roster, opened)
-            mean = self.coding.decode(total, summed, self.task.max_abs)
-            self._opened[OPENINGS] = told.digest(), mean
+            num_authors, max_abs = len(summed.members), self.task.max_abs
+            mean = self.coding.decode(total, summed.weight, summed.fraction_bits, num_authors, max_abs)
+            self._last_opened.mean = told.digest(), mean
         return None if mean is None else {f"{self.coding.kind}/{name}": array for name, array in mean.items()}
 
     @cached_property
-    def _opened(self) -> dict[str, Any]:
-        """The mean that was opened last, and what by."""
-        return {}
+    def _last_opened(self) -> _LastOpened:
+        return _LastOpened()
 
 
-# ---- vectors
+@dataclass(slots=True)
+class _LastOpened:
+    """The mean that was opened last, None where its sum was spoiled, behind the digest of sum and seeds that it is of.
+    Both are one value: they are read and written on more threads than one."""
 
-
-class Coding:
-    """How payloads of one kind become vectors of integers, and a sum of these their mean."""
-
-    kind: str
-    size: int
-    names: Collection[str]  # of the arrays
-
-    def is_held(self, aggregate: Arrays | None) -> bool:
-        """Whether an aggregate has a mean, and not only what a run has begun from."""
-        return all(f"{self.kind}/{name}" in (aggregate or {}) for name in self.names)
-
-    def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
-        """A member's vector, int64[size]."""
-        raise NotImplementedError
-
-    def decode(self, total: Integers, summed: Summed, max_abs: float) -> dict[str, Array] | None:
-        """The mean of the payloads; None where no payloads can have this sum."""
-        raise NotImplementedError
-
-
-class ModelCoding(Coding):
-    """Whole float32 arrays: one after the other by name."""
-
-    def __init__(self, kind: str, schema: ArraySchema) -> None:
-        self.kind = kind
-        self._shapes = {name: tuple(map(int, schema.arrays[name].shape)) for name in sorted(schema.arrays)}
-        self.names = self._shapes.keys()
-        self.size = sum(map(prod, self._shapes.values()))
-
-    def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
-        return np.concatenate([to_fixed(arrays[name].reshape(-1), weight, bits) for name in self._shapes])
-
-    def decode(self, total: Integers, summed: Summed, max_abs: float) -> dict[str, Array] | None:
-        if not is_in_range(total, summed.weight, summed.fraction_bits, max_abs, len(summed.members)):
-            return None
-        mean = from_fixed(total, summed.weight, summed.fraction_bits)
-        arrays, start = {}, 0
-        for name, shape in self._shapes.items():
-            arrays[name] = mean[start : start + prod(shape)].reshape(shape)
-            start += prod(shape)
-        return arrays
-
-
-class PrototypeCoding(Coding):
-    """Prototypes float32[C, D] of all classes, 0 of those that a member does not hold, and behind them how much each
-    class counts with it, so that nobody learns who holds which."""
-
-    kind = "prototypes"
-    names = ("classes", "prototypes")
-
-    def __init__(self, spec: MethodSpec) -> None:
-        self._num_classes, self._dim = spec.task.num_classes, spec.task.embedding_dim
-        self._max_count = spec.task.max_weight if "counts" in spec.schemas(1)[self.kind].arrays else 1
-        self.size = self._num_classes * (self._dim + 1)
-
-    def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
-        vector = np.zeros(self.size, np.int64)
-        sums, counts = self._split(vector)
-        held = arrays["counts"] if "counts" in arrays else np.ones(len(arrays["classes"]), np.int64)
-        for class_id, row, count in zip(arrays["classes"].tolist(), arrays["prototypes"], held.tolist(), strict=True):
-            sums[class_id], counts[class_id] = to_fixed(row, count, bits), count
-        return vector
-
-    def decode(self, total: Integers, summed: Summed, max_abs: float) -> dict[str, Array] | None:
-        sums, counts = self._split(total)
-        num_authors = len(summed.members)
-        for row, count in zip(sums, counts.tolist(), strict=True):
-            if not 0 <= count <= num_authors * self._max_count:
-                return None
-            if not is_in_range(row, count, summed.fraction_bits, max_abs, num_authors):
-                return None
-        held = np.flatnonzero(counts)
-        rows = [from_fixed(sums[class_id], int(counts[class_id]), summed.fraction_bits) for class_id in held]
-        stacked = np.stack(rows) if rows else np.empty((0, self._dim), np.float32)
-        return {"classes": held.astype(np.int64), "prototypes": stacked}
-
-    def _split(self, vector: Integers) -> tuple[Integers, Integers]:
-        at = self._num_classes * self._dim
-        return vector[:at].reshape(self._num_classes, self._dim), vector[at:]
+    mean: tuple[bytes, Mapping[str, Array] | None] = (b"", None)
 
 
 # ---- what the aggregate carries

@@ -55,12 +55,9 @@ class Masking:
         self.reason = self.pause = None
         self.has_inputs = is_masked(round_) and not is_opening(round_)
         if round_ is not None and is_masked(round_) and tip.state.is_active(self._masker.me):
-            data = self._aggregates.peek(tip.block)
-            if data is None and self.has_inputs:  # as after a start
-                data = await self._aggregates.find(tip.block)
-            parent = None if data is None else decode_arrays(data, len(data))
+            parent = await self._find_parent(tip) if self.has_inputs else None
             self.reason = await self._disk.run(self._masker.begin, round_, parent)
-            self.pause = None if is_opening(round_) else _explain_pause(parent)
+            self.pause = _explain_pause(parent)
         elif self._masker.num_keys:
             run = tip.state.run  # of which there may be more, once its rounds are over
             is_over = run.is_masked and not run.is_ended and tip.state.is_active(self._masker.me)
@@ -68,6 +65,12 @@ class Masking:
         why = self.pause or self.reason
         if why is not None and (self.reason, self.pause) != before:
             log.warning("height %d: this node has no part in the sum: %s", height, why)
+
+    async def _find_parent(self, tip: Tip) -> Arrays | None:
+        data = self._aggregates.peek(tip.block)
+        if data is None:  # as after a start
+            data = await self._aggregates.find(tip.block)
+        return None if data is None else decode_arrays(data, len(data))
 
     def is_opening(self, height: int) -> bool:
         """Whether seeds are opened at a height, and keys shown."""
