@@ -319,6 +319,14 @@ class ArraySchema:
             object.__setattr__(self, "max_bytes", compute_encoded_bytes(largest))
 
 
+def make_empty_arrays(schema: ArraySchema) -> dict[str, Array]:
+    """The payload of one that has nothing of this kind: every symbolic dimension is 0."""
+    return {
+        name: np.empty([n if isinstance(n, int) else 0 for n in spec.shape], spec.dtype)
+        for name, spec in schema.arrays.items()
+    }
+
+
 def validate_arrays(arrays: Arrays, schema: ArraySchema, *, max_abs: float = math.inf) -> None:
     """Raise PayloadError unless `arrays` fit `schema` and hold finite numbers only, none of them outside its array's
     range, or of a float without one farther than `max_abs` from 0. Cheapest first."""

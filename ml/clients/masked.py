@@ -1,7 +1,7 @@
 """A client in a run whose members hide what they send in a sum of all (`ml.specs.masked`).
 
 It trains and takes over as ever, in the method's own rounds of two heights each, and knows of no masks: what leaves the
-client is its model, and the node that it is of hides that.
+client is its model, or prototypes, and the node that it is of hides that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MaskedClient(Client):
 
     def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
         own = self._spec.to_inner(height)
-        if self._spec.has_inputs(height) or own == 0 or not self._spec.coding.is_held(aggregate):
+        if self._spec.has_inputs(height) or own == 0 or not self._spec.has_mean(aggregate):
             return self.evaluate()  # as the model is: no round has come to a mean yet
         return super().apply(own, drop_masked(aggregate), **options)
 

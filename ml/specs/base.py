@@ -300,6 +300,7 @@ class MethodSpec(ABC):
     record: ClassVar[PluginRecord | None] = None  # of the plugin that the method is of
     tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # the kinds that its mathematics allows
     hides_samples: ClassVar[bool] = False  # whether all that it sends comes of steps and prototypes that can have noise
+    shown: ClassVar[Mapping[str, str]] = {}  # voted kinds that masks leave in the clear, each with what it tells
 
     task: Task
     hyperparameters: Hyperparameters

@@ -6,6 +6,10 @@ A spec around the method's own, whose rounds take two heights each, after one in
     height 2r       inputs of round r: masked vectors, of members whose keys the block before has; others send none
     height 2r + 1   openings of round r: the seeds that take the masks off the sum, and the keys for round r + 1
 
+Of methods that exchange something beside their model which is no sum, as MP-FedCL does its prototypes, that travels
+with the inputs as it is, `shown`, and is combined by its own rule, of the members in the sum. It belongs to the round:
+it comes into force with the round's mean, and where the mean before stays, so does what was shown before.
+
 The aggregate carries what each step needs of the step before, so that validators recompute all of it from one block and
 its parent's aggregate, as in any run: after inputs the sum, whose vectors are in it, and what they committed to; after
 openings the mean, and the roster of members with their keys. Where fewer than a quorum have sent vectors, nothing is to
@@ -25,11 +29,12 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from ml.aggregation.contributed import PLAIN, RuleSettings
+from ml.aggregation import RULES
+from ml.aggregation.contributed import PLAIN, Contributed, RuleSettings
 from ml.aggregation.fixed_point import LEAST_BITS, Integers, get_fraction_bits
 from ml.aggregation.masks import SEED_BYTES, add_vectors, commit, list_opened, take_off
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.payload import Array, Arrays, ArraySchema, ArraySpec, encode_arrays
+from ml.payload import Array, Arrays, ArraySchema, ArraySpec, encode_arrays, make_empty_arrays
 from ml.specs.base import AuthorPayloads, MethodSpec, RoundKinds
 from ml.specs.masked_vectors import Coding, ModelCoding, PrototypeCoding
 
@@ -80,7 +85,8 @@ class Summed:
 class MaskedSpec(MethodSpec):
     """A method under masks. One kind, `masked`. Of inputs: `values` int64[d], the vector modulo 2^64, and `commitments`
     uint8[R, 32], neither of which a member has that has no part in the sum. Of openings: `key` uint8[32], of X25519,
-    and `seeds` uint8[k, 32], as many as are to be opened, or none by a member that has lost them."""
+    and `seeds` uint8[k, 32], as many as are to be opened, or none by a member that has lost them. Inputs have the kinds
+    that are `shown` besides, which are empty where `values` are."""
 
     inner: MethodSpec
 
@@ -102,6 +108,13 @@ class MaskedSpec(MethodSpec):
     @property
     def hides_samples(self) -> bool:  # type: ignore[override]  # likewise
         return self.inner.hides_samples
+
+    @property
+    def shown(self) -> Mapping[str, str]:  # type: ignore[override]  # likewise
+        return self.inner.shown
+
+    def explain_not_private(self) -> str | None:
+        return self.inner.explain_not_private()
 
     def explain_not_hiding_updates(self) -> str | None:
         return self.inner.explain_not_hiding_updates()
@@ -135,7 +148,7 @@ class MaskedSpec(MethodSpec):
     @cached_property
     def coding(self) -> Coding:
         """How the method's payload becomes a vector."""
-        ((kind, rule),) = self.inner.rules(1).items()
+        ((kind, rule),) = [(kind, rule) for kind, rule in self.inner.rules(1).items() if kind not in self.shown]
         schema = self.inner.schemas(1)[kind]
         return PrototypeCoding(self.inner) if rule.startswith("class_") else ModelCoding(kind, schema)
 
@@ -155,18 +168,38 @@ class MaskedSpec(MethodSpec):
         openings = {"key": ArraySpec("uint8", (KEY_BYTES,)), "seeds": ArraySpec("uint8", ("n", SEED_BYTES))}
         members = (0, MOST_MEMBERS)
         return {
-            INPUTS: {MASKED: ArraySchema(inputs, {"n": members, "d": (0, self.coding.size)})},
+            INPUTS: {
+                MASKED: ArraySchema(inputs, {"n": members, "d": (0, self.coding.size)}),
+                **{kind: self.inner.schemas(1)[kind] for kind in self.shown},
+            },
             OPENINGS: {MASKED: ArraySchema(openings, {"n": members})},
         }
+
+    @property
+    def max_aggregate_bytes(self) -> int:
+        """More than an aggregate can have: after inputs it holds what was shown in two rounds."""
+        n, schemas = self.task.num_members, self.inner.schemas(1)
+        model = schemas[self.coding.kind].max_bytes + self._schemas[INPUTS][MASKED].max_bytes
+        rows = {kind: max(high for _, high in schemas[kind].bounds.values()) for kind in self.shown}
+        shown = sum(schemas[kind].max_bytes + 8 * rows[kind] for kind in self.shown)  # each with its author
+        return model + 2 * n * shown + n * (n + 4) * 32  # commitments, and lists of members and keys
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
         return self._schemas[INPUTS if self.has_inputs(height) else OPENINGS]
 
     def rules(self, height: int) -> Mapping[str, str]:
-        return {MASKED: "masked_inputs" if self.has_inputs(height) else "masked_openings"}
+        if not self.has_inputs(height):
+            return {MASKED: "masked_openings"}
+        return {MASKED: "masked_inputs", **{kind: self.inner.rules(1)[kind] for kind in self.shown}}
 
     def get_kept(self, height: int) -> Collection[str]:
-        return (self.coding.kind,)
+        return (self.coding.kind, *self.shown)
+
+    @cached_property
+    def empty_input(self) -> Mapping[str, Arrays]:
+        """The payloads of inputs of a member that has no part in the sum: so the round need not wait for it."""
+        schemas = self.inner.schemas(1)
+        return {MASKED: EMPTY_INPUT, **{kind: make_empty_arrays(schemas[kind]) for kind in self.shown}}
 
     def reads_parent(self, height: int) -> bool:
         return True
@@ -190,13 +223,23 @@ class MaskedSpec(MethodSpec):
     def validate_on_parent(
         self, author: bytes, payloads: Mapping[str, Arrays], parent: Arrays | None, height: int
     ) -> None:
-        arrays = payloads.get(MASKED)
-        if arrays is None:
-            raise PayloadError(f"expected a payload {MASKED!r}, got none")
-        if self.has_inputs(height):
-            _validate_input(author, arrays, read_roster(parent), self.coding.size)
-        else:
+        for kind in self.schemas(height):
+            if kind not in payloads:
+                raise PayloadError(f"expected a payload {kind!r}, got none")
+        arrays = payloads[MASKED]
+        if not self.has_inputs(height):
             _validate_opening(author, arrays, self.read_summed(parent, height))
+            return
+        _validate_input(author, arrays, read_roster(parent), self.coding.size)
+        for kind in self.shown:
+            if not len(arrays["values"]) and any(array.size for array in payloads[kind].values()):
+                raise PayloadError(f"expected no {kind} of a member that has no part in the sum")
+
+    def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
+        if kind in self.shown and self.has_inputs(height):
+            self.inner.validate_payload(kind, arrays, self.to_inner(height))
+        else:
+            super().validate_payload(kind, arrays, height)
 
     # ---- the aggregate
 
@@ -217,13 +260,14 @@ class MaskedSpec(MethodSpec):
                 self.validate_on_parent(c.author, c.payloads, parent, height)
             except PayloadError as error:
                 raise AggregationError(f"masked_sum: {c.author.hex()[:8]}: {error}") from error
-        prefix = f"{self.coding.kind}/"
-        kept = {name: array for name, array in parent.items() if name.startswith(prefix)}
+        kept = _pick(f"{self.coding.kind}/", parent) | self._get_shown(parent, height)
         if self.has_inputs(height):
             kept[f"{MASKED}/spoiled"] = np.array(count_spoiled(parent), np.int64)
             given = [c for c in ordered if len(c.payloads[MASKED]["values"])]
             enough = len(given) >= self.quorum
-            return kept | (_add_inputs(given, read_roster(parent), self.fraction_bits) if enough else {})
+            if not enough:
+                return kept
+            return kept | _add_inputs(given, read_roster(parent), self.fraction_bits) | self._combine_shown(given)
         summed, mean, silent = self.read_summed(parent, height), None, list[bytes]()
         was_changed = height > 1 and read_roster(parent) is not None  # a change took the height of inputs
         spoiled = 0 if height == 1 or was_changed else count_spoiled(parent)
@@ -233,11 +277,13 @@ class MaskedSpec(MethodSpec):
             if not silent:
                 mean = self._compute_mean(ordered, summed)
                 spoiled = spoiled + 1 if mean is None else 0
+                if mean is not None:
+                    mean |= self._take_shown(parent, summed)
         # Who has not opened is in no sum that repeats this round's with all others, and bares what it lacks.
-        shown = [c for c in ordered if c.author not in silent]
+        rostered = [c for c in ordered if c.author not in silent]
         return (kept if mean is None else mean) | {
-            f"{MASKED}/members": to_rows([c.author for c in shown]),
-            f"{MASKED}/keys": to_rows([c.payloads[MASKED]["key"].tobytes() for c in shown]),
+            f"{MASKED}/members": to_rows([c.author for c in rostered]),
+            f"{MASKED}/keys": to_rows([c.payloads[MASKED]["key"].tobytes() for c in rostered]),
             f"{MASKED}/spoiled": np.array(spoiled, np.int64),
             f"{MASKED}/summed": np.array(_count_summed(summed, was_changed=was_changed), np.int64),
             f"{MASKED}/silent": to_rows(silent),
@@ -258,6 +304,41 @@ class MaskedSpec(MethodSpec):
             mean = self.coding.decode(total, summed.weight, summed.fraction_bits, num_authors, max_abs)
             self._last_opened.mean = told.digest(), mean
         return None if mean is None else {f"{self.coding.kind}/{name}": array for name, array in mean.items()}
+
+    # ---- what is shown
+
+    def has_mean(self, aggregate: Arrays | None) -> bool:
+        """Whether an aggregate has all that a round of the method comes to."""
+        return self.coding.is_held(aggregate) and all(_pick(f"{kind}/", aggregate or {}) for kind in self.shown)
+
+    def _combine_shown(self, given: Sequence[AuthorPayloads]) -> dict[str, Array]:
+        """Of the members in the sum, under names that the method does not know yet."""
+        combined: dict[str, Array] = {}
+        for kind in self.shown:
+            sent = [Contributed(c.author, c.weight, c.payloads[kind]) for c in given]
+            made = RULES[self.inner.rules(1)[kind]](sent, None, self.inner.rule_settings)
+            combined |= {f"{MASKED}/{kind}/{name}": array for name, array in made.items()}
+        return combined
+
+    def _take_shown(self, parent: Arrays, summed: Summed) -> dict[str, Array]:
+        """What was shown with the inputs of a sum, and by whom, now that it is opened."""
+        if not self.shown:
+            return {}
+        pending = {kind: _pick(f"{MASKED}/{kind}/", parent) for kind in self.shown}
+        taken = {name.removeprefix(f"{MASKED}/"): array for found in pending.values() for name, array in found.items()}
+        return taken | {f"{MASKED}/shown": to_rows(summed.members)}
+
+    def _get_shown(self, parent: Arrays, height: int) -> dict[str, Array]:
+        """What was shown before: at the first height of a run nothing, whatever the run before has left, whose
+        prototypes may be of another model."""
+        if not self.shown:
+            return {}
+        if height > 1:
+            kept = {name: array for kind in self.shown for name, array in _pick(f"{kind}/", parent).items()}
+            return kept | _pick(f"{MASKED}/shown", parent)
+        nobody = self._combine_shown([AuthorPayloads(bytes(KEY_BYTES), 1, self.empty_input)])
+        none = {name.removeprefix(f"{MASKED}/"): array for name, array in nobody.items()}
+        return none | {f"{MASKED}/shown": to_rows([])}
 
     @cached_property
     def _last_opened(self) -> _LastOpened:
@@ -308,6 +389,25 @@ def read_summed(aggregate: Arrays | None) -> Summed | None:
     )
 
 
+def has_shown(schema: Mapping[str, Any]) -> bool:
+    """Whether a run of this schema shows anything beside its sums."""
+    return f"{MASKED}/shown" in schema.get("aggregate", {})
+
+
+def read_shown(aggregate: Arrays | None) -> list[bytes]:
+    """The members whose shown kinds an aggregate has, in their order."""
+    rows = (aggregate or {}).get(f"{MASKED}/shown")
+    return [] if rows is None else from_rows(rows)
+
+
+def describe_shown(spec: MethodSpec) -> str | None:
+    """What masks do not hide of a method; None where that is nothing."""
+    if not isinstance(spec, MaskedSpec) or not spec.shown:
+        return None
+    told = "; ".join(f"everybody sees {kind}, and {tells}" for kind, tells in spec.shown.items())
+    return f"masks hide the {spec.coding.kind} alone: {told}"
+
+
 def count_spoiled(aggregate: Arrays | None) -> int:
     """How many sums in a row, up to this aggregate, were opened and out of range: somebody has lied, who is unknown."""
     return int((aggregate or {}).get(f"{MASKED}/spoiled", np.array(0)))
@@ -332,6 +432,10 @@ def drop_masked(aggregate: Arrays | None) -> Arrays | None:
     """An aggregate as the method knows it; None where there is nothing of that yet."""
     own = {name: array for name, array in (aggregate or {}).items() if not name.startswith(f"{MASKED}/")}
     return own or None
+
+
+def _pick(prefix: str, aggregate: Arrays) -> dict[str, Array]:
+    return {name: array for name, array in aggregate.items() if name.startswith(prefix)}
 
 
 def _count_summed(summed: Summed | None, *, was_changed: bool) -> int:

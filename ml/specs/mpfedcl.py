@@ -91,11 +91,15 @@ class MpFedClSpec(ModelSpec):
 
     With `normalize` no row is longer than `MAX_LENGTH`: all train against all rows, and gradients grow with them, so
     that one liar's could leave nobody a model that gives numbers. Without it nothing bounds them. With a robust
-    `aggregation` the pool goes without the members whose rows of a class are farthest from the others'.
+    `aggregation` the pool goes without the members whose rows of a class are farthest from the others'. Masked sums
+    hide the model alone: the rows of the pool are told apart, and no sum.
     """
 
     name: ClassVar[str] = "mpfedcl"
     hides_samples: ClassVar[bool] = True
+    shown: ClassVar[Mapping[str, str]] = {
+        "prototypes": "they tell which classes a member holds, and how its own model embeds its samples"
+    }
     tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # its prototypes are of classes
     settings: ClassVar[type[Hyperparameters]] = MpFedClHyperparameters
 
@@ -121,6 +125,11 @@ class MpFedClSpec(ModelSpec):
         if (cluster := self.hyperparameters.cluster) != "mean":
             return f"with cluster {cluster} a sample may change which clusters there are; mean is one prototype a class"
         return super().explain_not_private()
+
+    def explain_not_masked(self) -> str | None:
+        if self.hyperparameters.reembed:
+            return "with reembed the last round of a run exchanges prototypes alone, and there is no sum in it"
+        return super().explain_not_masked()
 
     @property
     def model_normalizes(self) -> bool:

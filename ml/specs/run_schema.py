@@ -11,7 +11,8 @@ where both hold the same arrays, and whoever reads the chain learns what was sen
 
 A change holds few levels of values, so that bounds and ranges are text, as in "0..10". A dimension is a number or the
 name of one that `bounds` limit; `authors` in an aggregate is how many there are of them. In a run of masked sums
-heights take turns, and `rounds` has `inputs` and `openings` instead (`ml.specs.masked`). `rule` is null for what is
+heights take turns, and `rounds` has `inputs` and `openings` instead (`ml.specs.masked`); what inputs have beside
+`masked` is in the clear. `rule` is null for what is
 taken on demand and not voted on. Arrays that are the aggregate's of that kind are not written twice. `bounds` and
 `ranges` are left out where there are none. Of a plugin's method there is `judging`, too (`ml.specs.by_schema`).
 """
@@ -59,6 +60,8 @@ def _describe_masked(spec: MaskedSpec) -> dict[str, Any]:
     aggregate = _describe_results(spec.inner.rules(1), spec.inner.schemas(1))
     aggregate |= {f"{MASKED}/{name}": "uint8[authors,32]" for name in ("keys", "members")}
     aggregate |= {f"{MASKED}/spoiled": "int64[]", f"{MASKED}/summed": "int64[]", f"{MASKED}/silent": "uint8[n,32]"}
+    if spec.shown:
+        aggregate[f"{MASKED}/shown"] = "uint8[n,32]"
     heights = {INPUTS: 2, OPENINGS: 3}
     rounds = {
         name: _describe_round(RoundKinds(spec.schemas(height), spec.rules(height)), aggregate)

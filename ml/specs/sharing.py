@@ -264,12 +264,12 @@ class PrototypeSpec(MethodSpec):
 
 
 def explain_no_sum(spec: MethodSpec) -> str | None:
-    """Why what members send is no sum, whose rounds are all alike; None where it is."""
+    """Why what members send is no sum, besides what is shown, in rounds that are all alike; None where it is."""
     if spec.training or spec.sharing_heights or spec.closing is not None:
         return f"{spec.name} exchanges something else besides"
-    rules = [set(spec.rules(height).values()) for height in (1, 2)]
-    kinds = [set(spec.schemas(height)) for height in (1, 2)]
-    is_sum = all(len(found) == 1 and found <= {"fixed_mean", "class_fixed_mean"} for found in rules)
-    if is_sum and kinds == [set(spec.rules(1))] * 2:
+    rules = spec.rules(1)
+    hidden = [rule for kind, rule in rules.items() if kind not in spec.shown]
+    is_sum = len(hidden) == 1 and hidden[0] in ("fixed_mean", "class_fixed_mean")
+    if is_sum and rules == spec.rules(2) and set(spec.schemas(1)) == set(spec.schemas(2)) == set(rules):
         return None
     return f"{spec.name} exchanges something else besides"

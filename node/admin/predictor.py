@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from chain.signing import encode_id
 from chain.state import State
 from ml.data.base import InputFormat
 from ml.payload import Array, decode_arrays
+from ml.specs.masked import has_shown, read_shown
 from node.admin.samples import decode_samples, get_max_samples, get_top
 from node.admin.stored_chain import StoredChain
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
@@ -89,9 +90,17 @@ class Predictor:
         run = self._get_run(predicted.run)
         height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))
         block, judge = await self._chain.get_block(height or 0), await self._chain.get_judge(height or 0)
+        owners = await self._find_owners(run, block)
         top = get_top(request.top, len(run.classes))
         # milliseconds, for few bytes
-        return await self._arithmetic.run(_describe, predicted, block, judge, run, top)
+        return await self._arithmetic.run(_describe, predicted, owners, judge, run, top)
+
+    async def _find_owners(self, run: Run, block: Block) -> _Owners:
+        if not run.is_masked:
+            return _Owners(block.height, tuple(contribution.author for contribution in block.contributions))
+        data = await self._chain.find_blob(block.header.aggregate) if has_shown(run.schema) else None
+        shown = [] if data is None else read_shown(decode_arrays(data, len(data)))
+        return _Owners(block.height, tuple(shown), may_lack=True)
 
     def _get_run(self, number: int | None) -> Run:
         calendar = self._chain.runs.calendar
@@ -128,17 +137,27 @@ class Predictor:
         return f"{work}{steps}, and a prediction waits for its end"
 
 
-def _describe(predicted: Predicted, block: Block, judge: State, run: Run, top: int) -> pb.PredictReply:
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """The members whose prototypes the aggregate of a block has, by the places that it knows them by: the block's
+    authors, or in a run of masked sums those who were in the sum (`may_lack` some, where it is not here)."""
+
+    height: int
+    ids: tuple[Id, ...]
+    may_lack: bool = False
+
+
+def _describe(predicted: Predicted, owners: _Owners, judge: State, run: Run, top: int) -> pb.PredictReply:
     reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run)
-    reply.predictions.extend(_describe_answer(predicted.answer, block, judge, run, top))
+    reply.predictions.extend(_describe_answer(predicted.answer, owners, judge, run, top))
     if predicted.trained_alone is not None:
         reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None)))
         if predicted.alone is not None:
-            reply.alone.extend(_describe_answer(predicted.alone, block, judge, run, top))
+            reply.alone.extend(_describe_answer(predicted.alone, owners, judge, run, top))
     return reply
 
 
-def _describe_answer(data: bytes, block: Block, judge: State, run: Run, top: int) -> Iterator[pb.Prediction]:
+def _describe_answer(data: bytes, owners: _Owners, judge: State, run: Run, top: int) -> Iterator[pb.Prediction]:
     """Of each sample the `top` most probable classes or labels, of equal ones the first; of a regression the values."""
     answer = decode_arrays(data, len(data))
     if run.task == REGRESSION:
@@ -161,15 +180,17 @@ def _describe_answer(data: bytes, block: Block, judge: State, run: Run, top: int
         if "distances" in answer:
             said.distance = float(answer["distances"][i])
         if "authors" in answer and answer["authors"][i] != OWN:
-            _name_nearest(said, int(answer["authors"][i]), block, judge)
+            _name_nearest(said, int(answer["authors"][i]), owners, judge)
         yield said
 
 
-def _name_nearest(said: pb.Prediction, author: int, block: Block, judge: State) -> None:
-    count = len(block.contributions)
+def _name_nearest(said: pb.Prediction, author: int, owners: _Owners, judge: State) -> None:
+    count = len(owners.ids)
     if not 0 <= author < count:
-        raise NodeError(f"block {block.height}: expected an author from 0 to {count - 1}, got {author}")
-    key = block.contributions[author].author
+        if owners.may_lack:
+            return
+        raise NodeError(f"block {owners.height}: expected an author from 0 to {count - 1}, got {author}")
+    key = owners.ids[author]
     said.nearest, said.nearest_name = encode_id(key), get_name(judge, key)
 
 

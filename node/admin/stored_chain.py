@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from chain.block import Block, Id
+from chain.block import Block, Digest, Id
 from chain.checkpoint import get_marked
 from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
@@ -38,6 +38,14 @@ class StoredChain:
         if stored is None:
             raise self.describe_missing(height)
         return stored.block
+
+    async def find_blob(self, digest: Digest) -> bytes | None:
+        """None where it is not here, or not any more."""
+
+        def find() -> bytes | None:
+            return self.store.get_blob(digest) if self.store.has_blob(digest) else None
+
+        return await self.disk.run(find)
 
     async def get_judge(self, height: int) -> State:
         """The state that judged the block at `height`, or judges it. Raises StoreCorrupted."""

@@ -146,6 +146,7 @@ def make(
     if left_out:
         _explain_left_out(left_out, genesis.state.n)
     _warn_of_no_loss(genesis)
+    _warn_of_shown(genesis)
     _explain_input(genesis, spec)
     _explain_target(genesis)
     if as_json:
@@ -165,6 +166,15 @@ def _warn_of_no_loss(genesis: Genesis) -> None:
             "stand one; so do three with --set quorum=majority, which trusts that none lies",
             file=sys.stderr,
         )
+
+
+def _warn_of_shown(genesis: Genesis) -> None:
+    """Says what a run of masked sums does not hide."""
+    from ml.specs.masked import describe_shown
+    from node.config.genesis_file import get_genesis_spec
+
+    if genesis.run.is_masked and (shown := describe_shown(get_genesis_spec(genesis))) is not None:
+        print(f"fednode: {shown}", file=sys.stderr)
 
 
 def _explain_input(genesis: Genesis, spec: GenesisSpec) -> None:
@@ -285,6 +295,7 @@ def fork(
     if not made.continues:
         print("fednode: the old head holds no model: it begins with the one that the run began with", file=sys.stderr)
     _warn_of_no_loss(made.genesis)
+    _warn_of_shown(made.genesis)
     if as_json:
         _print_made(out, made.genesis)
         return

@@ -149,7 +149,21 @@ def _check_sizes(spec: MethodSpec, rules: Rules) -> MethodSpec:
                     f"{spec.name} may have {schema.max_bytes} bytes; "
                     f"got {rules.limits.payload_bytes / MIB:g}",
                 )
+    if isinstance(spec, MaskedSpec):
+        _check_aggregate(spec, rules)
     return spec
+
+
+def _check_aggregate(spec: MaskedSpec, rules: Rules) -> None:
+    """Raises SpecError where an aggregate may be longer than others take it, which is as long as all members' payloads
+    of one kind may be."""
+    n, got = spec.task.num_members, rules.limits.payload_bytes
+    if spec.max_aggregate_bytes > n * got:
+        raise SpecError(
+            "limits.payload_mib",
+            f"expected at least {math.ceil(spec.max_aggregate_bytes / n / MIB)}, for an aggregate of {spec.name} with "
+            f"aggregation masked_sum may have {spec.max_aggregate_bytes} bytes of {n} members; got {got / MIB:g}",
+        )
 
 
 def check_schema(run: Run, spec: MethodSpec) -> None:

@@ -13,9 +13,9 @@ from chain.block import Block, Contribution
 from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
-from ml.payload import Arrays, decode_arrays
+from ml.payload import KINDS, Arrays, decode_arrays, encode_arrays
 from ml.specs.masked import EMPTY_INPUT_BYTES, MASKED, count_spoiled
-from node.consensus.masks import MASKS, Masker, MaskKeys, is_masked, is_opening
+from node.consensus.masks import MASKS, Masker, MaskKeys, get_masked_spec, is_masked, is_opening
 from node.offload import Offload, run_sized
 from node.payloads.aggregates import Aggregates
 from node.runs.specs import RunRound, RunSpecs
@@ -84,14 +84,15 @@ class Masking:
     async def mask(self, tip: Tip, round_: RunRound, trained: Trained) -> Trained:
         """What has been trained, hidden. Raises MaskingRefused."""
         parent = await self._aggregates.get_arrays(tip.block)
-        (data,) = trained.payloads.values()
+        spec = get_masked_spec(round_)
+        data = trained.payloads[spec.coding.kind]
         masked = await run_sized(self._bulk, len(data), self._masker.mask, tip, round_, parent, data, trained.weight)
-        return replace(trained, payloads={MASKED: masked})
+        return replace(trained, payloads={MASKED: masked, **{kind: trained.payloads[kind] for kind in spec.shown}})
 
     @staticmethod
     def is_empty(contribution: Contribution) -> bool:
         """Whether a contribution of a height of inputs has none."""
-        return sum(ref.size for ref in contribution.payloads) <= EMPTY_INPUT_BYTES
+        return sum(ref.size for ref in contribution.payloads if ref.kind == KINDS[MASKED]) <= EMPTY_INPUT_BYTES
 
     def has_to_send(self, height: int) -> bool:
         """Whether there is something to send at a height that nothing is trained for."""
@@ -101,7 +102,8 @@ class Masking:
         """A key, and what is to be opened; at a height of inputs that there is none of this member. Raises
         NodeError."""
         if not is_opening(round_):
-            return Trained(1, {MASKED: self._masker.make_empty()}, {})
+            empty = get_masked_spec(round_).empty_input
+            return Trained(1, {kind: encode_arrays(arrays) for kind, arrays in empty.items()}, {})
         parent = await self._aggregates.get_arrays(tip.block)
         data = await self._disk.run(self._masker.open, round_, parent)
         return Trained(1, {MASKED: data}, {})

@@ -33,7 +33,7 @@ from chain.tip import Tip
 from ml.aggregation.masks import SEED_BYTES, commit, list_opened, mask_vector
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MaskedSpec
-from ml.specs.masked import EMPTY_INPUT, LEAST_MEMBERS, Summed, read_roster, to_rows
+from ml.specs.masked import LEAST_MEMBERS, Summed, read_roster, to_rows
 from node.errors import NodeError
 from node.host.private_file import read_private, write_private
 from node.runs.specs import RunRound
@@ -216,7 +216,7 @@ class Masker:
     def mask(self, tip: Tip, round_: RunRound, parent: Arrays | None, data: bytes, weight: int) -> bytes:
         """The payload of inputs on `tip`, whose aggregate is `parent`, from that of the method. Raises
         MaskingRefused."""
-        spec, roster = _get_spec(round_), read_roster(parent)
+        spec, roster = get_masked_spec(round_), read_roster(parent)
         if tip.state.n < LEAST_MEMBERS:
             raise MaskingRefused(f"the federation has {tip.state.n} members, too few to hide any of them in a sum")
         if roster is None or self._me not in roster.members:
@@ -227,15 +227,10 @@ class Masker:
         masks = RoundMasks(self._me, key, self._chain_id, tip.id, roster.members, roster.keys)
         return encode_arrays(masks.mask(spec, decode_arrays(data, len(data)), weight))
 
-    @staticmethod
-    def make_empty() -> bytes:
-        """The payload of inputs of a member that has no part in the sum: so the round need not wait for it."""
-        return encode_arrays(EMPTY_INPUT)
-
     def open(self, round_: RunRound, parent: Arrays | None) -> bytes:
         """The payload of openings after the aggregate `parent`: what this member opens of the sum, if it can,
         and a new key, which is durable. Raises NodeError."""
-        summed = _get_spec(round_).read_summed(parent, round_.number)
+        summed = get_masked_spec(round_).read_summed(parent, round_.number)
         masks = None if summed is None else self._find_masks(round_, summed)
         seeds = [] if summed is None or masks is None else masks.open(summed.members)
         key = MaskKey.generate()
@@ -270,7 +265,8 @@ def is_opening(round_: RunRound | None) -> bool:
     return round_ is not None and isinstance(round_.spec, MaskedSpec) and not round_.spec.has_inputs(round_.number)
 
 
-def _get_spec(round_: RunRound) -> MaskedSpec:
+def get_masked_spec(round_: RunRound) -> MaskedSpec:
+    """Raises ValueError of any other run's round."""
     if not isinstance(round_.spec, MaskedSpec):
         raise ValueError("expected a run of masked sums")
     return round_.spec

@@ -27,6 +27,7 @@ from chain.state import Member, State
 from chain.tip import Tip
 from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
+from ml.specs.masked import describe_shown
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
 from node.federation.continuing import check_continues
@@ -281,7 +282,11 @@ def _warn_of_run(after: State) -> list[str]:
         return [f"this site could not train in it: {error}"]
     spec = get_run_spec(after.run, after.rules, after.n)
     warnings = [f"{spec.name} {WHAT_LEAVES}"] if spec.shares_samples else []
-    return [*warnings, _explain_masks(after)] if after.run.is_masked else warnings
+    if after.run.is_masked:
+        warnings.append(_explain_masks(after))
+    if (shown := describe_shown(spec)) is not None:
+        warnings.append(shown)
+    return warnings
 
 
 def _explain_masks(after: State) -> str:

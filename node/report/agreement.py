@@ -161,7 +161,8 @@ def render_payloads(history: RunHistory) -> Html:
             continue
         arrays = _find_arrays(history.run.schema, kind)
         held = "" if arrays is None else f": {count(arrays, 'array')} of numbers"
-        lines.append(f"{kind.replace('_', ' ')}{held}")
+        seen = ", which masks do not hide: each site sees every other's" if history.run.is_masked else ""
+        lines.append(f"{kind.replace('_', ' ')}{held}{seen}")
     intro = "What a contribution made known to the other sites, as the chain commits to it:"
     return join([make_paragraph(intro), make_list(lines)])
 

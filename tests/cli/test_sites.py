@@ -430,3 +430,16 @@ def test_the_schema_knows_every_key_that_init_writes(capsys: Captured, tmp_path:
         known = schema["properties"][name]
         if isinstance(section, dict):
             assert section.keys() <= schema["$defs"][known["$ref"].rsplit("/", 1)[1]]["properties"].keys()
+
+
+@pytest.mark.parametrize(("method", "says"), [("mpfedcl", True), ("fedavg", False)])
+def test_who_makes_a_genesis_of_masked_sums_is_told_what_they_do_not_hide(
+    capsys: Captured, tmp_path: Path, method: str, says: bool
+) -> None:
+    peers = [init(capsys, tmp_path / name, "--advertise", "a:1") for name in "abcd"]
+    out = ("-o", str(tmp_path / "genesis.yaml"), "--method", method, "--set", "aggregation=masked_sum")
+    code, _, err = run(capsys, "genesis", "new", *peers, *out, *SMALL)
+    assert code == 0, err
+    assert (
+        "fednode: masks hide the model alone: everybody sees prototypes, and they tell which classes" in err
+    ) is says

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from chain.store.sqlite import SqliteStore
-from ml.payload import decode_arrays, encode_arrays
+from ml.data import get_default_input, load_dataset
+from ml.payload import decode_arrays, encode_arrays, kind_name
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs import drop_masked
 from support.faults.killed_nodes import Killable
@@ -60,22 +63,53 @@ async def test_one_that_dies_between_inputs_and_openings_costs_a_round(tmp_path:
                 assert sent[5] < sent[4]
 
 
-async def test_real_nodes_come_to_the_model_of_the_simulation(tmp_path: Path, one_thread: None) -> None:
-    directory = make_federation(tmp_path / "net", method="fedavg", settings=METHOD, rounds=2)
+async def check_answers(net: Killable, tmp_path: Path) -> None:
+    """By the nearest prototype, of whomever that is."""
+    _, test = load_dataset({"format": "digits"}, get_default_input({"format": "digits"}, net.genesis.run.model))
+    archive = tmp_path / "digits.npz"
+    np.savez(archive, x=test.x[:8])
+    asked = ("predict", archive, "--config", net.nodes["node2"].node.config_file, "--json")
+    finished = await asyncio.to_thread(run_command, *asked)
+    assert finished.code == 0, finished.err
+    predictions = json.loads(finished.out)["predictions"]
+    assert len(predictions) == 8
+    assert {found["nearest_name"] for found in predictions} <= set(net.names)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "mpfedcl"])
+async def test_real_nodes_come_to_the_aggregate_of_the_simulation(
+    tmp_path: Path, one_thread: None, method: str
+) -> None:
+    """Of MP-FedCL the pool of prototypes as well, which is not hidden."""
+    directory = make_federation(tmp_path / "net", method=method, settings=METHOD, rounds=2)
     async with Killable(directory) as net:
         await net.start()
         await net.wait_for_height(5)
         await net.check_agreement()
+        if method == "mpfedcl":
+            await check_answers(net, tmp_path)
         for name in net.running:
             assert await net.stop(name) == 0
         with SqliteStore.open(net.get_data_dir("node0"), net.genesis, readonly=True) as store:
             final = store.get_block(5)
             assert final is not None
             data = store.get_blob(final.block.header.aggregate)
+            sent = [
+                {kind_name(ref.kind) for ref in contribution.payloads}
+                for stored in store.blocks(2, 2)
+                for contribution in stored.block.contributions
+            ]
+        for name in net.names:
+            told = await asyncio.to_thread(
+                run_command, "chain", "verify", "--deep", "--data-dir", net.get_data_dir(name)
+            )
+            assert told.code == 0, told.err
+    assert sent == [{"masked"} if method == "fedavg" else {"masked", "prototypes"}] * 4
     run = net.genesis.run
     config = SimulationConfig(method=run.method, input=run.input, clients=4, rounds=2, seed=1)
     by_name = {member.name: member.key for member in net.genesis.state.members}
     simulated = simulate(config, ids=[by_name[name] for name in net.names])
-    model = drop_masked(decode_arrays(data, len(data)))
-    assert model is not None
-    assert hashlib.sha256(encode_arrays(model)).digest() == simulated.aggregate_digests[-1]
+    aggregate = drop_masked(decode_arrays(data, len(data)))
+    assert aggregate is not None
+    assert hashlib.sha256(encode_arrays(aggregate)).digest() == simulated.aggregate_digests[-1]
+    assert {name.split("/")[0] for name in aggregate} == ({"model"} if method == "fedavg" else {"model", "prototypes"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,28 +14,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chain.block import Contribution
+from chain.block import Contribution, Id
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun
 from chain.store.interface import STEPS
 from chain.tip import Tip
 from ml.aggregation.masks import add_mask, is_added, list_opened
 from ml.payload import Arrays, decode_arrays, encode_arrays
-from ml.specs.masked import MASKED, from_rows, read_summed, to_rows
+from ml.specs.masked import EMPTY_INPUT, MASKED, from_rows, read_shown, read_summed, to_rows
+from node.admin.wiring import make_predictor
 from node.consensus.masks import Masker, MaskingRefused, MaskKey, MaskKeys, RoundMasks
 from node.p2p.refusals import Reason
+from node.p2p.transport.base import Message
+from node.pb import admin_pb2 as pb
 from node.runs.specs import RunRound
-from node.training.trainer import Trained
+from node.training.trainer import Predicted, Trained
 from support.faults.doom import Doom, Killed
 from support.federation.cluster import Cluster, make_prototypes
 from support.federation.joining import add, growing, make_checkpoint, start_joiner
 from support.federation.masked import (
+    BESIDE,
     METHOD,
+    METHODS,
+    BesideTrainer,
     check_deeply,
     check_sum,
     get_aggregate,
+    get_masked_ref,
     get_spec,
     is_aborted,
+    make_model,
+    make_short_prototypes,
     masked,
     start_all,
 )
@@ -49,10 +59,12 @@ from support.federation.proposing import (
 )
 from support.federation.runs import start_run
 from support.federation.virtual_time import run_virtual
+from support.federation.wiretap import TappedTransport
 from support.slow_rest import slow_after
 
 OTHERS = ("node1", "node2", "node3")
 HONEST = ("node0", "node1", "node2")
+Method = Mapping[str, str]
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +73,16 @@ def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
+@pytest.fixture(params=slow_after(1, METHODS))
+def method(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Of prototypes alone, and of models with prototypes in the clear beside them."""
+    return METHODS[request.param]
+
+
 @pytest.mark.parametrize("n", slow_after(1, [4, 7]))
-def test_members_agree_on_the_mean_of_what_none_of_them_has_seen(tmp_path: Path, n: int) -> None:
+def test_members_agree_on_the_mean_of_what_none_of_them_has_seen(tmp_path: Path, n: int, method: Method) -> None:
     async def story() -> None:
-        async with masked(tmp_path, n, rounds=3) as net:
+        async with masked(tmp_path, n, rounds=3, method=method) as net:
             start_all(net)
             await net.wait_for_height(7)
             for round_number in (1, 2, 3):
@@ -73,9 +91,9 @@ def test_members_agree_on_the_mean_of_what_none_of_them_has_seen(tmp_path: Path,
     run_virtual(story())
 
 
-def test_a_member_that_comes_late_is_in_the_sum_after_the_next_keys(tmp_path: Path) -> None:
+def test_a_member_that_comes_late_is_in_the_sum_after_the_next_keys(tmp_path: Path, method: Method) -> None:
     async def story() -> None:
-        async with masked(tmp_path) as net:
+        async with masked(tmp_path, method=method) as net:
             start_all(net, *OTHERS)
             await net.wait_for_height(3, *OTHERS)
             net.start("node0")
@@ -89,9 +107,9 @@ def test_a_member_that_comes_late_is_in_the_sum_after_the_next_keys(tmp_path: Pa
     run_virtual(story())
 
 
-def test_a_member_that_dies_between_keys_and_inputs_is_left_out_of_the_sum(tmp_path: Path) -> None:
+def test_a_member_that_dies_between_keys_and_inputs_is_left_out_of_the_sum(tmp_path: Path, method: Method) -> None:
     async def story() -> None:
-        async with masked(tmp_path, train_s=0.2) as net:
+        async with masked(tmp_path, train_s=0.2, method=method) as net:
             start_all(net)
             await net.wait_for_height(3)
             await net.crash("node0")
@@ -102,9 +120,9 @@ def test_a_member_that_dies_between_keys_and_inputs_is_left_out_of_the_sum(tmp_p
     run_virtual(story())
 
 
-def test_a_member_that_dies_before_it_opens_costs_one_round(tmp_path: Path) -> None:
+def test_a_member_that_dies_before_it_opens_costs_one_round(tmp_path: Path, method: Method) -> None:
     async def story() -> None:
-        async with masked(tmp_path) as net:
+        async with masked(tmp_path, method=method) as net:
             start_all(net)
             await net.wait_for_first(4)
             await net.crash("node0")
@@ -124,9 +142,9 @@ def test_a_member_that_dies_before_it_opens_costs_one_round(tmp_path: Path) -> N
     run_virtual(story())
 
 
-def test_a_member_that_is_back_at_once_opens_with_the_key_on_its_disk(tmp_path: Path) -> None:
+def test_a_member_that_is_back_at_once_opens_with_the_key_on_its_disk(tmp_path: Path, method: Method) -> None:
     async def story() -> None:
-        async with masked(tmp_path) as net:
+        async with masked(tmp_path, method=method) as net:
             start_all(net)
             for height in (2, 4, 6):
                 await net.wait_for_first(height)
@@ -139,9 +157,9 @@ def test_a_member_that_is_back_at_once_opens_with_the_key_on_its_disk(tmp_path: 
     run_virtual(story())
 
 
-def test_a_member_that_has_lost_its_keys_opens_nothing_and_takes_part_again(tmp_path: Path) -> None:
+def test_a_member_that_has_lost_its_keys_opens_nothing_and_takes_part_again(tmp_path: Path, method: Method) -> None:
     async def story() -> None:
-        async with masked(tmp_path) as net:
+        async with masked(tmp_path, method=method) as net:
             start_all(net)
             await net.wait_for_first(4)
             await net.crash("node0")
@@ -155,11 +173,11 @@ def test_a_member_that_has_lost_its_keys_opens_nothing_and_takes_part_again(tmp_
 
 
 @pytest.mark.parametrize("at", slow_after(2, [2, 3, 4, 5]))
-def test_a_change_may_take_any_height(tmp_path: Path, at: int) -> None:
+def test_a_change_may_take_any_height(tmp_path: Path, at: int, method: Method) -> None:
     """Of inputs, which are then hidden by keys that are shown anew, or of openings, which are the same ones."""
 
     async def story() -> None:
-        async with masked(tmp_path, train_s=0.3) as net:
+        async with masked(tmp_path, train_s=0.3, method=method) as net:
             start_all(net)
             await net.wait_for_height(at)
             await change(net, SetRules({"evidence_heights": (100, 101)}))
@@ -191,12 +209,12 @@ DURABLE_STEPS = [step for step in STEPS if step.split(".")[0] in OF_ROUNDS]
 @pytest.mark.parametrize("step", DURABLE_STEPS)
 @pytest.mark.parametrize("height", [2, 3])
 def test_a_member_killed_at_a_durable_step_bares_nothing_and_takes_part_again(
-    tmp_path: Path, step: str, height: int
+    tmp_path: Path, step: str, height: int, method: Method
 ) -> None:
     """At a height of inputs, and at one of openings."""
 
     async def story() -> None:
-        async with masked(tmp_path) as net:
+        async with masked(tmp_path, method=method) as net:
             doom = Doom(net, ["node0"], step)
             for name in net.nodes:
                 net.start(name, faults=doom if name == "node0" else None)
@@ -254,10 +272,12 @@ async def takes_part_again(net: Cluster) -> None:
 
 
 @pytest.mark.parametrize("seed", slow_after(3, range(12)))
-def test_whoever_dies_whenever_no_input_is_ever_bare(tmp_path: Path, seed: int) -> None:
+def test_whoever_dies_whenever_no_input_is_ever_bare(tmp_path: Path, seed: int, method: Method) -> None:
     async def story() -> None:
         random = Random(seed)
-        async with masked(tmp_path, train_s=0.05, network={"latency_s": (0.001, 0.05), "loss": 0.02}) as net:
+        async with masked(
+            tmp_path, train_s=0.05, network={"latency_s": (0.001, 0.05), "loss": 0.02}, method=method
+        ) as net:
             start_all(net)
             await net.wait_for_first(1)
             for _ in range(12):
@@ -282,12 +302,12 @@ def get_masker(net: Cluster, name: str) -> Masker:
 
 
 def test_three_sums_that_random_bytes_have_spoiled_pause_the_run_until_a_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
     """Nobody can tell whose they are."""
 
     async def story() -> None:
-        async with masked(tmp_path) as net:
+        async with masked(tmp_path, method=method) as net:
             start_all(net)
             liar, honest = get_masker(net, "node3"), get_masker(net, "node3").mask
 
@@ -313,10 +333,10 @@ def test_three_sums_that_random_bytes_have_spoiled_pause_the_run_until_a_change(
 
 
 def test_a_member_that_opens_another_seed_is_refused_and_costs_the_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
     async def story() -> None:
-        async with masked(tmp_path, liars=("node3",)) as net:
+        async with masked(tmp_path, liars=("node3",), method=method) as net:
             start_all(net)
             liar, honest = get_masker(net, "node3"), get_masker(net, "node3").open
             lies = True
@@ -338,7 +358,75 @@ def test_a_member_that_opens_another_seed_is_refused_and_costs_the_round(
     run_virtual(story())
 
 
-def test_all_that_colluders_hold_does_not_show_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+TOO_LONG: Arrays = {"classes": np.zeros(1, np.int64), "prototypes": np.full((1, 4), 9, np.float32)}
+LIES: Mapping[str, Mapping[str, bytes]] = {
+    "prototypes of a member that has no part in the sum": {"masked": encode_arrays(EMPTY_INPUT)},
+    "prototypes that are too long": {"prototypes": encode_arrays(TOO_LONG)},
+    "no arrays": {"prototypes": bytes(64)},
+}
+
+
+@pytest.mark.parametrize("lie", slow_after(1, LIES))
+def test_a_member_that_shows_what_it_must_not_is_refused_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, method=BESIDE, liars=("node3",)) as net:
+            start_all(net)
+            masking = get_service(net, "node3").opener.masking
+            honest = masking.mask
+
+            async def mask(tip: Tip, round_: RunRound, trained: Trained) -> Trained:
+                made = await honest(tip, round_, trained)
+                return replace(made, payloads={**made.payloads, **LIES[lie]})
+
+            monkeypatch.setattr(masking, "mask", mask)
+            await net.wait_for_height(5, *HONEST)
+            for name in HONEST:
+                assert get_service(net, name).get_refusals()[net.id("node3")][Reason.PAYLOAD] >= 1
+            for inputs in (2, 4):
+                check_sum(net, inputs, inputs + 1)
+                assert read_shown(get_aggregate(net, inputs + 1)) == sorted(map(net.id, HONEST))
+
+    run_virtual(story())
+
+
+class Answering(BesideTrainer):
+    """Answers by one prototype of each of three members."""
+
+    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+        predicted = await super().predict(samples, alone=alone, kappa=kappa)
+        nearest: Arrays = {"authors": np.arange(3), "distances": np.ones(3, np.float32)}
+        answer = {**decode_arrays(predicted.answer, len(predicted.answer)), **nearest}
+        return replace(predicted, answer=encode_arrays(answer))
+
+
+def test_a_prediction_names_the_members_in_the_sum_and_not_whoever_opened_it(tmp_path: Path) -> None:
+    """One that comes late shows a key beside the others' openings, and has no prototype in the pool."""
+
+    async def story() -> None:
+        trainers = [Answering(i, 0.02) for i in range(4)]
+        async with masked(tmp_path, rounds=2, method=BESIDE, trainers=trainers) as net:
+            start_all(net, *OTHERS)
+            await net.wait_for_height(2, *OTHERS)
+            net.start("node0")
+            await net.wait_for_height(5)
+            names = {net.id(name): name for name in net.nodes}
+            shown = [names[member] for member in read_shown(get_aggregate(net, 5))]
+            openers = [names[c.author] for c in net["node1"].get_block(5).contributions]
+            predictor = make_predictor(get_service(net, "node1"), net["node1"].get_context())
+            await net.wait_for(lambda: 5 in trainers[1].applied, "the last round to be applied")
+            samples = encode_arrays({"x": np.zeros((3, 1, 8, 8), np.uint8)})
+            reply = await predictor.predict(pb.PredictRequest(samples=samples))
+            assert [said.nearest_name for said in reply.predictions] == shown == list(OTHERS)
+            assert openers == ["node0", *OTHERS]
+
+    run_virtual(story())
+
+
+def test_all_that_colluders_hold_does_not_show_an_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
+) -> None:
     """One of four colludes, as many as may; it takes the keys of all others to see what one has sent."""
     held: dict[Path, dict[bytes, MaskKey]] = {}
     keep = MaskKeys.keep
@@ -350,18 +438,60 @@ def test_all_that_colluders_hold_does_not_show_an_input(tmp_path: Path, monkeypa
     monkeypatch.setattr(MaskKeys, "keep", watch)
 
     async def story() -> None:
-        async with masked(tmp_path, rounds=2) as net:
+        async with masked(tmp_path, rounds=2, method=method) as net:
             start_all(net)
             await net.wait_for_height(5)
             spec, vectors = get_spec(net), {}
-            for name in HONEST:
-                data = make_prototypes(int(name[-1]), 4)
+            for place, name in enumerate(HONEST):
+                if spec.shown:
+                    vectors[name] = spec.coding.encode(make_model(place, 4), place + 1, spec.fraction_bits)
+                    continue
+                data = make_prototypes(place, 4)
                 vectors[name] = spec.coding.encode(decode_arrays(data, len(data)), 1, spec.fraction_bits)
             assert not find_bare(net, held, vectors, ["node3"])
             assert not find_bare(net, held, vectors, ["node2", "node3"])
             assert find_bare(net, held, vectors, ["node1", "node2", "node3"]) == ["node0"]
 
     run_virtual(story())
+
+
+def test_nothing_that_was_ever_sent_has_any_part_of_a_members_model_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All messages, and all blobs that a member has of all others: prototypes are there, and models are not."""
+    sent, post = set[bytes](), TappedTransport.post
+
+    def watch(self: TappedTransport, peer: Id, message: Message) -> None:
+        sent.add(message.data)
+        post(self, peer, message)
+
+    monkeypatch.setattr(TappedTransport, "post", watch)
+
+    async def story() -> None:
+        async with masked(tmp_path, rounds=2, method=BESIDE) as net:
+            start_all(net)
+            await net.wait_for_height(5)
+            spec, store = get_spec(net), net["node3"].store
+            assert store is not None
+            blocks = [net["node3"].get_block(height) for height in range(1, 6)]
+            refs = [ref.digest for block in blocks for c in block.contributions for ref in c.payloads]
+            seen = b"|".join(sent) + b"|".join(map(store.get_blob, [*refs, *(b.header.aggregate for b in blocks)]))
+            for place, number in product(range(4), (2, 4)):
+                data, model = make_short_prototypes(place, number), make_model(place, number)
+                assert decode_arrays(data, len(data))["prototypes"].tobytes() in seen
+                vector = spec.coding.encode(model, place + 1, spec.fraction_bits)
+                parts = [part for array in (*model.values(), vector) for part in cut(array.tobytes())]
+                assert len(parts) > 200
+                assert not [part for part in parts if part in seen]
+            mean = get_aggregate(net, 5)["model/fc1.weight"].tobytes()
+            assert all(part in seen for part in cut(mean))
+
+    run_virtual(story())
+
+
+def cut(data: bytes) -> list[bytes]:
+    """Pieces of 16 bytes: four numbers of a model, or two of a vector."""
+    return [data[start : start + 16] for start in range(0, len(data) - 15, 16)]
 
 
 def find_bare(
@@ -393,7 +523,7 @@ def find_bare(
 def read_payload(net: Cluster, contribution: Contribution) -> Arrays:
     store = net["node3"].store
     assert store is not None
-    data = store.get_blob(contribution.payloads[0].digest)
+    data = store.get_blob(get_masked_ref(contribution).digest)
     return decode_arrays(data, len(data))
 
 
@@ -448,9 +578,9 @@ def test_who_shows_a_copy_of_a_members_key_learns_nothing_of_its_input(
     run_virtual(story())
 
 
-def test_a_roster_of_just_a_quorum_of_which_one_dies_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_roster_of_just_a_quorum_of_which_one_dies_does_not_stop_the_others(tmp_path: Path, method: Method) -> None:
     async def story() -> None:
-        async with masked(tmp_path, train_s=0.3) as net:
+        async with masked(tmp_path, train_s=0.3, method=method) as net:
             start_all(net, *OTHERS)
             await net.wait_for_first(1)
             await net.crash("node3")
@@ -465,10 +595,10 @@ def test_a_roster_of_just_a_quorum_of_which_one_dies_does_not_stop_the_others(tm
 
 
 def test_one_that_has_lost_its_key_and_one_that_lies_cost_a_round_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
     async def story() -> None:
-        async with masked(tmp_path, train_s=0.3) as net:
+        async with masked(tmp_path, train_s=0.3, method=method) as net:
             start_all(net)
             stop_opening(net, "node3", monkeypatch)
             await net.wait_for_first(2)
@@ -528,10 +658,10 @@ def test_a_sum_is_opened_by_a_quorum_that_has_grown_since(tmp_path: Path, monkey
 
 @pytest.mark.slow
 def test_the_next_run_takes_nothing_of_a_sum_that_this_one_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
     async def story() -> None:
-        async with masked(tmp_path, train_s=0.3) as net:
+        async with masked(tmp_path, train_s=0.3, method=method) as net:
             start_all(net)
             for name in net.nodes:
                 stop_opening(net, name, monkeypatch)

@@ -11,26 +11,56 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from chain import codec
-from chain.block import Contribution, Id
+from chain.block import Contribution, Id, PayloadRef
+from ml import payload
 from ml.aggregation.masks import commit, list_opened
-from ml.payload import Arrays, decode_arrays
-from ml.specs import MaskedSpec
-from ml.specs.masked import from_rows, read_summed
+from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.specs import MaskedSpec, drop_masked
+from ml.specs.masked import MASKED, from_rows, read_shown, read_summed
 from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.p2p.transport.base import Message, MessageKind
-from support.federation.cluster import Cluster, cluster, make_prototypes
+from node.training.trainer import Trained
+from support.federation.cluster import DIM, NUM_CLASSES, Cluster, ScriptedTrainer, cluster, make_prototypes
 from support.federation.wiretap import TappedNetwork
 
 METHOD = {"name": "dfpl", "aggregation": "masked_sum"}
-ONCE = 1 << 24
+BESIDE = {"name": "mpfedcl", "aggregation": "masked_sum"}  # whose prototypes are in the clear, beside hidden models
+METHODS = {"dfpl": METHOD, "mpfedcl": BESIDE}
+MASKED_CODE = payload.KINDS[MASKED]
+
+
+class BesideTrainer(ScriptedTrainer):
+    """Makes up a model of its own, and prototypes beside it."""
+
+    async def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+        trained = await super().train(height, beacon, **options)
+        model, prototypes = encode_arrays(make_model(self.seed, height)), make_short_prototypes(self.seed, height)
+        payloads = {"model": model, "prototypes": prototypes}
+        return replace(trained, weight=self.seed + 1, payloads=payloads)
+
+
+def make_model(seed: int, height: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Of the network that `cluster` has."""
+    rng = np.random.default_rng([1, seed, height])
+    shapes = {"fc1.weight": (DIM, 64), "fc1.bias": (DIM,), "fc2.weight": (NUM_CLASSES, DIM), "fc2.bias": (NUM_CLASSES,)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def make_short_prototypes(seed: int, height: int) -> bytes:
+    """As `make_prototypes`, in the order of their classes, and no longer than 1."""
+    data = make_prototypes(seed, height)
+    arrays = decode_arrays(data, len(data))
+    order = np.argsort(arrays["classes"], kind="stable")
+    lengths = np.linalg.norm(arrays["prototypes"], axis=1, keepdims=True)
+    return encode_arrays({"classes": arrays["classes"][order], "prototypes": (arrays["prototypes"] / lengths)[order]})
 
 
 @dataclass
@@ -49,7 +79,7 @@ class Witness:
         store = self.net[name].store
         if store is None or name in self.liars:
             return
-        data = store.get_blob(contribution.payloads[0].digest)  # durable before it is sent
+        data = store.get_blob(get_masked_ref(contribution).digest)  # durable before it is sent
         slot = (contribution.height, contribution.author)
         self.sent.setdefault(slot, []).append((contribution, decode_arrays(data, len(data))))
 
@@ -75,6 +105,12 @@ class Witness:
             assert [commit(seed) for seed in seeds] == [row[summed.roster.index(other)] for other in allowed]
 
 
+def get_masked_ref(contribution: Contribution) -> PayloadRef:
+    """Of the payload behind masks, or the openings."""
+    (ref,) = [ref for ref in contribution.payloads if ref.kind == MASKED_CODE]
+    return ref
+
+
 def get_aggregate(net: Cluster, height: int) -> Arrays:
     """Of whoever has it: one that has only caught up may not yet."""
     for node in net.nodes.values():
@@ -91,7 +127,9 @@ async def masked(
     path: Path, n: int = 4, *, rounds: int = 0, method: Any = METHOD, liars: Sequence[str] = (), **options: Any
 ) -> AsyncIterator[Cluster]:
     """A cluster under a witness, of members that keep all blobs."""
-    more = {"keep_heights": 10_000, **options}
+    more: dict[str, Any] = {"keep_heights": 10_000, **options}
+    if method["name"] == "mpfedcl":
+        more.setdefault("trainers", [BesideTrainer(i, more.get("train_s", 0.02)) for i in range(n)])
     async with cluster(path, n, rounds=rounds, method=method, network_class=TappedNetwork, start=(), **more) as net:
         witness = Witness(net, liars)
         tapped = net.network
@@ -123,12 +161,16 @@ def get_spec(net: Cluster) -> MaskedSpec:
     return spec
 
 
+def get_place(net: Cluster, author: Id) -> int:
+    (place,) = [i for i, node in enumerate(net.nodes.values()) if node.key.id == author]
+    return place
+
+
 def compute_expected(net: Cluster, authors: Sequence[Id], height: int) -> dict[int, np.ndarray[Any, Any]]:
     """By class, the mean of what the scripted trainers of these authors have made up for a height."""
     rows: dict[int, list[Any]] = {}
     for author in authors:
-        (place,) = [i for i, node in enumerate(net.nodes.values()) if node.key.id == author]
-        data = make_prototypes(place, height)
+        data = make_prototypes(get_place(net, author), height)
         arrays = decode_arrays(data, len(data))
         for class_id, row in zip(arrays["classes"].tolist(), arrays["prototypes"], strict=True):
             rows.setdefault(class_id, []).append(row.astype(np.float64))
@@ -143,15 +185,35 @@ def check_sum(net: Cluster, inputs: int, openings: int) -> None:
     arrays = get_aggregate(net, openings)
     round_ = node.get_context().runs.find(inputs)
     assert round_ is not None
+    if round_.spec.shown:
+        check_models_and_pool(net, summed.members, round_.number, arrays)
+        return
     wanted = compute_expected(net, summed.members, round_.number)
     assert arrays["prototypes/classes"].tolist() == sorted(wanted)
     for class_id, row in zip(arrays["prototypes/classes"].tolist(), arrays["prototypes/prototypes"], strict=True):
         assert np.abs(row - wanted[class_id]).max() < 1e-6
 
 
-def is_aborted(net: Cluster, openings: int) -> bool:
-    """Whether the mean of the height before these openings stays."""
-    before, after = (get_aggregate(net, height) for height in (openings - 1, openings))
-    return {k: v.tobytes() for k, v in before.items() if k.startswith("prototypes/")} == {
-        k: v.tobytes() for k, v in after.items() if k.startswith("prototypes/")
+def check_models_and_pool(net: Cluster, members: Sequence[Id], number: int, arrays: Arrays) -> None:
+    """The weighted mean of the models of the members in a sum, and all their prototypes, each by its owner."""
+    places = [get_place(net, member) for member in members]
+    models = [make_model(place, number) for place in places]
+    for name in models[0]:
+        wanted = np.average([model[name].astype(np.float64) for model in models], axis=0, weights=np.add(places, 1))
+        assert np.abs(arrays[f"model/{name}"] - wanted).max() < 1e-5
+    assert read_shown(arrays) == list(members)
+    pool = [arrays[f"prototypes/{name}"] for name in ("authors", "classes", "prototypes")]
+    held = {(author, class_id, row.tobytes()) for author, class_id, row in zip(*map(list, pool), strict=True)}
+    encoded = [make_short_prototypes(place, number) for place in places]
+    sent = [decode_arrays(data, len(data)) for data in encoded]
+    assert held == {
+        (index, class_id, row.tobytes())
+        for index, one in enumerate(sent)
+        for class_id, row in zip(one["classes"], one["prototypes"], strict=True)
     }
+
+
+def is_aborted(net: Cluster, openings: int) -> bool:
+    """Whether the mean of the height before these openings stays, and what was shown beside it."""
+    before, after = (drop_masked(get_aggregate(net, height)) for height in (openings - 1, openings))
+    return encode_arrays(before or {}) == encode_arrays(after or {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,10 @@ from ml.specs.masked import (
     EMPTY_INPUT_BYTES,
     MOST_MEMBERS,
     count_spoiled,
+    describe_shown,
     explain_lost,
     read_roster,
+    read_shown,
     read_summed,
     to_rows,
 )
@@ -88,17 +90,18 @@ def make_opening(key: bytes, seeds: Sequence[bytes] = ()) -> Arrays:
     return {"key": np.frombuffer(key, np.uint8), "seeds": to_rows(seeds)}
 
 
-def make_empty(*who: int) -> list[AuthorPayloads]:
+def make_empty(spec: MaskedSpec, *who: int) -> list[AuthorPayloads]:
     """Inputs of members that have no part in the sum."""
-    return [AuthorPayloads(author(i), 1, {"masked": EMPTY_INPUT}) for i in who]
+    return [AuthorPayloads(author(i), 1, spec.empty_input) for i in who]
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a member would send without masks."""
+    """What a member would send without masks, and what it shows beside that."""
 
     weight: int
     arrays: Arrays
+    shown: Mapping[str, Arrays] = field(default_factory=dict)
 
 
 class Played:
@@ -130,7 +133,10 @@ class Played:
             AuthorPayloads(
                 author(i),
                 one.weight,
-                {"masked": make_input(self.spec, i, self.height + 1, roster.members, one.arrays, one.weight)},
+                {
+                    "masked": make_input(self.spec, i, self.height + 1, roster.members, one.arrays, one.weight),
+                    **one.shown,
+                },
             )
             for i, one in sent.items()
         ]
@@ -156,7 +162,9 @@ class Played:
 
 def combine_plain(spec: MaskedSpec, sent: Mapping[int, Sent]) -> Arrays:
     """What the method's own rule makes of the same, unmasked."""
-    given = [AuthorPayloads(author(i), one.weight, {spec.coding.kind: one.arrays}) for i, one in sent.items()]
+    given = [
+        AuthorPayloads(author(i), one.weight, {spec.coding.kind: one.arrays, **one.shown}) for i, one in sent.items()
+    ]
     encoded = compute_aggregate(spec.inner, 1, given, None)
     assert encoded is not None
     return decode_arrays(encoded, len(encoded))
@@ -223,6 +231,20 @@ def send_counted(*who: int, seed: int = 0) -> dict[int, Sent]:
     return send_prototypes(*who, counted=True, seed=seed)
 
 
+def make_pooled(seed: int, *classes: int) -> dict[str, Array]:
+    """Prototypes that are kept apart, two of each of these classes, no longer than 1."""
+    rows = np.random.default_rng(seed).uniform(-0.7, 0.7, (2 * len(classes), 2)).astype(np.float32)
+    return {"classes": np.repeat(np.array(classes, np.int64), 2), "prototypes": rows}
+
+
+def send_beside(*who: int, seed: int = 0) -> dict[int, Sent]:
+    """Models, and prototypes beside them: member 0 holds no class, and member 1 one."""
+    held = ((), (1,), (0, 1), (0, 1))
+    models = send_models(*who, seed=seed)
+    return {i: replace(one, shown={"prototypes": make_pooled(10 * seed + i, *held[i])}) for i, one in models.items()}
+
+
+BESIDE = "models beside prototypes"
 CASES = {
     "models by samples": Case("fedavg", {}, send_models),
     "models alike": Case("fedavg", {"weights": "uniform"}, send_at_one),
@@ -231,6 +253,7 @@ CASES = {
     "prototypes of owners": Case("dfpl", {}, send_owned),
     "prototypes by class sizes": Case("dfpl", {"proto_agg": "samples"}, send_counted),
     "prototypes of another method": Case("fedproto", {}, send_owned),
+    BESIDE: Case("mpfedcl", {}, send_beside),
 }
 
 
@@ -428,7 +451,7 @@ def test_a_run_that_follows_begins_to_count_spoiled_sums_anew() -> None:
 
 
 @pytest.mark.parametrize("silent", [0, 2])
-@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes"])
+@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes", BESIDE])
 def test_where_one_in_the_sum_does_not_open_the_aggregate_before_stays(name: str, silent: int) -> None:
     case = CASES[name]
     run = Played(case.make_spec())
@@ -447,7 +470,7 @@ def test_where_one_in_the_sum_does_not_open_the_aggregate_before_stays(name: str
 
 
 @pytest.mark.parametrize("lost", [[0], [2], [0, 1, 2]])
-@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes"])
+@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes", BESIDE])
 def test_where_one_in_the_sum_opens_nothing_the_round_is_lost_and_the_next_is_not(name: str, lost: list[int]) -> None:
     """It has lost its key, and shows another; it sits out a round, in which the sum of all others would bare what the
     lost one has of it, and is in the sum after that."""
@@ -464,7 +487,7 @@ def test_where_one_in_the_sum_opens_nothing_the_round_is_lost_and_the_next_is_no
     others = [i for i in ALL if i not in lost]
     assert roster.members == tuple(map(author, others))
     sent = case.send(*others, seed=2)
-    run.add([*run.make_inputs(sent), *make_empty(*lost)])
+    run.add([*run.make_inputs(sent), *make_empty(run.spec, *lost)])
     run.open(*ALL)
     if len(others) >= run.spec.quorum:
         assert is_same(drop_masked(run.aggregate), combine_plain(run.spec, sent))
@@ -482,9 +505,9 @@ def test_a_round_in_which_one_opens_nothing_is_neither_spoiled_nor_whole() -> No
         run.open(*ALL)
     run.add(spoil(run.make_inputs(send_models(*ALL)), noise))
     assert count_spoiled(run.open(*ALL, lost=[3])) == 2
-    run.add([*run.make_inputs(send_models(0, 1, 2)), *make_empty(3)])
+    run.add([*run.make_inputs(send_models(0, 1, 2)), *make_empty(run.spec, 3)])
     assert count_spoiled(run.open(*ALL, lost=[2])) == 2
-    run.add([*spoil(run.make_inputs(send_models(0, 1, 3)), noise), *make_empty(2)])
+    run.add([*spoil(run.make_inputs(send_models(0, 1, 3)), noise), *make_empty(run.spec, 2)])
     assert count_spoiled(run.open(*ALL)) == 3
 
 
@@ -507,7 +530,7 @@ def test_a_round_that_has_its_own_mean_has_nothing_to_explain() -> None:
     run.open(*ALL)
     assert explain(run.send(send_models(*ALL))) is None  # it is not over
     assert explain(run.open(*ALL)) is None
-    run.add([*run.make_inputs(send_models(0, 2, 3)), *make_empty(1)])
+    run.add([*run.make_inputs(send_models(0, 2, 3)), *make_empty(run.spec, 1)])
     assert explain(run.open(0, 2, 3)) is None
     assert explain(INITIAL) is explain(None) is None
 
@@ -537,7 +560,7 @@ def test_a_round_whose_sum_is_out_of_range_says_so_and_names_nobody() -> None:
 def test_a_round_of_too_few_inputs_says_so() -> None:
     run = Played(make_spec())
     run.open(*ALL)
-    run.add([*run.make_inputs(send_models(0, 1)), *make_empty(2, 3)])
+    run.add([*run.make_inputs(send_models(0, 1)), *make_empty(run.spec, 2, 3)])
     assert explain(run.open(*ALL)) == "too few members had a part in its sum"
 
 
@@ -551,7 +574,7 @@ def test_an_empty_input_is_in_no_sum_and_costs_it_nothing(name: str) -> None:
     run = Played(case.make_spec())
     run.open(*ALL)
     sent = case.send(0, 2, 3)
-    run.add([*run.make_inputs(sent), *make_empty(1, 9)])
+    run.add([*run.make_inputs(sent), *make_empty(run.spec, 1, 9)])
     summed = read_summed(run.aggregate)
     assert summed is not None
     assert summed.members == (author(0), author(2), author(3))
@@ -564,7 +587,7 @@ def test_who_has_sent_an_empty_input_opens_nothing(who: int) -> None:
     """What it shares with those in the sum they open, and its own seed hides nothing."""
     run = Played(make_spec())
     run.open(*ALL)
-    run.add([*run.make_inputs(send_models(0, 2, 3)), *make_empty(who)])
+    run.add([*run.make_inputs(send_models(0, 2, 3)), *make_empty(run.spec, who)])
     seeds = [share(author(who), author(who), 2)]
     opening = AuthorPayloads(author(who), 1, {"masked": make_opening(make_key(who, 3), seeds)})
     refuse(run, opening, "expected no seeds of a member that is in no sum, got 1", run.make_openings(0, 2, 3))
@@ -580,12 +603,12 @@ def test_a_sum_is_of_a_quorum_of_real_inputs_at_least(num_members: int, least: i
         run = Played(spec)
         run.open(*everybody)
         sent = {i: Sent(1, make_model(i)) for i in range(number)}
-        run.add([*run.make_inputs(sent), *make_empty(*everybody[number:])])
+        run.add([*run.make_inputs(sent), *make_empty(run.spec, *everybody[number:])])
         assert (read_summed(run.aggregate) is not None) is (number == least)
 
 
 @pytest.mark.parametrize("real", [(), (2,), (0, 3)])
-@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes"])
+@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes", BESIDE])
 def test_of_fewer_inputs_than_a_quorum_nothing_is_summed_or_opened_and_keys_are_shown_anew(
     name: str, real: tuple[int, ...]
 ) -> None:
@@ -596,9 +619,10 @@ def test_of_fewer_inputs_than_a_quorum_nothing_is_summed_or_opened_and_keys_are_
     first = drop_masked(run.open(*ALL))
     assert first is not None
     inputs = run.make_inputs(case.send(*real, seed=1))
-    run.add([*inputs, *make_empty(*(i for i in ALL if i not in real))])
+    run.add([*inputs, *make_empty(run.spec, *(i for i in ALL if i not in real))])
     assert is_same(drop_masked(run.aggregate), first)
-    assert {name for name in run.aggregate if name.startswith("masked/")} == {"masked/spoiled"}
+    carried = {"masked/spoiled"} | ({"masked/shown"} if run.spec.shown else set())
+    assert {name for name in run.aggregate if name.startswith("masked/")} == carried
     assert (read_summed(run.aggregate), read_roster(run.aggregate)) == (None, None)
     seeds = [share(author(2), author(2), 4)]
     bare = AuthorPayloads(author(2), 1, {"masked": make_opening(make_key(2, 5), seeds)})
@@ -615,7 +639,7 @@ def test_of_fewer_inputs_than_a_quorum_nothing_is_summed_or_opened_and_keys_are_
 def test_a_block_of_empty_inputs_alone_needs_no_roster() -> None:
     """After a height of inputs that had too few, say, none is there."""
     spec = make_spec()
-    encoded = compute_aggregate(spec, 2, make_empty(*ALL), INITIAL)
+    encoded = compute_aggregate(spec, 2, make_empty(spec, *ALL), INITIAL)
     assert encoded is not None
     assert is_same(drop_masked(decode_arrays(encoded, len(encoded))), INITIAL)
 
@@ -727,6 +751,179 @@ def test_a_mean_that_is_remembered_is_given_for_no_other_weight(name: str, value
     assert is_same(get_kind(open_again(run, *ALL), "model"), halved)
 
 
+# ---- what is shown beside a sum
+
+
+def start_beside(*who: int, seed: int = 0) -> Played:
+    """A run whose inputs of its first round are in, with prototypes in the clear."""
+    run = Played(CASES[BESIDE].make_spec())
+    run.open(*ALL)
+    run.add([*run.make_inputs(send_beside(*who, seed=seed)), *make_empty(run.spec, *(i for i in ALL if i not in who))])
+    return run
+
+
+def get_pool(aggregate: Arrays) -> dict[str, list[Any]]:
+    return {name: array.tolist() for name, array in (get_kind(aggregate, "prototypes") or {}).items()}
+
+
+NO_POOL: dict[str, list[Any]] = {"classes": [], "prototypes": [], "authors": []}
+
+
+def test_prototypes_come_into_force_with_the_mean_of_their_round_and_name_who_was_in_it() -> None:
+    run = start_beside(0, 2, 3)
+    assert get_pool(run.aggregate) == NO_POOL
+    assert read_shown(run.aggregate) == []
+    pool = get_pool(run.open(*ALL))
+    assert pool["classes"] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert pool["authors"] == [1, 1, 2, 2, 1, 1, 2, 2]
+    assert read_shown(run.aggregate) == [author(0), author(2), author(3)]
+    assert pool["prototypes"][:2] == make_pooled(2, 0, 1)["prototypes"][:2].tolist()
+
+
+@pytest.mark.parametrize("how", ["silent", "spoiled", "too few"])
+def test_where_a_round_is_lost_its_prototypes_are_too(how: str) -> None:
+    """Model and pool are of one round always."""
+    run = start_beside(0, 1, 2, 3)
+    first, who = run.open(*ALL), read_shown(run.aggregate)
+    assert get_pool(first)["classes"]
+    given = run.make_inputs(send_beside(*ALL, seed=1))
+    if how == "spoiled":
+        given = spoil(given, noise)
+    if how == "too few":
+        given = [*given[:2], *make_empty(run.spec, 2, 3)]
+    run.add(given)
+    lost = run.open(*((0, 1, 2) if how == "silent" else ALL))
+    assert explain(lost) is not None
+    assert is_same(drop_masked(lost), drop_masked(first) or {})
+    assert read_shown(lost) == who == [author(i) for i in ALL]
+    assert not [name for name in lost if name.startswith("masked/prototypes/")]
+
+
+def test_a_first_round_that_is_lost_leaves_the_model_it_began_with_and_no_prototypes() -> None:
+    run = start_beside(*ALL)
+    lost = run.open(0, 1, 2)
+    assert is_same(get_kind(lost, "model"), get_kind(INITIAL, "model") or {})
+    assert get_pool(lost) == NO_POOL
+    assert run.spec.has_mean(lost)
+    assert not run.spec.has_mean(INITIAL)
+
+
+@pytest.mark.parametrize("left", ["inputs", "openings", "another method"])
+def test_a_run_begins_without_prototypes_whatever_the_run_before_has_left(left: str) -> None:
+    before = start_beside(*ALL)
+    if left == "openings":
+        before.open(*ALL)
+    aggregate = before.aggregate
+    if left == "another method":
+        aggregate = {**INITIAL, "prototypes/classes": np.zeros(1, np.int64), "prototypes/sums": np.zeros((1, 7))}
+    run = Played(CASES[BESIDE].make_spec(), aggregate)
+    keys = [AuthorPayloads(author(i), 1, {"masked": make_opening(make_key(i))}) for i in ALL]
+    assert get_pool(run.add(keys)) == NO_POOL
+    assert read_shown(run.aggregate) == []
+    assert {name for name in run.aggregate if name.startswith("prototypes/")} == {
+        f"prototypes/{name}" for name in NO_POOL
+    }
+
+
+def test_who_has_no_part_in_the_sum_has_none_in_what_is_shown() -> None:
+    """Else it could add to what others train against without the model that goes with it."""
+    run = Played(CASES[BESIDE].make_spec())
+    run.open(*ALL)
+    shown = {"masked": EMPTY_INPUT, "prototypes": make_pooled(1, 0)}
+    others = run.make_inputs(send_beside(1, 2, 3))
+    refuse(run, AuthorPayloads(author(0), 1, shown), "expected no prototypes of a member that has no part", others)
+
+
+def test_an_input_has_all_that_is_shown_and_openings_have_none_of_it() -> None:
+    run = Played(CASES[BESIDE].make_spec())
+    opening = run.make_openings(0)[0].payloads
+    with pytest.raises(PayloadError, match=r"expected \['masked'\], got \['masked', 'prototypes'\]"):
+        run.spec.validate_kinds([*opening, "prototypes"], 1)
+    run.open(*ALL)
+    payloads = run.make_inputs(send_beside(0))[0].payloads
+    with pytest.raises(PayloadError, match=r"expected \['masked', 'prototypes'\], got \['masked'\]"):
+        run.spec.validate_kinds(["masked"], 2)
+    with pytest.raises(PayloadError, match="expected a payload 'prototypes', got none"):
+        run.spec.validate_on_parent(author(0), {"masked": payloads["masked"]}, run.aggregate, 2)
+    with pytest.raises(PayloadError, match="'prototypes' at height 3"):
+        run.spec.validate_payload("prototypes", payloads["prototypes"], 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"classes": np.array([1, 1, 0, 0])}, "expected classes in ascending order"),
+        ({"classes": np.array([0, 0, 0, 1])}, "expected at most 2 of a class, got 3"),
+        ({"classes": np.array([0, 0, 2, 2])}, "array 'classes'"),
+        ({"prototypes": np.full((4, 2), 0.8, np.float32)}, "expected rows of length 1.01 at most"),
+        ({"prototypes": np.zeros((4, 3), np.float32)}, "array 'prototypes'"),
+        ({"prototypes": np.zeros((5, 2), np.float32)}, "array 'prototypes'"),
+        ({"prototypes": np.full((4, 2), np.nan, np.float32)}, "array 'prototypes'"),
+        ({"authors": np.zeros(4, np.int64)}, "array 'authors' is not expected"),
+    ],
+)
+def test_what_is_shown_is_held_to_the_methods_own_rules(change: dict[str, Array], problem: str) -> None:
+    spec, sent = CASES[BESIDE].make_spec(), make_pooled(1, 0, 1)
+    for height in (2, 4):
+        spec.validate_payload("prototypes", sent, height)
+        with pytest.raises(PayloadError, match=problem):
+            spec.validate_payload("prototypes", {**sent, **change}, height)
+
+
+@pytest.mark.parametrize("num_prototypes", [1, 50])
+def test_no_aggregate_is_longer_than_is_said(num_prototypes: int) -> None:
+    """Of members who show as much as they may, in two rounds, and the bound is near it."""
+    run = Played(make_spec("mpfedcl", num_prototypes=num_prototypes))
+    rows = 2 * num_prototypes
+    full: Arrays = {
+        "classes": np.repeat(np.arange(2), num_prototypes),
+        "prototypes": np.zeros((rows, 2), np.float32),
+    }
+    run.open(*ALL)
+    for _ in range(2):
+        run.send({i: replace(one, shown={"prototypes": full}) for i, one in send_models(*ALL).items()})
+        length, most = len(encode_arrays(run.aggregate)), run.spec.max_aggregate_bytes
+        assert length <= most
+        run.open(*ALL)
+        assert len(encode_arrays(run.aggregate)) <= most
+    assert most - length < 64 * 1024
+
+
+@pytest.mark.parametrize("name", sorted({case.method for case in CASES.values()}))
+def test_an_empty_input_is_valid_for_each_method(name: str) -> None:
+    spec = make_spec(name)
+    spec.validate_kinds(spec.empty_input, 2)
+    for kind, arrays in spec.empty_input.items():
+        spec.validate_payload(kind, arrays, 2)
+    spec.validate_on_parent(author(0), spec.empty_input, INITIAL, 2)
+
+
+def test_what_is_not_hidden_is_said() -> None:
+    assert describe_shown(CASES[BESIDE].make_spec()) == (
+        "masks hide the model alone: everybody sees prototypes, and they tell which classes a member holds, and how "
+        "its own model embeds its samples"
+    )
+    assert describe_shown(make_spec()) is describe_shown(make_plain("mpfedcl")) is None
+
+
+@pytest.mark.parametrize("cluster", ["kmeans", "mean", "dbscan"])
+def test_whatever_makes_prototypes_goes_with_masks(cluster: str) -> None:
+    """MP-FedCL, SP-FedCL and DP-FedCL."""
+    spec = make_spec("mpfedcl", cluster=cluster)
+    assert spec.rules(2) == {"masked": "masked_inputs", "prototypes": "pool"}
+    assert spec.rules(3) == {"masked": "masked_openings"}
+    assert spec.get_kept(2) == ("model", "prototypes")
+
+
+def test_noise_in_prototypes_goes_with_masks_where_it_goes_without() -> None:
+    assert make_spec("mpfedcl", cluster="mean", dp_noise=1.0).explain_not_private() is None
+    assert "mean is one prototype a class" in (make_spec("mpfedcl").explain_not_private() or "")
+    with pytest.raises(SpecError, match=r"^method\.dp_noise: .*mean is one prototype a class"):
+        make_spec("mpfedcl", dp_noise=1.0)
+    with pytest.raises(SpecError, match=r"^method\.dp_update_noise: .*sends something besides its model"):
+        make_spec("mpfedcl", dp_update_noise=1.0)
+
+
 # ---- sums that nobody can have sent
 
 
@@ -734,7 +931,7 @@ def spoil(inputs: list[AuthorPayloads], change: Callable[[Array], Array]) -> lis
     """The first of them with other values, behind the masks that it has committed to."""
     first, *others = inputs
     arrays = {**first.payloads["masked"], "values": change(first.payloads["masked"]["values"].copy())}
-    return [AuthorPayloads(first.author, first.weight, {"masked": arrays}), *others]
+    return [replace(first, payloads={**first.payloads, "masked": arrays}), *others]
 
 
 def add_at(index: int, value: int) -> Callable[[Array], Array]:
@@ -752,7 +949,7 @@ def noise(values: Array) -> Array:
 BOUND = 4000 * 10**6 * 2**30  # of a sum of four members of weight 1000, at 30 bits: as far as one number may be
 
 
-@pytest.mark.parametrize("name", ["models by samples", "prototypes of owners", "prototypes by class sizes"])
+@pytest.mark.parametrize("name", ["models by samples", "prototypes of owners", "prototypes by class sizes", BESIDE])
 def test_an_input_of_random_bytes_leaves_the_aggregate_before_and_is_counted(name: str) -> None:
     case = CASES[name]
     run = Played(case.make_spec())
@@ -999,8 +1196,8 @@ def test_contributions_of_nobody_of_one_author_twice_or_without_a_parent_are_no_
 
 # ---- which methods hide what they send
 
-TAKEN = {"fedavg", "dfpl", "blade_fl", "moon", "swim", "fedintr", "fedprox", "fedproto"}
-BESIDES = {"fededs", "mpfedcl"}  # whose members have something else to tell each other
+TAKEN = {"fedavg", "dfpl", "blade_fl", "moon", "swim", "fedintr", "fedprox", "fedproto", "mpfedcl"}
+BESIDES = {"fededs"}  # whose members have something else to tell each other
 NO_MEAN = {"local", "uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"}  # nobody votes on one
 
 
@@ -1043,6 +1240,9 @@ def test_a_method_without_a_common_model_knows_no_aggregation(name: str) -> None
         ),
         ("fedavg", {"weight_cap": 3}, "method.weight_cap: expected none with aggregation masked_sum"),
         ("dfpl", {"weight_cap": 3}, "method.weight_cap: expected none with aggregation masked_sum"),
+        ("mpfedcl", {"weight_cap": 3}, "method.weight_cap: expected none with aggregation masked_sum"),
+        ("mpfedcl", {"model_dtype": "float16"}, "method.aggregation: .*models that travel as changes are no sum"),
+        ("mpfedcl", {"reembed": True}, "method.aggregation: .*with reembed the last round of a run exchanges prototyp"),
         ("fedavg", {"clip": 1.0}, "method.clip: expected none with aggregation masked_sum"),
         ("dfpl", {"proto_agg": "divide_by_K"}, "method.proto_agg: expected owners or samples with"),
         ("fedavg", {"input_": {"normalize": "agreed"}}, "input.normalize: expected none with aggregation masked_sum"),
@@ -1063,6 +1263,7 @@ def test_how_many_bits_a_sum_has_follows_from_the_members_and_their_limits() -> 
     assert make_spec(weights="bucketed").fraction_bits == 30
     assert make_spec("dfpl").fraction_bits == 40
     assert make_spec("dfpl", proto_agg="samples").fraction_bits == 30
+    assert make_spec("mpfedcl").fraction_bits == 30
 
 
 def test_where_nobody_has_said_how_many_members_there_are_nothing_is_hidden() -> None:
@@ -1163,11 +1364,26 @@ def test_the_schema_of_a_run_says_what_its_heights_carry_in_turn() -> None:
     assert inputs["max_bytes"] - openings["max_bytes"] >= 8 * NUM_NUMBERS - 32
 
 
+def test_the_schema_of_a_run_has_what_is_shown_beside_its_inputs() -> None:
+    described = describe_payloads(make_spec("mpfedcl"))
+    assert {kind: payload["rule"] for kind, payload in described["rounds"]["inputs"].items()} == {
+        "masked": "masked_inputs",
+        "prototypes": "pool",
+    }
+    assert described["rounds"]["openings"].keys() == {"masked"}
+    assert described["aggregate"].keys() - describe_payloads(make_spec())["aggregate"].keys() == {
+        "masked/shown",
+        "prototypes/authors",
+        "prototypes/classes",
+        "prototypes/prototypes",
+    }
+
+
 def test_it_does_not_hang_on_how_many_members_there_are() -> None:
     assert describe_payloads(make_spec(num_members=4)) == describe_payloads(make_spec(num_members=9))
 
 
-@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes"])
+@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes", BESIDE])
 def test_it_is_true_of_a_real_aggregate(name: str) -> None:
     case = CASES[name]
     run = Played(case.make_spec())

@@ -15,14 +15,14 @@ from ml.data import get_classes
 from ml.errors import MlError
 from ml.methods.base import Trained
 from ml.payload import Arrays, decode_arrays, encode_arrays
-from ml.specs import AuthorPayloads, compute_aggregate
+from ml.specs import AuthorPayloads, add_kind, compute_aggregate, get_kind
 from support.federation.simulated import BEACON
 
 MODEL = {"name": "mlp", "hidden": [16, 8]}
 DIGITS = {"format": "digits"}
 INPUT: dict[str, Any] = {"shape": [1, 8, 8], "resize": None, "mean": [0.5], "std": [0.5]}
 INITIAL = make_initial_aggregate(MODEL, (1, 8, 8), 10, 5)
-METHODS = ("fedavg", "dfpl", "moon", "fedproto")
+METHODS = ("fedavg", "dfpl", "moon", "fedproto", "mpfedcl")
 CARRIED: Mapping[str, Any] = {"masked/spoiled": np.array(0, np.int64), "masked/keys": np.zeros((4, 32), np.uint8)}
 
 
@@ -86,7 +86,7 @@ def test_heights_of_first_keys_and_of_inputs_leave_it_as_it_is(method: str, heig
     assert get_state(client) == before
 
 
-@pytest.mark.parametrize("method", ["dfpl", "fedproto"])
+@pytest.mark.parametrize("method", ["dfpl", "fedproto", "mpfedcl"])
 @pytest.mark.parametrize("aggregate", [CARRIED, {**INITIAL, **CARRIED}, None])
 def test_where_no_round_has_come_to_a_mean_yet_it_measures_itself_and_trains_on(
     method: str, aggregate: Arrays | None
@@ -123,6 +123,18 @@ def test_where_a_round_is_lost_it_goes_back_to_the_mean_before() -> None:
     assert get_state(client) != before
     client.apply(5, mean)
     assert get_state(client) == before
+
+
+def test_where_the_first_round_is_lost_all_go_back_to_the_model_that_the_run_began_with() -> None:
+    """Beside which there is a pool of nobody's prototypes."""
+    client, none = make_masked("mpfedcl"), np.empty(0, np.int64)
+    pool: Arrays = {"classes": none, "prototypes": np.empty((0, 8), np.float32), "authors": none}
+    client.train(2, BEACON)
+    client.apply(3, {**INITIAL, **add_kind("prototypes", pool), **CARRIED})
+    assert encode_arrays(add_kind("model", get_kind(client.state_arrays(), "model") or {})) == encode_arrays(INITIAL)
+    made = client.train(4, BEACON)
+    client.apply(5, {**combine(client, made), **CARRIED})
+    assert client.method.list_prototypes(client.state) is not None
 
 
 def test_what_it_has_no_part_in_it_refuses() -> None:

@@ -16,17 +16,19 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from chain.block import Block
+from chain.block import Block, PayloadRef
 from chain.calendar import Calendar, Place
 from chain.changes.base import Kind
 from chain.changes.members import AddMember, AddObserver, RemoveMember
 from chain.changes.runs import StartRun
 from chain.genesis import Genesis
 from chain.tip import Tip
+from ml import payload
 from ml.aggregation.masks import add_mask, commit, is_added
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MaskedSpec, compute_aggregate, drop_masked, get_spec
-from ml.specs.masked import count_spoiled, from_rows, read_roster, read_summed
+from ml.specs.masked import EMPTY_INPUT, EMPTY_INPUT_BYTES, count_spoiled, from_rows, read_roster, read_summed
+from node.consensus.masking import Masking
 from node.consensus.masks import (
     Masker,
     MaskingRefused,
@@ -39,7 +41,7 @@ from node.consensus.masks import (
 )
 from node.errors import NodeError
 from node.runs.specs import RunRound, RunSpecs, make_round
-from support.data.chains import make_digest, make_genesis, make_genesis_mapping, make_keys
+from support.data.chains import make_contribution, make_digest, make_genesis, make_genesis_mapping, make_keys
 from support.data.changes import LivingChain, extend_with
 from support.data.changes import make_round as make_body
 from support.data.run_schemas import with_schema
@@ -135,10 +137,6 @@ class Federation:
         data = self.maskers[index].open(self.round, self.aggregate)
         return decode_arrays(data, len(data))
 
-    def make_empty(self, index: int) -> Arrays:
-        data = self.maskers[index].make_empty()
-        return decode_arrays(data, len(data))
-
     # ---- all of them
 
     def add(self, payloads: Mapping[int, Arrays]) -> None:
@@ -159,7 +157,7 @@ class Federation:
     def send_all(self, *who: int, empty: Sequence[int] = ()) -> None:
         for i in who:
             assert self.begin(i) is None
-        self.add({i: self.mask(i, i + 1) for i in who} | {i: self.make_empty(i) for i in empty})
+        self.add({i: self.mask(i, i + 1) for i in who} | dict.fromkeys(empty, EMPTY_INPUT))
 
     def get_mean(self, *who: int, num_members: int = 4) -> Arrays:
         """What would come of the same without masks."""
@@ -734,3 +732,15 @@ def test_what_goes_wrong_shows_no_secret(tmp_path: Path) -> None:
     with pytest.raises(NodeError) as caught:
         MaskKeys(path)
     assert secret not in str(caught.value)
+
+
+@pytest.mark.parametrize(("masked", "is_empty"), [(EMPTY_INPUT_BYTES, True), (EMPTY_INPUT_BYTES + 1, False)])
+@pytest.mark.parametrize("beside", [None, 160, 1 << 20])
+def test_an_input_is_empty_by_what_is_behind_masks_whatever_is_beside_it(
+    masked: int, is_empty: bool, beside: int | None
+) -> None:
+    """Prototypes of nobody have some bytes, too."""
+    refs = [PayloadRef(payload.KINDS["masked"], make_digest("masked"), masked)]
+    if beside is not None:
+        refs.insert(0, PayloadRef(payload.KINDS["prototypes"], make_digest("beside"), beside))
+    assert Masking.is_empty(make_contribution(GENESIS, KEYS[0], payloads=refs)) is is_empty

@@ -120,3 +120,19 @@ def test_whoever_is_asked_to_agree_is_told_what_masked_sums_hide_and_what_not() 
     assert any("1 of 4 that collude see the sum of the others" in warning for warning in told)
     again = build("start_run", set=["aggregation=mean"], initial="continue")
     assert not any("masked" in warning for warning in list_warnings(again.change.kind, GENESIS.state, again.after))
+
+
+def test_whoever_is_asked_to_agree_is_told_which_kinds_are_in_the_clear() -> None:
+    told = "masks hide the model alone: everybody sees prototypes"
+    for name, number in (("mpfedcl", 1), ("dfpl", 0)):
+        plain = make_genesis(method={"name": name})
+        built = build("start_run", genesis=plain, set=["aggregation=masked_sum"], initial="continue")
+        warnings = list_warnings(built.change.kind, plain.state, built.after)
+        assert sum(told in warning for warning in warnings) == number
+
+
+def test_a_run_that_goes_on_from_one_with_a_pool_has_the_same_arrays() -> None:
+    plain = make_genesis(method={"name": "mpfedcl"})
+    masked = build("start_run", genesis=plain, set=["aggregation=masked_sum"], initial="continue").after.run
+    assert masked.schema["aggregate"].keys() > plain.run.schema["aggregate"].keys()
+    assert masked.schema["rounds"]["inputs"].keys() == {"masked", "prototypes"}

@@ -15,6 +15,7 @@ from chain.changes.rules import SetRules
 from chain.codec import encode_block, encode_certificate
 from chain.genesis import Genesis
 from chain.signing import encode_id
+from ml.specs.masked import EMPTY_INPUT_BYTES
 from node.pb import admin_pb2 as pb
 from node.report.elements import show_bytes, show_spans
 from node.report.history import Accusation, RunHistory, read_history
@@ -262,3 +263,27 @@ def test_spans_and_sizes_read_as_people_write_them() -> None:
     assert show_spans([1, 2, 3, 7, 9, 10]) == "1–3, 7, 9–10"
     assert show_spans([]) == ""
     assert (show_bytes(999), show_bytes(1500), show_bytes(2e12)) == ("999 B", "1.5 kB", "2.0 TB")
+
+
+def make_masked_history(*, has_prototypes: bool) -> RunHistory:
+    """A run of masked sums whose second height has the inputs of three members, and an empty one."""
+    history = make_history(rounds=3)
+    run = replace(history.run, method={"name": "mpfedcl", "aggregation": "masked_sum"})
+    history.state = replace(history.state, run=run, rules=replace(history.state.rules, min_contributions=None))
+    shown = {"prototypes": 240} if has_prototypes else {}
+    sizes = [{"masked": 4000, **shown}] * 3 + [{"masked": EMPTY_INPUT_BYTES, **shown}]
+    parts = zip(history.rounds[1].parts, sizes, strict=True)
+    history.rounds[1] = replace(history.rounds[1], parts=tuple(replace(part, payload_bytes=of) for part, of in parts))
+    return history
+
+
+@pytest.mark.parametrize("has_prototypes", [False, True])
+def test_a_report_of_masked_sums_says_what_they_do_not_hide(has_prototypes: bool) -> None:
+    text = read(make_report(make_masked_history(has_prototypes=has_prototypes))).text
+    assert "and no single site's" in text
+    assert ("which masks do not hide: each site sees every other's" in text) is has_prototypes
+
+
+def test_an_empty_input_is_no_training_whatever_is_beside_it() -> None:
+    history = make_masked_history(has_prototypes=True)
+    assert [one.rounds for one in history.list_participants()] == [[2], [2], [2], []]
