@@ -12,9 +12,9 @@ where both hold the same arrays, and whoever reads the chain learns what was sen
 A change holds few levels of values, so that bounds and ranges are text, as in "0..10". A dimension is a number or the
 name of one that `bounds` limit; `authors` in an aggregate is how many there are of them. In a run of masked sums
 heights take turns, and `rounds` has `inputs` and `openings` instead (`ml.specs.masked`); what inputs have beside
-`masked` is in the clear. `rule` is null for what is
-taken on demand and not voted on. Arrays that are the aggregate's of that kind are not written twice. `bounds` and
-`ranges` are left out where there are none. Of a plugin's method there is `judging`, too (`ml.specs.by_schema`).
+`masked` is in the clear. `rule` is null for what is taken on demand and not voted on. Arrays that are the aggregate's
+of that kind are not written twice. `bounds` and `ranges` are left out where there are none. Of a plugin's method there
+is `judging`, too (`ml.specs.by_schema`).
 """
 
 from __future__ import annotations
