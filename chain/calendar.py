@@ -29,7 +29,7 @@ class Span:
     @property
     def max_aggregate_bytes(self) -> int:
         """More than an aggregate of its rounds can have."""
-        return self.rules.limits.payload_bytes * self.num_members
+        return self.rules.limits.bound_aggregate(self.num_members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,11 @@ class Limits:
     payload_bytes: int
     max_abs: float = MAX_ABS
 
+    def bound_aggregate(self, num_members: int) -> int:
+        """More bytes than an aggregate can have: of each member one payload, and beside these no more than as much, of
+        a mean, of what else is kept, and of whose is what."""
+        return 2 * self.payload_bytes * num_members
+
     def check(self) -> None:
         check_range("limits.max_weight", self.max_weight, 1, WEIGHT_LIMIT - 1)
         check_range("limits.payload_bytes", self.payload_bytes, 1, MAX_PAYLOAD_BYTES)

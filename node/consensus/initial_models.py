@@ -96,7 +96,7 @@ class InitialModels:
         case = _make_case(change, tip.state)
         if case not in self._judged or not self._store.has_blob(named):
             after = execute_change(tip.state, change, Place(tip.height + 1, tip.header.aggregate))
-            blob = await self._blobs.fetch(named, after.rules.limits.payload_bytes * after.n, sources)
+            blob = await self._blobs.fetch(named, after.rules.limits.bound_aggregate(after.n), sources)
             wrong = await run_sized(self._arithmetic, len(blob), find_misfit, after.run, after.rules, after.n, blob)
             self._judged[case] = wrong
             while len(self._judged) > _REMEMBERED:

@@ -71,7 +71,8 @@ class Codebooks:
 
     @classmethod
     def from_pool(cls, pool: Pool, num_slots: int | None = None, *, padding: bool = True) -> Codebooks:
-        """Those of the pool's N clients in `num_slots` slots each, by default as many as one of them has of a class."""
+        """Those of the pool's N clients in `num_slots` slots each, by default, and at least, as many as one of them has
+        of a class: the pool of a run before may have more than there are slots in this one."""
         classes, held_n = np.unique(pool.classes, return_inverse=True)
         senders, sender_n = np.unique(pool.authors, return_inverse=True)
         num_clients = len(senders)
@@ -79,7 +80,7 @@ class Codebooks:
         sizes_HN = np.bincount(sets_n, minlength=len(classes) * num_clients).reshape(-1, num_clients)
         first = np.cumsum(sizes_HN) - sizes_HN.reshape(-1)
         slots_n = np.arange(len(sets_n)) - first[sets_n]
-        num_slots = num_slots or int(sizes_HN.max())
+        num_slots = max(num_slots or 0, int(sizes_HN.max()))
         dim = pool.prototypes.shape[1]
         if padding:
             mean_HD = np.stack([pool.prototypes[held_n == h].mean(0, dtype=np.float64) for h in range(len(classes))])

@@ -104,6 +104,15 @@ def test_a_class_of_too_few_prototypes_is_padded_in_all_slots_with_the_mean_of_i
     assert read(codebooks) == [{0: [0, 1], 4: [1, 1]}, {0: [0, 1], 4: [3, 3]}, *[{0: mean, 4: [2, 2]}] * 2]
 
 
+@pytest.mark.parametrize("padding", [True, False])
+def test_a_pool_with_more_of_a_class_than_there_are_slots_keeps_them_all(padding: bool) -> None:
+    """As it is in the first round of a run that goes on with fewer prototypes than the run before."""
+    pool = make_pool([(0, [1]), (0, [3]), (0, [5])], [(0, [2])])
+    codebooks = Codebooks.from_pool(pool, 2, padding=padding)
+    own = [codebooks.prototypes[0, s, 0] for s in range(len(codebooks.authors)) if codebooks.authors[s] == 0]
+    assert own == [1, 3, 5]
+
+
 def test_without_a_number_of_slots_there_are_as_many_as_somebody_has_of_a_class() -> None:
     uneven = make_pool([(0, [1]), (1, [2]), (1, [4]), (1, [6])], [(0, [3]), (0, [5])])
     assert (
