@@ -106,6 +106,7 @@ def simulate(
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
     attack: str | None = None,
+    participation: float = 1.0,
     pretrained: str | PathLike[str] | None = None,
     max_loss_ratio: float | None = None,
     device: str = "cpu",
@@ -129,6 +130,7 @@ def simulate(
       `pretrained` is a file with a state dict to begin from.
     - `settings` are the method's, as in `{"lr": 0.05}`, or of a section, as in `{"model.hidden": [32]}`.
     - `attack` makes some nodes lie, as in `sign_flip:1`; `max_loss_ratio` refuses a peer's model that is much worse.
+    - `participation` is the share of nodes that take part in a round, drawn anew each time.
     - `device` is cpu, auto, cuda or cuda:N; `batched` trains all nodes in one pass: on, off or auto (on a GPU).
     - `task` is classification, multilabel or regression; of the last, accuracies are R2.
     - `on_round` is called after each round.
@@ -154,6 +156,7 @@ def simulate(
         batched=batched,
         max_loss_ratio=max_loss_ratio,
         attack=attack,
+        participation=participation,
         task=task,
     )
     result = run_simulation(spec, None if on_round is None else lambda row: on_round(_make_round(row)))

@@ -92,7 +92,7 @@ def make_option_row(name: str, key: str, words: Descriptions) -> tuple[str, str,
     elif rule["type"] is bool:
         value = "`true` or `false`"
     elif rule["type"] is int:
-        value = "whole number, at least 1"
+        value = "whole number, {} to {}".format(*rule["span"]) if "span" in rule else "whole number, at least 1"
     else:
         value = f"number in {rule['interval']}"
     return code(key), words.get("method", f"{name}.{key}", key), value, show_default(found.default)

@@ -79,7 +79,7 @@ class UaPdfl(SharesParts[UaPdflSpec]):
         elif decision.peers:
             parts = {"g": decision.peers, "h": decision.similar}
             self.load_parts(state, [self.mix(state, round_, kind, peers, blobs) for kind, peers in parts.items()])
-        seen = get_auxiliary(decision.peers, round_.offers, aggregate)
+        seen = self.get_auxiliary(decision.peers, round_.offers, aggregate)
         state.arrays = state.arrays | {"target": compute_mean_auxiliary([state.arrays["auxiliary"], *seen])}
         if not decision.peers:
             return {"peers": 0.0}
@@ -97,6 +97,13 @@ class UaPdfl(SharesParts[UaPdflSpec]):
         x_1CHW = torch.full((1, *self.spec.task.input_shape), self.spec.hyperparameters.unit_value)
         return state.model.precompute(x_1CHW.to(state.data.device))
 
+    def get_auxiliary(self, peers: Sequence[Offer], offers: Sequence[Offer], aggregate: Arrays | None) -> list[Array]:
+        """A_j of each of `peers`; `offers` as `UaPdflSpec.decide` has them."""
+        if aggregate is None or not peers:
+            return []
+        rows = self.spec.get_rows("auxiliary/auxiliary", offers, aggregate)
+        return [rows[peer.author] for peer in peers]
+
     @torch.no_grad()
     def represent_unit(self, state: State) -> tuple[Array, Array]:
         """(I_i float32[C], A_i float32[D])."""
@@ -104,14 +111,6 @@ class UaPdfl(SharesParts[UaPdflSpec]):
         z_1D = state.model.embed(self.make_unit(state))
         unit_C = state.model.classify(z_1D)[0].double().softmax(0).float()  # Eq. (5)
         return unit_C.cpu().numpy(), z_1D[0].cpu().numpy().copy()  # Eq. (11)
-
-
-def get_auxiliary(peers: Sequence[Offer], offers: Sequence[Offer], aggregate: Arrays | None) -> list[Array]:
-    """A_j of each of `peers`. `offers` are the block's in author order, as the rows of its aggregate are."""
-    if aggregate is None or not peers:
-        return []
-    rows = dict(zip((offer.author for offer in offers), aggregate["auxiliary/auxiliary"], strict=True))
-    return [rows[peer.author] for peer in peers]
 
 
 def compute_mean_auxiliary(auxiliary: Sequence[Array]) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from ml.methods.base import Trained
@@ -91,6 +91,20 @@ class Exchange:
             one["digest"]: {name: _protect(array) for name, array in one["arrays"].items()} for one in tree["blobs"]
         }
         return cls(spec, tree["height"], tree["num_clients"], Size(**tree["voted"]), offers, blobs)
+
+    def with_stale(self, earlier: Mapping[int, Exchange], aggregate: Arrays | None) -> Exchange:
+        """This round and what may be taken of rounds before, which `earlier` has by height. `aggregate` is this
+        round's."""
+        stale = self.spec.list_stale(aggregate)
+        if not stale:
+            return self
+        offers, blobs = list(self.offers), dict(self.blobs)
+        for author, age in stale:
+            before = earlier[self.height - age]
+            offer = next(offer for offer in before.offers if offer.author == author)
+            offers.append(offer)
+            blobs |= {digest: before.blobs[digest] for digest in offer.digests.values()}
+        return replace(self, offers=tuple(offers), blobs=blobs)
 
     def take(
         self, beacon: bytes, me: bytes, aggregate: Arrays | None, gone: Collection[bytes] = frozenset()

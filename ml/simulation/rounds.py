@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -65,13 +65,17 @@ class Rounds:
         liars: Liars | None = None,
         *,
         batched: bool = False,
+        get_present: Callable[[int], Collection[int]] | None = None,
     ) -> None:
-        """`initial` is block 0's aggregate; with `batched` all clients train in one pass."""
+        """`initial` is block 0's aggregate; with `batched` all clients train in one pass. `get_present` gives the
+        places of the clients that take part in the round of a height, by default all: the others train nothing and send
+        nothing, and take the round over as members do that come too late for its block."""
         self._clients = clients
         self._ids = ids
         self._spec = clients[0].spec
         self._liars = liars
         self._batched = batched
+        self._get_present = get_present
         self._parent: Arrays | None = initial
         self._kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
         self._left_out = [LeftOut() for _ in clients]
@@ -85,7 +89,7 @@ class Rounds:
         Raises Diverged where nobody lies, and PayloadError.
         """
         answers = self._answer(height, beacon)
-        if _stands_still(answers, self.honest):
+        if self._liars is not None and _stands_still(answers, self.honest):
             return None
         exchange = Exchange.make(self._spec, height, self._ids, answers)
         self._keep(exchange)
@@ -93,9 +97,10 @@ class Rounds:
         digest = self._aggregate(height, answers)
         aggregate_s = time.perf_counter() - start_s
         gone = [frozenset(left_out.get(height, KEEP_HEIGHTS)) for left_out in self._left_out]
-        taken = {me: exchange.take(beacon, me, self._parent, away) for me, away in zip(self._ids, gone, strict=True)}
-        sent, received = exchange.measure(taken)
-        applied = [self._apply(i, exchange, beacon, taken[me], gone[i]) for i, me in enumerate(self._ids)]
+        offered = exchange.with_stale(self._kept, self._parent)
+        taken = {me: offered.take(beacon, me, self._parent, away) for me, away in zip(self._ids, gone, strict=True)}
+        sent, received = offered.measure(taken)
+        applied = [self._apply(i, offered, beacon, taken[me], gone[i]) for i, me in enumerate(self._ids)]
         return Played(
             height=height,
             trained=self.trained,
@@ -156,25 +161,36 @@ class Rounds:
         blobs = [shared.take_for_training(height, beacon, me) if shared else {} for me in self._ids]
         if self._liars is not None:
             self._liars.begin()
-        self.trained = self._train(height, beacon, offers, blobs)
+        present = range(len(self._ids)) if self._get_present is None else sorted(self._get_present(height))
+        self.trained = self._train(height, beacon, offers, blobs, present)
         return self.trained if self._liars is None else self._liars.answer(height, self.trained, self._parent)
 
     def _train(
-        self, height: int, beacon: bytes, offers: Sequence[Offer], blobs: Sequence[Blobs]
+        self, height: int, beacon: bytes, offers: Sequence[Offer], blobs: Sequence[Blobs], present: Sequence[int]
     ) -> list[Trained | None]:
-        """The local phases of all. Where those of all at once diverge, one after the other: each may have a state to go
-        back to. Where some lie, None for one that diverges all the same; raises Diverged otherwise."""
+        """The local phases of those present, None for the others. Where those of all at once diverge, one after the
+        other: each may have a state to go back to. Where some lie, None for one that diverges all the same; raises
+        Diverged otherwise."""
+        trained: list[Trained | None] = [None] * len(self._ids)
         if self._batched:
             with suppress(Diverged):
-                return [*train_batched(self._clients, height, beacon, ids=self._ids, offers=offers, blobs=blobs)]
-        trained: list[Trained | None] = []
-        for me, client, own in zip(self._ids, self._clients, blobs, strict=True):
+                together = train_batched(
+                    [self._clients[i] for i in present],
+                    height,
+                    beacon,
+                    ids=[self._ids[i] for i in present],
+                    offers=offers,
+                    blobs=[blobs[i] for i in present],
+                )
+                for i, made in zip(present, together, strict=True):
+                    trained[i] = made
+                return trained
+        for i in present:
             try:
-                trained.append(client.train(height, beacon, me=me, offers=offers, blobs=own))
+                trained[i] = self._clients[i].train(height, beacon, me=self._ids[i], offers=offers, blobs=blobs[i])
             except Diverged:
                 if self._liars is None:
                     raise
-                trained.append(None)
         return trained
 
     def _keep(self, exchange: Exchange) -> None:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array
 from ml.plugins import ANY_PLUGIN
+from ml.seeding import numpy_rng
 from ml.simulation.liars import Liars
 from ml.simulation.rounds import Played, Rounds
 from ml.simulation.saved import StateFile
@@ -58,7 +60,7 @@ class SimulationConfig:
     where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does.
     `max_loss_ratio` is as `Client` has it; nodes have 4. `attack` is a name in `ml.attacks.ATTACKS`, how many `liars`
     there are, and the settings that differ from its defaults. `target` is by default what the data's targets have, for
-    task regression.
+    task regression. With `participation` below 1 only so many of the clients, drawn anew each round, take part in it.
     """
 
     method: Mapping[str, Any]
@@ -78,8 +80,13 @@ class SimulationConfig:
     attack: Mapping[str, Any] | None = None
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
+    participation: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.participation <= 1:
+            raise DataError(f"participation: expected a number in (0, 1], got {self.participation}")
+        if self.participation < 1 and self.attack is not None:
+            raise DataError("participation: expected 1 beside an attack, in which the liars may keep silent")
         if self.batched not in BATCHED:
             raise DataError(f"batched: expected {', '.join(BATCHED)}, got {self.batched!r}")
         if self.max_loss_ratio is not None and not 1 <= self.max_loss_ratio < math.inf:
@@ -98,8 +105,8 @@ class SimulationConfig:
             object.__setattr__(self, "target", measure_target(self.data))
 
     def to_json(self) -> dict[str, Any]:
-        """Every setting; of those that only other tasks have, what is set."""
-        rare = {"task": CLASSIFICATION, "target": None}
+        """Every setting; of those that few runs have, what is set."""
+        rare = {"task": CLASSIFICATION, "target": None, "participation": 1.0}
         return {name: value for name, value in asdict(self).items() if name not in rare or value != rare[name]}
 
 
@@ -237,11 +244,13 @@ def simulate(
     *,
     ids: Sequence[bytes] | None = None,
     beacons: Callable[[int], bytes] | None = None,
+    present: Callable[[int], Collection[int]] | None = None,
     on_round: Callable[[RoundResult], None] | None = None,
     snapshots: Sequence[int] = (),
     saved: StateFile | None = None,
 ) -> SimulationResult:
-    """Run all rounds. `ids[i]` is the author id of client i, and `beacons(height)` the block id that height builds on.
+    """Run all rounds. `ids[i]` is the author id of client i, `beacons(height)` the block id that height builds on, and
+    `present(height)` who takes part in its round, by default as `participation` has it.
     `snapshots` asks for those of these clients at the end, counted among the honest. Where a run of this configuration
     has `saved` its state, it goes on from there, to the same numbers; `on_round` hears of the rounds before, too.
 
@@ -261,7 +270,9 @@ def simulate(
             check_accountant()  # before there is anything to lose
         told: list[list[Release]] = [[] for _ in clients]
         liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
-        run = Rounds(clients, ids, initial, liars, batched=batched)
+        if present is None and config.participation < 1:
+            present = partial(draw_present, config)
+        run = Rounds(clients, ids, initial, liars, batched=batched, get_present=present)
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
         halted_at = None
@@ -353,6 +364,12 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
         )
         forget_sources()  # also where somebody further out has it remembered
     return clients, initial, pretrained
+
+
+def draw_present(config: SimulationConfig, height: int) -> tuple[int, ...]:
+    """The places of the clients that take part in a round, at least one: by the seed, whatever the method."""
+    num = max(1, round(config.participation * config.clients))
+    return tuple(sorted(map(int, numpy_rng(config.seed, "present", height).permutation(config.clients)[:num])))
 
 
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:

@@ -243,6 +243,7 @@ def compute_aggregate(
             for c in contributions
         ]
         aggregate |= add_kind(kind, RULES[rule](given, before, spec.rule_settings))
+    aggregate |= spec.carry(height, sorted(c.author for c in contributions), aggregate, parent)
     return encode_arrays(aggregate)
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 
 from ml.aggregation import PLAIN, RULES_ON_PARENT, RuleSettings
 from ml.errors import PayloadError, SpecError, suggest
-from ml.payload import Arrays, ArraySchema, validate_arrays
+from ml.payload import Array, Arrays, ArraySchema, ArraySpec, validate_arrays
 from ml.plugins import PluginRecord
 from ml.specs.judging import Judging
 from ml.specs.privacy import CLIP, DELTA, DpSettings, check_privacy, get_dp_settings
@@ -41,6 +41,11 @@ def number(default: float | None, interval: str) -> Any:
 def count(default: int | None) -> Any:
     """A whole setting of at least 1."""
     return field(default=default, metadata={"type": int})
+
+
+def up_to(most: int) -> Any:
+    """A whole setting from 0 to `most`, and 0 where it is not set."""
+    return field(default=None, metadata={"type": int, "span": (0, most)})
 
 
 def flag(default: bool) -> Any:
@@ -245,8 +250,9 @@ def read_value(path: str, rule: Mapping[str, Any], value: Any) -> Any:
             raise SpecError(path, f"expected true or false, got {value!r}")
         return value
     if rule["type"] is int:
-        if type(value) is not int or not 1 <= value < MAX_COUNT:
-            raise SpecError(path, f"expected a whole number from 1 to {MAX_COUNT - 1}, got {value!r}")
+        low, high = rule.get("span", (1, MAX_COUNT - 1))
+        if type(value) is not int or not low <= value <= high:
+            raise SpecError(path, f"expected a whole number from {low} to {high}, got {value!r}")
         return value
     interval: str = rule["interval"]
     if isinstance(value, bool) or not isinstance(value, int | float) or not _is_in(value, interval):
@@ -344,6 +350,21 @@ class MethodSpec(ABC):
 
     def get_kept(self, height: int) -> Collection[str]:
         """The kinds that the aggregate of this height takes over from the one before it, as far as that has them."""
+        return ()
+
+    @property
+    def carried(self) -> Mapping[str, ArraySpec]:
+        """The arrays that an aggregate has besides what rules make, by their names in it."""
+        return {}
+
+    def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
+        """Those arrays, in the aggregate of this height: `made` is what rules have made of the contributions of
+        `authors`, in order, and `parent` the aggregate before."""
+        return {}
+
+    def list_stale(self, aggregate: Arrays | None) -> Sequence[tuple[bytes, int]]:
+        """Members that are not in the block, and whose offers of so many rounds before may be taken in its round. Their
+        offers come after the block's own, wherever offers are asked for."""
         return ()
 
     @property

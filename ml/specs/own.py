@@ -21,6 +21,9 @@ from ml.specs.task import Task
 
 _DAEMONS = (
     "get_kept",
+    "carried",
+    "carry",
+    "list_stale",
     "closing",
     "wanted",
     "get_streamed",

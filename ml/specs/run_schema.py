@@ -40,6 +40,7 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
     aggregate = _describe_results(spec.rules(last), spec.schemas(last))
     if isinstance(spec, StatisticsSpec):  # which stay in every aggregate
         aggregate |= _describe_results(spec.rules_of_statistics, spec.statistics_schemas)
+    aggregate |= {name: _describe_array(array) for name, array in spec.carried.items()}
     spans: list[tuple[int, dict[str, Any]]] = []
     for number in range(1, last + 1):
         payloads = _describe_round(RoundKinds(spec.schemas(number), spec.rules(number)), aggregate)

@@ -237,6 +237,18 @@ class StatisticsSpec(MethodSpec):
         return (*self.inner.get_kept(self.to_inner(height)), STATISTICS)
 
     @property
+    def carried(self) -> Mapping[str, ArraySpec]:
+        return self.inner.carried
+
+    def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
+        if self.is_statistics(height):
+            return {}
+        return self.inner.carry(self.to_inner(height), authors, made, parent)
+
+    def list_stale(self, aggregate: Arrays | None) -> Sequence[tuple[bytes, int]]:
+        return self.inner.list_stale(aggregate)
+
+    @property
     def closing(self) -> RoundKinds | None:
         return self.inner.closing
 

@@ -7,6 +7,10 @@ so that everyone can recompute who was how far from whom, Eq. (6), and what each
     all d_j <= th_I    client-wise dropout: the whole model of one of Q takes the place of the client's own
     otherwise          layer-wise personalisation: g from all of Q, h from S = {j in Q: d_j < th_I}
 
+The paper's clients are asynchronous. Here a block has a round's contributions, and with `staleness` a client that is in
+the block may also draw members that are not, for so many rounds after their last: the aggregate carries their I and A
+on (`ml.specs.stale`), and their g and h are those that they committed to then.
+
 Where we deviate: Eq. (6) is called Jensen-Shannon and is the symmetrised Kullback-Leibler divergence; `div: js` is the
 true one, and by its values the one that the paper's figure 4 was drawn with. th_I and mu are not given: by default th_I
 is 0.5 (symkl) or 0.1 (js), at ten classes, and mu 0.01. Representations travel before models, as in algorithm 2.
@@ -25,13 +29,16 @@ from numpy.typing import NDArray
 
 from ml.errors import PayloadError, SpecError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
-from ml.specs.base import Hyperparameters, Offer, choice, flag, number, option
+from ml.specs.base import Hyperparameters, Offer, choice, flag, number, option, up_to
 from ml.specs.peers import PeerHyperparameters, PeerSpec
+from ml.specs.stale import carry_stale, describe_stale, get_stale_rows, list_stale
 from ml.tasks import CLASSIFICATION
 
 LEAST = 1e-8  # what probabilities are clamped at before a logarithm
 AUTO_THRESHOLDS = {"symkl": 0.5, "js": 0.1}
 MAX_PAIRED = 10  # clients of a simulation that tells how far each pair is apart; more lines could not be told apart
+MAX_STALENESS = 100  # rounds; whoever pulls models keeps them for so long
+STACKS = ("auxiliary/auxiliary", "unit/unit")  # in an aggregate
 SUM_TOLERANCE = 1e-3  # of a unit representation: a softmax in float32, in whatever order it was summed
 
 
@@ -55,6 +62,7 @@ class UaPdflHyperparameters(PeerHyperparameters):
     normalisation, or with `unit: mean` the mean of a client's own training samples, which nobody else sees.
 
     Without `dropout` no whole model is ever taken; without `personalise` h is shared with all of Q, as g is.
+    `staleness` is for how many rounds a member that contributes no more can still be drawn.
     """
 
     div: str = choice("symkl", "js")
@@ -64,9 +72,12 @@ class UaPdflHyperparameters(PeerHyperparameters):
     unit_value: float = number(1.0, "(-inf, inf)")
     dropout: bool = flag(True)
     personalise: bool = flag(True)
+    staleness: int | None = up_to(MAX_STALENESS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.staleness == 0:  # what is not set is not in genesis either
+            object.__setattr__(self, "staleness", None)
         if self.unit == "mean" and self.unit_value != 1.0:
             raise SpecError("method.unit_value", f"expected none with unit: mean, got {self.unit_value:g}")
 
@@ -115,6 +126,57 @@ class UaPdflSpec(PeerSpec):
     def rules(self, height: int) -> Mapping[str, str]:
         return {"unit": "stack", "auxiliary": "stack"}
 
+    # ---- stale entries
+
+    @property
+    def staleness(self) -> int:
+        """For how many rounds the newest entry of a member may be used that is in no block meanwhile."""
+        return self.hyperparameters.staleness or 0
+
+    def reads_parent(self, height: int) -> bool:
+        return super().reads_parent(height) or (self.staleness > 0 and height > 1)
+
+    @property
+    def carried(self) -> Mapping[str, ArraySpec]:
+        if not self.staleness:
+            return {}
+        kinds = [name.partition("/") for name in STACKS]
+        return describe_stale({f"{kind}/{name}": self._schemas[kind].arrays[name] for kind, _, name in kinds})
+
+    def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
+        if not self.staleness:
+            return {}
+        before = parent if height > 1 else None  # a run's first round takes nothing of the run before
+        return carry_stale(authors, {name: made[name] for name in STACKS}, before, self.staleness)
+
+    def list_stale(self, aggregate: Arrays | None) -> Sequence[tuple[bytes, int]]:
+        return list_stale(aggregate) if self.staleness else ()
+
+    def needed_until(self, height: int) -> int | None:
+        """Stale offers are taken once a block is final, as all are: before the local phase of the height above."""
+        return height + self.staleness + 1 if self.staleness else height
+
+    def get_rows(self, stack: str, offers: Sequence[Offer], aggregate: Arrays) -> dict[bytes, Array]:
+        """The rows of one of STACKS by author: of the block's own, and of stale entries."""
+        stale = get_stale_rows(aggregate, stack) if self.staleness else {}
+        present = (offer.author for offer in offers if offer.author not in stale)
+        return {**dict(zip(present, aggregate[stack], strict=True)), **stale}
+
+    def draw(
+        self,
+        beacon: bytes,
+        me: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None = None,
+        gone: Collection[bytes] = (),
+    ) -> tuple[Offer, ...]:
+        """As of all methods; who is stale itself is no author of the block, and draws nobody."""
+        if any(me == author for author, _ in self.list_stale(aggregate)):
+            return ()
+        return super().draw(beacon, me, offers, aggregate, gone)
+
+    # ---- what is voted on
+
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
         super().validate_payload(kind, arrays, height)
         if kind != "unit":
@@ -134,12 +196,12 @@ class UaPdflSpec(PeerSpec):
     ) -> Decision:
         """The branch of `me` and what belongs to it; of an author that has nobody to take from, an empty one.
 
-        `offers` are the block's in author order, as the rows of its aggregate are.
+        `offers` are the block's in author order, as the rows of its aggregate are, and stale ones.
         """
         hyper, drawn = self.hyperparameters, self.draw(beacon, me, offers, aggregate, gone)
         if not drawn or aggregate is None:
             return Decision((), (), (), None)
-        rows = dict(zip((offer.author for offer in offers), aggregate["unit/unit"], strict=True))
+        rows = self.get_rows("unit/unit", offers, aggregate)
         distances = tuple(compute_divergence(rows[me], rows[offer.author], hyper.div) for offer in drawn)
         if hyper.dropout and all(distance <= hyper.threshold for distance in distances):
             return Decision(drawn, distances, (), drawn[0])  # the draw is in random order: its first is any one of Q
@@ -183,14 +245,14 @@ class UaPdflSpec(PeerSpec):
         shared: Sequence[Offer] = (),
     ) -> Mapping[str, Any] | None:
         """`threshold`; `divergences`, a row of numbers for each author in author order; and for each author `peers`,
-        `similar` and `donor` as places in the block, and its `branch`. Peers that could not be reached are the
+        `similar` and `donor` as places in `offers`, and its `branch`. Peers that could not be reached are the
         author's own affair, and not known here."""
         if aggregate is None:
             return None
         hyper = self.hyperparameters
         place = {offer.author: i for i, offer in enumerate(offers)}
         nodes = []
-        for offer in offers:
+        for offer in offers[: len(aggregate["unit/unit"])]:
             decision = self.decide(beacon, offer.author, offers, aggregate)
             branch = "dropout" if decision.is_dropout else "personalise" if decision.peers else "alone"
             nodes.append(

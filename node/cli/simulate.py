@@ -92,6 +92,14 @@ def run(
             "is how many samples they claim to have; other settings are the attack's own, as in sign_flip:1,scale=4.",
         ),
     ] = None,
+    participation: Annotated[
+        float,
+        typer.Option(
+            "--participation",
+            metavar="P",
+            help="The share of clients that take part in a round, drawn anew each time; the others sit it out.",
+        ),
+    ] = 1.0,
     task: TaskOption = "classification",
     as_json: AsJson = False,
 ) -> None:
@@ -118,6 +126,7 @@ def run(
         batched=batched,
         max_loss_ratio=max_loss_ratio,
         attack=attack,
+        participation=participation,
         task=task,
     )
     result = _simulate(spec, has_bar=not as_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chain.block import Contribution, Id
+from chain.block import Block, Contribution, Id
 from node.consensus.awaiting import Awaiting
 from node.consensus.context import NodeContext
 from node.consensus.current import CurrentRound
@@ -65,6 +65,10 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
     def is_alone() -> bool:
         return peers.describe_stall() is not None
 
+    async def read_block(height: int) -> Block | None:
+        stored = await c.disk.run(c.store.get_block, height)
+        return None if stored is None else stored.block
+
     waiting = WaitingBlobs()
     blobs, demanded_blobs, late_blobs = make_fetcher(c.disk), make_fetcher(c.bulk), make_fetcher(c.disk)
     on_demand = OnDemand(
@@ -75,6 +79,8 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
         is_alone=is_alone,
         get_patience=awaiting.get_patience,
         on_loss=awaiting.on_missing,
+        read_block=read_block,
+        is_member=lambda member: current.tip.state.index_of(member) is not None,
         boundary=c.boundary,
     )
     shared_sets = SharedSets(

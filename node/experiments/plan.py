@@ -137,7 +137,10 @@ def _list_axes(file: ExperimentFile, found: Found) -> dict[str, list[Value]]:
     """The axes, seed outermost: an interrupted experiment then has a whole table of the first seeds."""
     sweep = file.sweep
     axes: dict[str, list[Value]] = {}
-    for name in ("seed", "task", "data", "model", "clients", "shots", "rounds", "partition", "method", "attack"):
+    for name in (
+        *("seed", "task", "data", "model", "clients", "shots", "participation", "rounds", "partition"),
+        *("method", "attack"),
+    ):
         given = getattr(sweep, name)
         if given is not None:
             axes[name] = [_read_value(name, value, ("sweep", name, i)) for i, value in enumerate(given)]
@@ -237,6 +240,11 @@ def _make_point(
     }
     config |= {} if attack is None else {"attack": attack.to_mapping()}  # runs without one are named as they ever were
     config |= {} if values["max_loss_ratio"] is None else {"max_loss_ratio": values["max_loss_ratio"]}
+    config |= {} if values["participation"] in (None, 1) else {"participation": values["participation"]}
+    if attack is not None and "participation" in config:
+        keys = chosen["attack"].keys if "attack" in chosen else ("base", "participation")
+        found.append((keys, "expected no attack beside a participation below 1"))
+        return None
     facts = _list_facts(config, settings, scheme.to_mapping())
     run = None if misfit else Run(compute_id(config), _describe(facts, swept), config, spec.sharing_heights)
     return Point(facts, run, plan, misfit)
@@ -362,6 +370,7 @@ def _list_facts(config: Mapping[str, Any], settings: Settings, partition: Mappin
         "model": _label(settings.values["model"]),
         **{name: config[name] for name in ("partition", "clients", "shots", "seed", "device")},
         "rounds": settings.values["rounds"],
+        "participation": 1.0 if settings.values["participation"] is None else settings.values["participation"],
     }
     for section in ("method", "model", "data", "attack"):
         facts |= {f"{section}.{key}": value for key, value in config.get(section, {}).items()}
@@ -373,6 +382,7 @@ def _list_facts(config: Mapping[str, Any], settings: Settings, partition: Mappin
 def _describe(facts: Mapping[str, Any], axes: Iterable[str]) -> str:
     """A run in a few words: its method first, then where it stands on the other axes."""
     named = {"seed": "seed {}", "rounds": "R {}", "clients": "{} clients", "shots": "{} shots"}
+    named |= {"participation": "{} present"}
     parts = [show_fact(facts["method"])]
     for axis in (*(axis for axis in axes if axis not in ("method", "seed")), "seed"):
         text = show_fact(facts[axis])

@@ -3,7 +3,7 @@
     name, title, description
     reuse    names of experiments that have runs in common with this one
     base     the settings of every run: data, model, input, pretrained, partition, clients, rounds, shots, seed, device,
-             batched, max_loss_ratio, method, attack
+             batched, max_loss_ratio, participation, method, attack
     sweep    axes, each a list of values; every combination is run
     budget   t_sum, alpha and beta of DFPL's time model, from which local_iterations follow
     report   target, tables and figures
@@ -28,6 +28,7 @@ Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Ratio = Annotated[float, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Label = Annotated[str, Field(min_length=1, max_length=80)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -114,7 +115,8 @@ class DataItem(Item):
 class BaseSection(Section):
     """The settings of every run unless the sweep says otherwise. `method` holds settings that reach each method which
     has them, `attack` those that reach each attack; `input` is by default what suits data and model. `max_loss_ratio`
-    is how much harm peers may do (`ml.guard`), without end by default."""
+    is how much harm peers may do (`ml.guard`), without end by default; `participation` the share of clients that take
+    part in a round."""
 
     data: DataItem = DataItem(format="digits")
     model: NamedItem = NamedItem(name="mlp")
@@ -128,6 +130,7 @@ class BaseSection(Section):
     device: str = "cpu"
     batched: Literal["auto", "on", "off"] = "auto"
     max_loss_ratio: Ratio | None = None
+    participation: Share | None = None
     method: dict[str, Any] = Field(default_factory=dict)
     attack: dict[str, Any] = Field(default_factory=dict)
 
@@ -144,6 +147,7 @@ class TaskItem(Section):
     clients: Count | None = None
     rounds: Count | None = None
     shots: Count | None = None
+    participation: Share | None = None
     device: str | None = None
     method: dict[str, Any] = Field(default_factory=dict)
     attack: dict[str, Any] = Field(default_factory=dict)
@@ -160,6 +164,7 @@ class SweepSection(Section):
     model: Axis[NamedItem] | None = None
     clients: Axis[Count] | None = None
     shots: Axis[Count | None] | None = None
+    participation: Axis[Share] | None = None
     rounds: Axis[Count] | None = None
     partition: Axis[str] | None = None
     method: Axis[MethodItem]

@@ -38,6 +38,7 @@ class SimulationSpec:
     max_loss_ratio: float | None = None
     attack: str | None = None
     task: str = CLASSIFICATION
+    participation: float = 1.0
 
 
 def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None] | None = None) -> SimulationResult:
@@ -74,5 +75,6 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
             attack=source.value.get("attack"),
             task=task,
             target=source.value["target"],
+            participation=spec.participation,
         )
         return simulate(config, on_round=on_round)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chain.block import Block
+from chain.block import Block, Id
 from chain.signing import encode_id
 from chain.state import State
 from ml.payload import decode_arrays
+from ml.specs import Offer
 from node.ledger.names import get_name
 from node.payloads.on_demand import get_kinds
 from node.pb import admin_pb2 as pb
@@ -43,20 +44,23 @@ def explain_round(
         return pb.Round(peering=pb.Peering(held=False))
     arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
     read = () if shared is None else get_offers(shared)
-    told = spec.explain(number, block.header.prev, get_offers(block), arrays, shared=read) or {"nodes": ()}
+    stale = {author: number - age for author, age in spec.list_stale(arrays) if state.index_of(author) is not None}
+    offers = (*get_offers(block), *(Offer(author, 1, {}) for author in stale))
+    told = spec.explain(number, block.header.prev, offers, arrays, shared=read) or {"nodes": ()}
     shown = pb.Round()
     if told.get("statistics"):
         shown.statistics = told["statistics"]
     if "epochs" in told:
         shown.schedule.CopyFrom(pb.Schedule(**{key: told[key] for key in ("epochs", "lambda_c", "lambda_dis")}))
     if "nodes" in told:
-        shown.peering.CopyFrom(_show(state, block, told))
+        shown.peering.CopyFrom(_show(state, block, stale, told))
     return shown
 
 
-def _show(state: State, block: Block, told: Mapping[str, Any]) -> pb.Peering:
+def _show(state: State, block: Block, stale: Mapping[Id, int], told: Mapping[str, Any]) -> pb.Peering:
     authors = [contribution.author for contribution in block.contributions]
     names = [get_name(state, author) for author in authors]
+    names += [f"{get_name(state, author)} (of round {number})" for author, number in stale.items()]
     shown = pb.Peering(held=True, div=told.get("div"), threshold=told.get("threshold"))
     for i, node in enumerate(told["nodes"]):
         taker = shown.nodes.add(id=encode_id(authors[i]), name=names[i], branch=node.get("branch"))

@@ -5,6 +5,9 @@ same time. An author whose blob cannot be had, or is not what was signed, is gon
 author. So a missing author costs a round no more than if it had not been drawn. Nothing here fails, and nobody who
 sends nothing is waited for longer than `collect_s`.
 
+Where a method takes of members that are not in the block, too (`MethodSpec.list_stale`), what they offer is what they
+have signed for the block they were in last; it is pulled as any other, for as long as they are members.
+
 Pulled blobs go to disk, like all blobs. So this node can serve one when its author cannot, and need not pull it
 again after a restart. It is let go some heights later (`node.payloads.retention`).
 """
@@ -12,10 +15,10 @@ again after a restart. It is let go some heights later (`node.payloads.retention
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from chain.block import Block, Digest, Id
+from chain.block import Block, Contribution, Digest, Id
 from ml import payload
 from ml.errors import PayloadError
 from ml.guard import LeftOut
@@ -24,7 +27,7 @@ from node.offload import Offload, run_sized
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.payloads.pulled import MissingAuthor, Pulled, wait_for_company
 from node.runs.specs import RunRound, RunSpecs
-from node.training.exchange import Exchange, get_offers
+from node.training.exchange import Exchange, get_offer, get_offers
 
 LATE_SHARE = 0.25  # of `collect_s`: what a blob has at least that is wanted only since another's author is gone
 
@@ -52,9 +55,15 @@ class _Taking:
     """One block's blobs as they come in, and who has turned out to be gone."""
 
     def __init__(
-        self, round_: RunRound, me: Id, block: Block, aggregate: payload.Arrays | None, left_out: Mapping[Id, str]
+        self,
+        round_: RunRound,
+        me: Id,
+        block: Block,
+        aggregate: payload.Arrays | None,
+        left_out: Mapping[Id, str],
+        stale: Sequence[Contribution] = (),
     ) -> None:
-        self.offers = get_offers(block)
+        self.offers = (*get_offers(block), *map(get_offer, stale))
         self.gone = dict(left_out)
         self.commitments: dict[Digest, list[_Commitment]] = {}
         self.blobs: dict[Digest, bytes] = {}
@@ -63,7 +72,7 @@ class _Taking:
         self._block = block
         self._aggregate = aggregate
         self._useless: set[Digest] = set()
-        for contribution in block.contributions:
+        for contribution in (*block.contributions, *stale):
             for ref in contribution.payloads:
                 commitment = _Commitment(contribution.author, payload.kind_name(ref.kind), ref.size)
                 self.commitments.setdefault(ref.digest, []).append(commitment)
@@ -88,10 +97,18 @@ class _Taking:
         return [MissingAuthor(height, author, why, is_fault, pulled.waited) for author, why in new.items()]
 
 
+ReadBlock = Callable[[int], Awaitable[Block | None]]
+
+
+async def _read_none(height: int) -> Block | None:
+    return None
+
+
 class OnDemand:
     """`offload` decodes what came. `is_alone` says whether this node sees too few others to blame any of them for not
     being there. `get_patience` gives the share of `collect_s` that any of some authors is worth waiting for. `on_loss`
-    hears of every author that a round goes on without."""
+    hears of every author that a round goes on without. `read_block` gives the block of a height that is final, None of
+    one that is not here; `is_member` says who is one now."""
 
     def __init__(
         self,
@@ -103,11 +120,15 @@ class OnDemand:
         is_alone: Callable[[], bool],
         get_patience: Callable[[Collection[Id]], float],
         on_loss: Callable[[MissingAuthor], None],
+        read_block: ReadBlock = _read_none,
+        is_member: Callable[[Id], bool] = lambda member: True,
         boundary: Boundary | None = None,
     ) -> None:
         self._runs = runs
         self._me = me
         self._blobs = blobs
+        self._read_block = read_block
+        self._is_member = is_member
         self._get_patience = get_patience
         self._offload = offload
         self._left_out = LeftOut()
@@ -133,12 +154,22 @@ class OnDemand:
             size = len(aggregate)
             arrays = await run_sized(self._offload, size, payload.decode_arrays, aggregate, size)
         left_out = self._left_out.get(block.height, round_.rules.keep_heights)
-        taking = _Taking(round_, self._me, block, arrays, left_out)
+        taking = _Taking(round_, self._me, block, arrays, left_out, await self._find_stale(round_, arrays))
         before = self._blobs.pulled_bytes
         await self._pull_all(round_, taking)
         blobs = {digest: taking.blobs[digest] for digest in taking.get_wanted()}
         exchange = Exchange(block.header.prev, self._me, taking.offers, frozenset(taking.gone), blobs)
         return Pulled(exchange, taking.gone, self._blobs.pulled_bytes - before)
+
+    async def _find_stale(self, round_: RunRound, aggregate: payload.Arrays | None) -> list[Contribution]:
+        """What members that are not in a round's block contributed last, as far as it can still be taken."""
+        found: list[Contribution] = []
+        for author, age in round_.spec.list_stale(aggregate):
+            before = self._runs.find_round(round_.run.number, round_.number - age)
+            block = None if before is None else await self._read_block(before.height)
+            if block is not None and self._is_member(author):
+                found += [contribution for contribution in block.contributions if contribution.author == author]
+        return found
 
     async def _pull_all(self, round_: RunRound, taking: _Taking) -> None:
         """Until everything that is wanted is here, or its authors are gone."""

@@ -48,6 +48,7 @@ class Retention:
         self._newest = deque(stored.block for stored in newest)
         # Kept by the terms of their runs, read by later rounds, or were when this node went down.
         self._old = list(read_sharing_blocks(store, runs, head - len(self._newest)))
+        self._old += _read_drawn_blocks(store, runs, head - len(self._newest))
         self._initial_models = runs.initial_models
         self._left_out: dict[str, dict[str, list[str]]] = {
             key: store.get_meta(key) or {} for key in (LEFT_OUT, IF_LARGE)
@@ -200,7 +201,8 @@ class Retention:
         schemas, size = round_.spec.schemas(round_.number), self._store.blob_size(digest)
         voted = {kind: schemas[kind] for kind in round_.spec.rules(round_.number)}
         num_members = self._runs.calendar.get_span(round_.height).num_members
-        most = num_members * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
+        entries = num_members * (2 if round_.spec.carried else 1)  # those of as many others may be carried
+        most = entries * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
         if size is None or size > min(most, LARGE_BYTES):
             return False
         try:
@@ -231,3 +233,18 @@ def read_sharing_blocks(store: SqliteStore, runs: RunSpecs, head: int) -> Iterat
             stored = store.get_block(height) if height is not None and height <= head else None
             if stored is not None:
                 yield stored.block
+
+
+def _read_drawn_blocks(store: SqliteStore, runs: RunSpecs, head: int) -> Iterator[Block]:
+    """The blocks up to `head`, newest first, of which members may be drawn that are in no later one, and as many below:
+    their blobs may be half gone. Runs on the store's thread."""
+    spec = runs.find_newest(head)
+    if spec is None:
+        return
+    first = spec.sharing_heights + 1
+    last = spec.needed_until(first)
+    num_needed = 0 if last is None else last - first
+    for height in range(head, max(0, head - 2 * num_needed), -1):
+        stored = store.get_block(height)
+        if stored is not None:
+            yield stored.block

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from chain.block import Block, Digest, Id
+from chain.block import Block, Contribution, Digest, Id
 from ml.errors import PayloadError
 from ml.payload import Arrays, decode_arrays, kind_name, map_arrays
 from ml.specs import Offer
@@ -77,14 +77,13 @@ class Exchange:
 
 def get_offers(block: Block) -> tuple[Offer, ...]:
     """The commitments of a block's authors, in author order, each kind by its name. Raises PayloadError."""
-    return tuple(
-        Offer(
-            contribution.author,
-            contribution.weight,
-            {kind_name(ref.kind): ref.digest for ref in contribution.payloads},
-        )
-        for contribution in block.contributions
-    )
+    return tuple(map(get_offer, block.contributions))
+
+
+def get_offer(contribution: Contribution) -> Offer:
+    """Raises PayloadError."""
+    digests = {kind_name(ref.kind): ref.digest for ref in contribution.payloads}
+    return Offer(contribution.author, contribution.weight, digests)
 
 
 def _map_file(path: Path) -> Arrays:

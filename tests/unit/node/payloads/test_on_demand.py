@@ -59,7 +59,26 @@ class FirstSpec(MethodSpec):
         return [offer.digests["g"] for offer in others[:2]] + [offer.digests["h"] for offer in others[:1]]
 
 
+class LastSpec(FirstSpec):
+    """Dave is in the block no more, was in the one before, and a client takes of him first."""
+
+    def list_stale(self, aggregate: Arrays | None) -> Sequence[tuple[bytes, int]]:
+        return ((DAVE, 1),)
+
+    def wanted(
+        self,
+        height: int,
+        beacon: bytes,
+        me: bytes,
+        offers: Sequence[Offer],
+        aggregate: Arrays | None,
+        gone: Collection[bytes] = frozenset(),
+    ) -> Sequence[bytes]:
+        return super().wanted(height, beacon, me, offers[::-1], aggregate, gone)
+
+
 SPEC = FirstSpec(Task({"name": "mlp"}, (1, 8, 8), 10), Hyperparameters())
+WITH_STALE = LastSpec(SPEC.task, SPEC.hyperparameters)
 
 
 def encode(*numbers: float) -> bytes:
@@ -226,6 +245,76 @@ def test_a_node_that_sees_nobody_waits_for_company_before_it_asks_but_not_for_ev
     table.is_alone = True
     _, seconds = table.take()
     assert COLLECT_S <= seconds <= COLLECT_S + 0.2
+
+
+# ---- of members that are not in the block
+
+
+def take_stale(table: Table, *, is_member: bool = True, is_block_here: bool = True) -> tuple[Pulled, list[int]]:
+    """What is taken of a second block, which has all but Dave, and the heights that were looked up for it."""
+    before = table.make_block()
+    table.payloads = {author: refs for author, refs in table.payloads.items() if author != DAVE}
+    three = [
+        make_contribution(GENESIS, key, height=2, prev=before.id, payloads=sorted(refs, key=lambda ref: ref.kind))
+        for key in KEYS[:3]
+        for refs in [table.payloads[key.id]]
+    ]
+    block = make_candidate(GENESIS, before, KEYS, contributions=three, aggregate=bytes(32))
+    sought: list[int] = []
+
+    async def read_block(height: int) -> Block | None:
+        sought.append(height)
+        return before if is_block_here else None
+
+    async def story() -> Pulled:
+        on_demand = OnDemand(
+            FixedSpecs(GENESIS, WITH_STALE),
+            ME,
+            cast(BlobFetcher, table.fetcher),
+            InlineOffload(),
+            is_alone=lambda: False,
+            get_patience=lambda authors: 1.0,
+            on_loss=table.losses.append,
+            read_block=read_block,
+            is_member=lambda member: is_member or member != DAVE,
+        )
+        return await on_demand.take(block, None)
+
+    return cast(Pulled, run_virtual(cast(Coroutine[Any, Any, Any], story()))), sought
+
+
+def test_what_a_member_offered_in_the_block_it_was_in_last_is_pulled_as_any_other() -> None:
+    table = Table.lay()
+    g, h = (table.get_digest(DAVE, kind) for kind in ("g", "h"))
+    taken, sought = take_stale(table)
+    assert sought == [1]
+    assert taken.exchange.offers[-1] == Offer(DAVE, 1, {"g": g, "h": h})
+    assert taken.exchange.blobs.keys() == {g, h, table.get_digest(CAROL, "g")}
+
+
+def test_a_stale_blob_that_cannot_be_had_takes_its_author_out_of_the_choice_alone() -> None:
+    table = Table.lay()
+    del table.fetcher.blobs[table.get_digest(DAVE, "g")]
+    taken, _ = take_stale(table)
+    assert taken.exchange.gone == {DAVE}
+    assert taken.exchange.blobs == table.get_blobs((CAROL, "g"), (BOB, "g"), (CAROL, "h"))
+
+
+def test_a_stale_blob_that_is_no_payload_is_its_authors_fault() -> None:
+    table = Table.lay()
+    table.offer(DAVE, "g", encode(np.nan, 1.0))
+    taken, _ = take_stale(table)
+    assert taken.exchange.gone == {DAVE}
+    assert [(loss.author, loss.height, loss.is_fault) for loss in table.losses] == [(DAVE, 2, True)]
+
+
+@pytest.mark.parametrize("case", [{"is_member": False}, {"is_block_here": False}], ids=["removed", "block not here"])
+def test_who_is_no_member_any_more_or_whose_block_is_not_here_is_not_taken_from(case: dict[str, bool]) -> None:
+    table = Table.lay()
+    taken, _ = take_stale(table, **case)
+    assert {offer.author for offer in taken.exchange.offers} == {ME, BOB, CAROL}
+    assert taken.exchange.blobs == table.get_blobs((CAROL, "g"), (BOB, "g"), (CAROL, "h"))
+    assert not table.losses
 
 
 # ---- to the worker

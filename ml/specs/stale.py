@@ -1,0 +1,90 @@
+"""Stale entries: what members that are not in a block showed last, carried on by its aggregate for some rounds.
+
+In the papers where clients are asynchronous a client may use the newest state of a peer, whenever that was made. A
+block's aggregate has only what its own authors have sent. So it takes over, besides, the rows of those who were in
+blocks before, and says how many rounds old each is. All of it follows from the block and its parent's aggregate:
+
+    stale/present   uint8[n, 32]   the block's authors, whose rows are those of the stacks
+    stale/authors   uint8[m, 32]   others, sorted, each at most `staleness` rounds old
+    stale/ages      int64[m]       how old, in rounds, from 1 on
+    stale/NAME      [m, ...]       their row of each stack
+
+Whoever contributes anew is present, and no longer stale. There is at most one entry of each author.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ml.errors import AggregationError
+from ml.payload import Array, Arrays, ArraySpec
+
+STALE = "stale"
+ID_BYTES = 32
+
+_Rows = Mapping[str, Array]  # by the name of the stack
+
+
+def carry_stale(authors: Sequence[bytes], stacks: Arrays, parent: Arrays | None, staleness: int) -> dict[str, Array]:
+    """The stale entries of a block by these authors, in order. `stacks` are its own, by the names they have in an
+    aggregate; `parent` is the aggregate before, None where a run begins and nothing is carried."""
+    present = set(authors)
+    found: dict[bytes, tuple[int, _Rows]] = {}
+    if parent is not None:
+        if f"{STALE}/present" not in parent:
+            raise AggregationError("expected the stale entries of the aggregate before, got none")
+        names = {name: _get_own_name(name) for name in stacks}
+        for i, author in enumerate(_read_ids(parent[f"{STALE}/present"])):
+            found[author] = 1, {name: parent[name][i] for name in names}
+        ages = parent[f"{STALE}/ages"].tolist()
+        for i, author in enumerate(_read_ids(parent[f"{STALE}/authors"])):
+            found[author] = ages[i] + 1, {name: parent[own][i] for name, own in names.items()}
+    kept = sorted(author for author, (age, _) in found.items() if age <= staleness and author not in present)
+    carried = {
+        f"{STALE}/present": _write_ids(authors),
+        f"{STALE}/authors": _write_ids(kept),
+        f"{STALE}/ages": np.array([found[author][0] for author in kept], np.int64),
+    }
+    for name, stack in stacks.items():
+        rows = [found[author][1][name] for author in kept]
+        carried[_get_own_name(name)] = np.array(rows, stack.dtype).reshape(-1, *stack.shape[1:])
+    return carried
+
+
+def list_stale(aggregate: Arrays | None) -> tuple[tuple[bytes, int], ...]:
+    """The authors of the stale entries in an aggregate, sorted, each with its age in rounds."""
+    if aggregate is None or f"{STALE}/authors" not in aggregate:
+        return ()
+    ages = aggregate[f"{STALE}/ages"].tolist()
+    return tuple(zip(_read_ids(aggregate[f"{STALE}/authors"]), ages, strict=True))
+
+
+def get_stale_rows(aggregate: Arrays, stack: str) -> dict[bytes, Array]:
+    """The stale rows of a stack, which has this name in the aggregate, by author."""
+    return {author: aggregate[_get_own_name(stack)][i] for i, (author, _) in enumerate(list_stale(aggregate))}
+
+
+def describe_stale(stacks: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
+    """The arrays of stale entries by their names in an aggregate, where contributions have these rows of the stacks."""
+    own = {_get_own_name(name): replace(row, shape=("n", *row.shape)) for name, row in stacks.items()}
+    ids = {
+        f"{STALE}/present": ArraySpec("uint8", ("authors", ID_BYTES)),
+        f"{STALE}/authors": ArraySpec("uint8", ("n", ID_BYTES)),
+        f"{STALE}/ages": ArraySpec("int64", ("n",)),
+    }
+    return {**ids, **own}
+
+
+def _get_own_name(stack: str) -> str:
+    return f"{STALE}/{stack.rpartition('/')[2]}"
+
+
+def _write_ids(ids: Sequence[bytes]) -> Array:
+    return np.frombuffer(b"".join(ids), np.uint8).reshape(len(ids), ID_BYTES)
+
+
+def _read_ids(rows: Array) -> list[bytes]:
+    return [row.tobytes() for row in rows]
