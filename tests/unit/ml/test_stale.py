@@ -128,7 +128,10 @@ def test_entries_are_carried_in_runs_that_agree_on_statistics_too() -> None:
     spec = agree(inner, {"normalize": "agreed"})
     assert isinstance(spec, StatisticsSpec)
     first = spec.sharing_heights + 1
-    statistics = {"statistics/sites": np.array(4, np.int64), "unit/unit": np.zeros((9, 2), np.float32)}
+    statistics: dict[str, Array] = {
+        "statistics/sites": np.array(4, np.int64),
+        "unit/unit": np.zeros((9, 2), np.float32),
+    }
     aggregate = read(play(spec, {first: ALL, first + 1: (0, 1, 2)}, statistics))
     assert list(spec.list_stale(aggregate)) == [(get_id(3), 1)]
     assert aggregate.keys() > {"statistics/sites", "stale/present"}

@@ -463,7 +463,7 @@ READY_POINTS = {
     "uapdfl-table5": 2 * 2 * 6 * 3,
     "uapdfl-table5-digits": 2 * 8 * 3,
     "uapdfl-ablation-digits": 10 * 3 * 9,
-    "uapdfl-staleness-digits": 5 * 3 * 2 * 9,
+    "uapdfl-staleness-digits": 5 * 4 * 2 * 9,
 }
 
 # Attacks on prototypes and on sets are for methods that send such.
