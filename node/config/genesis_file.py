@@ -158,9 +158,10 @@ def _check_aggregate(spec: MaskedSpec, rules: Rules) -> None:
     """Raises SpecError where an aggregate may be longer than others take it."""
     n, got = spec.task.num_members, rules.limits.payload_bytes
     if spec.max_aggregate_bytes > (most := rules.limits.bound_aggregate(n)):
+        enough_mib = math.ceil(spec.max_aggregate_bytes * got / most / MIB)
         raise SpecError(
             "limits.payload_mib",
-            f"expected at least {math.ceil(spec.max_aggregate_bytes * got / most / MIB)}, for an aggregate of {spec.name} with "
+            f"expected at least {enough_mib}, for an aggregate of {spec.name} with "
             f"aggregation masked_sum may have {spec.max_aggregate_bytes} bytes of {n} members; got {got / MIB:g}",
         )
 
