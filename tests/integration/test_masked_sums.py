@@ -405,10 +405,10 @@ def test_a_prediction_names_the_members_in_the_sum_and_not_whoever_opened_it(tmp
     """One that comes late shows a key beside the others' openings, and has no prototype in the pool."""
 
     async def story() -> None:
-        trainers = [Answering(i, 0.02) for i in range(4)]
+        trainers = [Answering(i, 0.5) for i in range(4)]  # long enough to catch up in
         async with masked(tmp_path, rounds=2, method=BESIDE, trainers=trainers) as net:
             start_all(net, *OTHERS)
-            await net.wait_for_height(2, *OTHERS)
+            await net.wait_for_height(3, *OTHERS)  # whose openings have the keys of round 2
             net.start("node0")
             await net.wait_for_height(5)
             names = {net.id(name): name for name in net.nodes}
