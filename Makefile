@@ -97,6 +97,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/unit/node/test_words.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""How often Python looks for garbage in cycles: seldom, and only among what has come since the start.
+"""Python's collector of cycles, which here looks seldom, and only at what has come since the start.
 
 A process here makes nearly all of its objects while it loads. Looking through them some hundred times took a seventh of
 the time in which a worker loads torch, and each later look at all of them holds an event loop up for tens of

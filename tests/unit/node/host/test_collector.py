@@ -1,4 +1,4 @@
-"""How often garbage is looked for, in a process that has loaded what stays."""
+"""The collector of cycles: it looks seldom, and leaves out what has been loaded."""
 
 from __future__ import annotations
 
