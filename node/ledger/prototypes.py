@@ -15,6 +15,7 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import Arrays, decode_arrays, kind_code
+from ml.specs.masked import MASKED
 from node.errors import InvalidRequest, NotFound
 from node.ledger.names import get_name
 
@@ -57,10 +58,9 @@ def show_prototypes(held: HeldPrototypes) -> dict[str, Any]:
     """JSON-able: `classes` as far as the round has any of theirs, `distances` between them, and for each `member` its
     distances to them, None where it sent nothing of a class or what it sent is not held. `held` is False where what
     members agreed on is not held, or the round has no prototypes."""
-    agreed = None if held.aggregate is None else specs.get_kind(_decode(held.aggregate), KIND)
-    if not agreed:
+    means = {} if held.aggregate is None else _find_agreed(_decode(held.aggregate))
+    if not means:
         return {"held": False, "classes": [], "distances": [], "members": []}
-    means = compute_means(agreed)
     found = sorted(means)
     members = []
     for contribution in held.block.contributions:
@@ -78,6 +78,14 @@ def compute_means(arrays: Mapping[str, Any]) -> _Means:
     """One for each class that has prototypes: their mean, where it has several."""
     labels, rows = np.asarray(arrays["classes"]), np.asarray(arrays["prototypes"], np.float64)
     return {int(label): rows[labels == label].mean(axis=0) for label in np.unique(labels)}
+
+
+def _find_agreed(aggregate: Arrays) -> _Means:
+    """The means of what a block's own contributions came to, none where they had no prototypes. With masked sums that
+    waits for the openings, and what the round before came to stands beside it."""
+    is_masked = any(name.startswith(f"{MASKED}/") for name in aggregate)
+    agreed = specs.get_kind(aggregate, f"{MASKED}/{KIND}" if is_masked else KIND)
+    return {} if agreed is None else compute_means(agreed)
 
 
 def _decode(data: bytes) -> Arrays:

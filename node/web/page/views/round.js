@@ -130,7 +130,7 @@ function Prototypes({ height, block }) {
         ? html`<${Matrix} label="distance between classes" corner="" rows=${classes} columns=${classes} show=${showShort}
               values=${distances.map((row, i) => row.map((value, j) => (i === j ? null : value)))} />
             <p class="small soft">Euclidean, of the prototypes that members agreed on. Classes close to each other are hard to tell apart.</p>`
-        : html`<${Empty} title="Not held any more">What members agreed on in this round was dropped to save room.<//>`)}
+        : html`<${Empty} title="None to compare">No member of this round has sent any that count, or what was agreed on was dropped to save room.<//>`)}
       <//>
     <//>
     <${Card} title="Prototypes: each member's distance to them" wide="w6">
@@ -138,7 +138,7 @@ function Prototypes({ height, block }) {
         ? html`<${Matrix} label="distance of members' prototypes" corner="" rows=${members.map((one) => one.name)} columns=${classes} show=${showShort}
               values=${members.map((one) => one.distances)} />
             <p class="small soft">– where a member has sent none of a class, or what it sent is not held here.</p>`
-        : html`<${Empty} title="Not held any more" />`)}
+        : html`<${Empty} title="None to compare" />`)}
       <//>
     <//>`;
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,12 @@ import pytest
 
 from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
+from ml.payload import Array, encode_arrays
 from node.errors import InvalidRequest, NotFound
-from node.ledger.prototypes import MAX_CLASSES, compute_means, read_prototypes, show_prototypes
+from node.ledger.prototypes import MAX_CLASSES, HeldPrototypes, compute_means, read_prototypes, show_prototypes
 from node.testnet.synthetic import extend_chain, make_genesis, make_prototype_genesis
+
+NOTHING = {"held": False, "classes": [], "distances": [], "members": []}
 
 
 def test_a_class_of_several_prototypes_stands_by_their_mean() -> None:
@@ -46,9 +51,50 @@ def test_what_is_not_held_or_never_was_says_so(tmp_path: Path) -> None:
     genesis, _ = make_prototype_genesis(1, seed=1, difficulty=4)
     with SqliteStore.open(tmp_path / "store", genesis) as store:
         shown = show_prototypes(read_prototypes(store, 0))
-        assert shown == {"held": False, "classes": [], "distances": [], "members": []}
+        assert shown == NOTHING
         with pytest.raises(NotFound, match="block 1: the chain ends at height 0"):
             read_prototypes(store, 1)
+
+
+def make_pool(prefix: str, *rows: tuple[int, float]) -> dict[str, Array]:
+    """Of (class, number): each number stands for a prototype of this number and a zero."""
+    return {
+        f"{prefix}/authors": np.zeros(len(rows), np.int64),
+        f"{prefix}/classes": np.array([label for label, _ in rows], np.int64),
+        f"{prefix}/prototypes": np.array([[number, 0] for _, number in rows], np.float32).reshape(-1, 2),
+    }
+
+
+def hold(tmp_path: Path, aggregate: Mapping[str, Array]) -> HeldPrototypes:
+    """A block of one member, which has sent (3, 4) for class 0, and this aggregate."""
+    genesis, keys = make_prototype_genesis(1, seed=1, difficulty=4)
+    with SqliteStore.open(tmp_path / "store", genesis) as store:
+        extend_chain(store, genesis, keys, 1)
+        held = read_prototypes(store, 1)
+    own = {"classes": np.array([0]), "prototypes": np.array([[3, 4]], np.float32)}
+    payloads = dict.fromkeys(held.payloads, encode_arrays(own))
+    return replace(held, aggregate=encode_arrays(aggregate), payloads=payloads)
+
+
+def test_where_nobody_sent_any_there_is_nothing_to_compare(tmp_path: Path) -> None:
+    assert show_prototypes(hold(tmp_path, make_pool("prototypes"))) == NOTHING
+
+
+def test_masked_inputs_are_compared_with_their_own_pool_and_not_with_that_of_the_round_before(tmp_path: Path) -> None:
+    spoiled = {"masked/spoiled": np.array(0, np.int64)}
+    before = make_pool("prototypes", (0, 100), (1, 200))
+    waiting = make_pool("masked/prototypes", (0, 0), (2, 7))
+    shown = show_prototypes(hold(tmp_path, before | spoiled | waiting))
+    assert (shown["held"], shown["classes"], shown["distances"]) == (True, ["0", "2"], [[0, 7], [7, 0]])
+    assert [member["distances"] for member in shown["members"]] == [[5, None]]
+
+
+@pytest.mark.parametrize("rows", [(), ((0, 1.0),)], ids=["first inputs", "too few inputs"])
+def test_masked_inputs_without_a_pool_of_their_own_are_not_compared(
+    tmp_path: Path, rows: tuple[tuple[int, float], ...]
+) -> None:
+    aggregate = make_pool("prototypes", *rows) | {"masked/spoiled": np.array(0, np.int64)}
+    assert show_prototypes(hold(tmp_path, aggregate)) == NOTHING
 
 
 @pytest.mark.parametrize("count", [MAX_CLASSES, MAX_CLASSES + 1])
