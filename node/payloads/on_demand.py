@@ -29,22 +29,24 @@ from node.payloads.pulled import MissingAuthor, Pulled, wait_for_company
 from node.runs.specs import RunRound, RunSpecs
 from node.training.exchange import Exchange, get_offer, get_offers
 
-LATE_SHARE = 0.25  # of `collect_s`: what a blob has at least that is wanted only since another's author is gone
+# Of `collect_s`: what a blob has at least that is wanted only since another's author is gone, and a stale one at most.
+LATE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class _Commitment:
-    """One author's word for what is under a digest."""
+    """One author's word for what is under a digest; `is_stale`: of an earlier block than that in hand."""
 
     author: Id
     kind: str
     size: int
+    is_stale: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Pulled:
     """A blob, None where nobody came up with it, what is wrong with those who committed to it, and how long it was
-    waited for, as a share of `collect_s`."""
+    waited for, as a share of `collect_s`, at the cost of those in the block: others have promised nothing for it."""
 
     data: bytes | None
     wrong: Mapping[Id, str]
@@ -72,9 +74,10 @@ class _Taking:
         self._block = block
         self._aggregate = aggregate
         self._useless: set[Digest] = set()
-        for contribution in (*block.contributions, *stale):
+        for place, contribution in enumerate((*block.contributions, *stale)):
+            is_stale = place >= len(block.contributions)
             for ref in contribution.payloads:
-                commitment = _Commitment(contribution.author, payload.kind_name(ref.kind), ref.size)
+                commitment = _Commitment(contribution.author, payload.kind_name(ref.kind), ref.size, is_stale)
                 self.commitments.setdefault(ref.digest, []).append(commitment)
 
     def get_wanted(self) -> list[Digest]:
@@ -94,7 +97,11 @@ class _Taking:
         else:
             self.blobs[digest] = pulled.data
         height, is_fault = self._block.height, pulled.data is not None
-        return [MissingAuthor(height, author, why, is_fault, pulled.waited) for author, why in new.items()]
+        stale = {commitment.author for commitment in self.commitments[digest] if commitment.is_stale}
+        return [
+            MissingAuthor(height, author, why, is_fault, 0.0 if author in stale else pulled.waited)
+            for author, why in new.items()
+        ]
 
 
 ReadBlock = Callable[[int], Awaitable[Block | None]]
@@ -210,10 +217,13 @@ class OnDemand:
     async def _pull(self, round_: RunRound, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
         """The blob, held against what each has signed of it."""
         began_s, collect_s = asyncio.get_running_loop().time(), round_.rules.waits.collect_s
-        left_s = max(until_s - began_s, LATE_SHARE * collect_s)
+        least_s, left_s = LATE_SHARE * collect_s, 0.0
+        if present := [commitment.author for commitment in commitments if not commitment.is_stale]:
+            left_s = min(max(until_s - began_s, least_s), self._get_patience(present) * collect_s)
+        if len(present) < len(commitments):
+            left_s = max(left_s, least_s)
         max_bytes = max(commitment.size for commitment in commitments)
         authors = [commitment.author for commitment in commitments]
-        left_s = min(left_s, self._get_patience(authors) * collect_s)
         try:
             data = await self._blobs.try_fetch(digest, max_bytes, authors, patience_s=left_s)
         except BlobUnavailable as error:

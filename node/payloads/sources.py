@@ -15,7 +15,7 @@ from node.p2p.transport.base import PeerUnavailable, Transport
 
 GetRelays = Callable[[Id], Iterable[Id]]
 
-IN_VAIN_S = 1.0  # whoever is not there at once costs nobody any time
+IN_VAIN_S = 1.0  # whoever is not there at once costs nobody any time, nor who is given too little for an answer
 AMENDS = 8  # blobs that one serves who has let this node wait in vain, before it is asked as others are
 LESS = 0.25  # of the usual patience, what it is waited for until then
 
@@ -48,10 +48,7 @@ class Sources:
         began_s = loop.time()
         try:
             yield patience_s * (LESS if self.is_doubtful(peer, authors) else 1.0)
-        except TimeoutError:
-            self._on_wait_in_vain(peer, authors)
-            raise
-        except (PeerUnavailable, asyncio.CancelledError):  # the latter when the height was over first
+        except (PeerUnavailable, TimeoutError, asyncio.CancelledError):  # the last when the height was over first
             if loop.time() - began_s >= IN_VAIN_S:
                 self._on_wait_in_vain(peer, authors)
             raise

@@ -273,7 +273,7 @@ def take_stale(table: Table, *, is_member: bool = True, is_block_here: bool = Tr
             cast(BlobFetcher, table.fetcher),
             InlineOffload(),
             is_alone=lambda: False,
-            get_patience=lambda authors: 1.0,
+            get_patience=lambda authors: PER_HEIGHT if table.overdrawn >= set(authors) else 1.0,
             on_loss=table.losses.append,
             read_block=read_block,
             is_member=lambda member: is_member or member != DAVE,
@@ -298,6 +298,35 @@ def test_a_stale_blob_that_cannot_be_had_takes_its_author_out_of_the_choice_alon
     taken, _ = take_stale(table)
     assert taken.exchange.gone == {DAVE}
     assert taken.exchange.blobs == table.get_blobs((CAROL, "g"), (BOB, "g"), (CAROL, "h"))
+
+
+@pytest.mark.parametrize("overdrawn", [frozenset[Id](), frozenset({DAVE})], ids=["in credit", "overdrawn"])
+def test_a_stale_blob_has_a_share_of_the_time_and_costs_its_author_no_credit(overdrawn: frozenset[Id]) -> None:
+    """It has promised nothing in this round, and others may have pulled its blob."""
+    table = Table.lay()
+    table.overdrawn = overdrawn
+    digest = table.get_digest(DAVE, "g")
+    del table.fetcher.blobs[digest]
+    table.fetcher.seconds[digest] = COLLECT_S / 4
+    take_stale(table)
+    patience = {asked: patience_s for asked, _, _, patience_s in table.fetcher.asked}
+    assert patience[digest] == LATE_SHARE * COLLECT_S
+    assert patience[table.get_digest(CAROL, "g")] == COLLECT_S
+    assert [(loss.author, loss.waited) for loss in table.losses] == [(DAVE, 0.0)]
+
+
+@pytest.mark.parametrize(("overdrawn", "share"), [(DAVE, 1.0), (CAROL, LATE_SHARE)], ids=["stale", "present"])
+def test_a_blob_that_an_author_of_the_block_offers_too_has_the_longer_time_of_both(overdrawn: Id, share: float) -> None:
+    table = Table.lay()
+    shared = encode(5, 5)
+    digest = table.offer(DAVE, "g", shared, is_served=False)
+    table.offer(CAROL, "g", shared, is_served=False)
+    table.fetcher.seconds[digest] = COLLECT_S / 4
+    table.overdrawn = frozenset({overdrawn})
+    take_stale(table)
+    assert [patience_s for asked, _, _, patience_s in table.fetcher.asked if asked == digest] == [share * COLLECT_S]
+    waited = {loss.author: loss.waited for loss in table.losses}
+    assert waited == {DAVE: 0.0, CAROL: pytest.approx(0.25)}
 
 
 def test_a_stale_blob_that_is_no_payload_is_its_authors_fault() -> None:

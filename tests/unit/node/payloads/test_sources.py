@@ -42,7 +42,8 @@ def test_the_author_comes_first_or_else_those_that_reach_it() -> None:
 @pytest.mark.parametrize(
     ("error", "after_s", "is_doubtful"),
     [
-        (TimeoutError(), 0.3, True),
+        (TimeoutError(), IN_VAIN_S, True),
+        (TimeoutError(), 0.3, False),
         (PeerUnavailable("silent"), IN_VAIN_S, True),
         (PeerUnavailable("not connected"), 0.0, False),
         (asyncio.CancelledError(), IN_VAIN_S, True),
@@ -68,9 +69,9 @@ def test_whoever_is_waited_for_in_vain_comes_last_until_it_has_made_amends(
 def test_an_author_is_asked_for_its_own_as_ever() -> None:
     async def story() -> None:
         sources = make_sources(AUTHOR, FIRST)
-        assert await ask(sources, AUTHOR, TimeoutError()) == PATIENCE_S
+        assert await ask(sources, AUTHOR, TimeoutError(), IN_VAIN_S) == PATIENCE_S
         assert sources.order([AUTHOR]) == [AUTHOR, FIRST]
-        assert await ask(sources, FIRST, TimeoutError()) == PATIENCE_S
+        assert await ask(sources, FIRST, TimeoutError(), IN_VAIN_S) == PATIENCE_S
         assert sources.order([FIRST]) == [FIRST, AUTHOR]
         assert not sources.is_doubtful(FIRST, [FIRST])
 
