@@ -80,7 +80,7 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
         get_patience=awaiting.get_patience,
         on_loss=awaiting.on_missing,
         read_block=read_block,
-        is_member=lambda member: current.tip.state.index_of(member) is not None,
+        is_member=lambda member: current.tip.state.is_active(member),
         boundary=c.boundary,
     )
     shared_sets = SharedSets(

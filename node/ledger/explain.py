@@ -44,7 +44,7 @@ def explain_round(
         return pb.Round(peering=pb.Peering(held=False))
     arrays = None if aggregate is None else decode_arrays(aggregate, len(aggregate))
     read = () if shared is None else get_offers(shared)
-    stale = {author: number - age for author, age in spec.list_stale(arrays) if state.index_of(author) is not None}
+    stale = {author: number - age for author, age in spec.list_stale(arrays) if state.is_active(author)}
     offers = (*get_offers(block), *(Offer(author, 1, {}) for author in stale))
     told = spec.explain(number, block.header.prev, offers, arrays, shared=read) or {"nodes": ()}
     shown = pb.Round()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chain.block import Id
+from chain.block import Id, Phase
 from ml.payload import Arrays, decode_arrays
 from ml.specs import MethodSpec
 from node.admin.wiring import make_view
@@ -19,7 +19,10 @@ from node.consensus.wiring import make_round_service
 from node.ledger.audit import run_audit
 from node.ledger.offline import OfflineNode
 from node.p2p.transport.base import PeerUnavailable
+from support.data.chains import make_digest
+from support.faults.liar import lying
 from support.federation.asked import make_book, make_config
+from support.federation.proposing import wait_for_state
 from support.federation.pulling import UAPDFL, Stingy, TakingCluster, taking
 from support.federation.virtual_time import run_virtual
 
@@ -158,6 +161,33 @@ def test_a_dead_member_whose_blobs_nobody_has_is_not_used_and_holds_nobody_up(tm
                     assert fed.get_record(name, height)["seconds"]["apply"] < collect_s
             assert not fed.get_exchange("node0", last + STALENESS + 1).gone
             fed.net.check_agreement()
+
+    run(story)
+
+
+def test_a_suspended_member_is_not_drawn_though_its_entry_is_carried_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with taking(tmp_path, 4, {**METHOD, "staleness": 50}) as fed:
+            net, liar_id = fed.net, fed.net.id("node3")
+            await fed.wait_for_round(2)
+            await net.crash("node3")
+            async with lying(net, "node3") as liar:
+                for what in ("one block", "another"):
+                    liar.send(liar.make_vote(Phase.PREVOTE, make_digest(what)), *OTHERS)
+                await wait_for_state(net, "node3 to be suspended", lambda state: not state.is_active(liar_id), *OTHERS)
+            height = net["node0"].height + 2
+            await net.wait_for_height(height + 1, *OTHERS)
+            assert [author for author, _ in list_stale(fed, height)] == [liar_id]
+            last = max(fed.trainers["node0"].taken)
+            exchange = fed.get_exchange("node0", last)
+            assert len(exchange.offers) == 3
+            assert liar_id not in [offer.author for offer in exchange.offers]
+            await net.crash("node0")
+            with OfflineNode(net["node0"].path) as offline:
+                shown = offline.get_round(height)
+            assert [sorted(node.peers) for node in shown.peering.nodes] == [
+                sorted({*OTHERS} - {node.name}) for node in shown.peering.nodes
+            ]
 
     run(story)
 
