@@ -115,8 +115,7 @@ class OnDemand:
     """`offload` decodes what came. `is_alone` says whether this node sees too few others to blame any of them for not
     being there. `get_patience` gives the share of `collect_s` that any of some authors is worth waiting for. `on_loss`
     hears of every author that a round goes on without. `read_block` gives the block of a height that is final, None of
-    one that is not here; `is_member` says who is one now, and not
-    suspended."""
+    one that is not here; `is_member` says who is one now, and not suspended."""
 
     def __init__(
         self,

@@ -4,8 +4,8 @@ on demand, and streamed ones.
 Small blobs are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. No audit needs payloads
 on demand, whatever their size; they stay as long as a peer may still ask for them. No audit needs streamed payloads
 either: they are carried unchanged, and may show more of the samples than others should see for ever. Blobs that
-later rounds read stay until the last of those rounds is over, or their run; those that the terms of a run keep stay for
-ever.
+later rounds read stay as long after the last of those rounds as others after their own, sets until it is over; but none
+once their run is. Those that the terms of a run keep stay for ever.
 """
 
 from __future__ import annotations
@@ -80,12 +80,18 @@ class Retention:
             pruned += self._drop_left_out(self._old[-1])
         for old in self._old:
             round_ = self._runs.find(old.height)
-            if round_ is not None and (self._runs.is_needed(round_, block.height) or self._runs.is_kept(round_)):
+            if round_ is not None and (self._is_needed(round_, block.height) or self._runs.is_kept(round_)):
                 kept.append(old)
             else:
                 pruned += self._prune(old, round_)
         self._old = kept
         return pruned + self._drop_initial_models()
+
+    def _is_needed(self, round_: RunRound, head: int) -> bool:
+        """Also by a node that is behind: as long after their last use as other blobs stay after their only one. Sets go
+        at once."""
+        shares = round_.number <= round_.spec.sharing_heights
+        return self._runs.is_needed(round_, head, behind=0 if shares else self._get_keep_heights(head) - 1)
 
     def _get_keep_heights(self, head: int) -> int:
         return self._runs.calendar.get_span(head + 1).rules.keep_heights

@@ -118,14 +118,14 @@ class RunSpecs:
         number = round_.spec.get_shared_height(round_.number)
         return None if number is None else self.find_round(round_.run.number, number)
 
-    def is_needed(self, round_: RunRound, head: int) -> bool:
-        """Whether a local phase for a height above `head` may still read the blobs of this round. Nothing of a run is
-        read once it was ended, or another has begun."""
+    def is_needed(self, round_: RunRound, head: int, *, behind: int = 0) -> bool:
+        """Whether a local phase for a height above `head` may still read the blobs of this round, or one of a node that
+        is so many heights `behind`. Nothing of a run is read once it was ended, or another has begun."""
         run = self.calendar.get_span(head + 1).run
         if run.number != round_.run.number or run.is_ended:
             return False
-        last = round_.spec.needed_until(round_.number)
-        return last is None or run.get_round(head) < last
+        last, height = round_.spec.needed_until(round_.number), max(round_.height, head - behind)
+        return last is None or self.calendar.get_span(height + 1).run.get_round(height) < last
 
     def is_kept(self, round_: RunRound) -> bool:
         """Whether the terms of its run keep the blobs of this round for ever: it is one that shares sets."""

@@ -20,6 +20,7 @@ from chain.signing import SigningKey
 from chain.store import sqlite
 from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
+from ml.payload import KINDS
 from node.consensus import auditor
 from node.payloads import retention
 from node.payloads.retention import Retention
@@ -34,6 +35,7 @@ from support.data.chains import (
 )
 from support.faults.soak import connect_without_sync
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.pulling import MODEL, UAPDFL
 from support.federation.virtual_time import run_virtual
 
 ROUNDS = 100
@@ -153,6 +155,27 @@ def test_what_was_half_gone_when_the_node_went_down_goes_when_it_is_back(tmp_pat
         append(store, genesis, keys)  # and it went down before anything else
         assert Retention(store, RunSpecs.load(store), keys[0].id).on_block(append(store, genesis, keys)) == 1
         assert not store.has_blob(ref.digest)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["stays up", "restarts"])
+@pytest.mark.parametrize("keep_heights", [1, 3])
+@pytest.mark.parametrize("staleness", [0, 1, 2])
+def test_a_blob_stays_keep_heights_from_the_last_block_it_may_be_taken_for(
+    tmp_path: Path, staleness: int, keep_heights: int, restarts: bool
+) -> None:
+    """So that a node that is a block behind finds it, also at its greatest age."""
+    keys = make_keys(4)
+    genesis = make_genesis(keys, method={**UAPDFL, "staleness": staleness}, model=MODEL, keep_heights=keep_heights)
+    with SqliteStore.open(tmp_path / "store", genesis) as store:
+        runs = RunSpecs.load(store)
+        digest = store.put_blob(SMALL)
+        keeper, held = Retention(store, runs, keys[0].id), list[int]()
+        for height in range(1, 10):
+            refs = [PayloadRef(KINDS["g"], digest, len(SMALL))] if height == 1 else []
+            keeper = Retention(store, runs, keys[0].id) if restarts else keeper
+            keeper.on_block(append(store, genesis, keys, *refs))
+            held += [height] if store.has_blob(digest) else []
+        assert held == list(range(1, 1 + staleness + keep_heights))
 
 
 def test_a_blob_that_came_after_its_height_was_old_goes_unless_it_is_small(tmp_path: Path) -> None:
