@@ -92,6 +92,11 @@ class Exchange:
         }
         return cls(spec, tree["height"], tree["num_clients"], Size(**tree["voted"]), offers, blobs)
 
+    def keep_blobs_of(self, authors: Collection[bytes]) -> Exchange:
+        """The same offers, and no blobs but those of these authors."""
+        kept = {digest for offer in self.offers if offer.author in authors for digest in offer.digests.values()}
+        return replace(self, blobs={digest: arrays for digest, arrays in self.blobs.items() if digest in kept})
+
     def with_stale(self, earlier: Mapping[int, Exchange], aggregate: Arrays | None) -> Exchange:
         """This round and what may be taken of rounds before, which `earlier` has by height. `aggregate` is this
         round's."""

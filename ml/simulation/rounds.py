@@ -194,9 +194,17 @@ class Rounds:
         return trained
 
     def _keep(self, exchange: Exchange) -> None:
-        """Keeps what later rounds read, and nothing else."""
+        """Keeps what later rounds read, and nothing else: all of what is shared, and of other rounds each author's
+        newest blobs."""
         now, exchanges = exchange.height, {**self._kept, exchange.height: exchange}
-        self._kept = {made: old for made, old in exchanges.items() if _is_read_after(now, made, self._spec)}
+        read = {made: old for made, old in exchanges.items() if _is_read_after(now, made, self._spec)}
+        newer = set[bytes]()
+        for made, old in sorted(read.items(), reverse=True):
+            authors = {offer.author for offer in old.offers}
+            if made > self._spec.sharing_heights:
+                read[made] = old.keep_blobs_of(authors - newer)
+            newer |= authors
+        self._kept = read
 
     def _aggregate(self, height: int, answers: Sequence[Trained | None]) -> bytes | None:
         """The digest of the round's aggregate, which is the parent of the next."""

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ml.errors import DataError
-from ml.simulation.run import SimulationConfig, SimulationResult, draw_present, simulate
+from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, draw_present, simulate
+from ml.simulation.saved import StateFile
 
 QUICK: dict[str, Any] = {"clients": 4, "rounds": 5, "shots": 10, "partition": "dirichlet:5"}
 
 
 def run(
-    staleness: int | None = None, present: Callable[[int], Collection[int]] | None = None, **settings: Any
+    staleness: int | None = None,
+    present: Callable[[int], Collection[int]] | None = None,
+    saved: StateFile | None = None,
+    on_round: Callable[[RoundResult], None] | None = None,
+    **settings: Any,
 ) -> SimulationResult:
     method = {"name": "uapdfl", "num_peers": 3, "local_iterations": 2, "dropout": settings.pop("dropout", True)}
     method |= {} if staleness is None else {"staleness": staleness}
-    return simulate(SimulationConfig(method=method, **{**QUICK, **settings}), present=present)
+    config = SimulationConfig(method=method, **{**QUICK, **settings})
+    return simulate(config, present=present, saved=saved, on_round=on_round)
 
 
 def leave_after_two(height: int) -> Collection[int]:
@@ -59,6 +66,23 @@ def test_who_comes_back_goes_on_from_its_own_model() -> None:
 
     result = run(2, be_away_once)
     assert [row.peers for row in result.rounds] == [3, 3, 3 * 3 / 4, 3, 3]
+
+
+def test_of_rounds_before_only_what_can_still_be_drawn_is_kept_and_saved(tmp_path: Path) -> None:
+    """Of each author the blobs of its newest round: its unit, auxiliary, g and h."""
+    file = StateFile(tmp_path / "state", "it", 0)
+
+    def be_cut_short(row: RoundResult) -> None:
+        if row.round == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(3, leave_after_two, saved=file, on_round=be_cut_short)
+    tree = file.load()
+    assert tree is not None
+    kept = {one["height"]: (len(one["offers"]), len(one["blobs"])) for one in tree["run"]["kept"]}
+    assert kept == {1: (4, 0), 2: (4, 1 * 4), 3: (3, 0), 4: (3, 3 * 4)}
+    assert run(3, leave_after_two, saved=file).to_json() == run(3, leave_after_two).to_json()
 
 
 @pytest.mark.parametrize("method", ["uapdfl", "fedavg"])
