@@ -35,12 +35,24 @@ LATE_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class _Commitment:
-    """One author's word for what is under a digest; `is_stale`: of an earlier block than that in hand."""
+    """One author's word for what is under a digest, and the round it was given in."""
 
     author: Id
     kind: str
     size: int
-    is_stale: bool
+    made: RunRound
+
+    def is_stale(self, height: int) -> bool:
+        """Whether it is of an earlier block than that at `height`."""
+        return self.made.height != height
+
+
+@dataclass(frozen=True, slots=True)
+class _Stale:
+    """What a member that is not in the block in hand has contributed, and the round it was for."""
+
+    made: RunRound
+    contribution: Contribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +75,9 @@ class _Taking:
         block: Block,
         aggregate: payload.Arrays | None,
         left_out: Mapping[Id, str],
-        stale: Sequence[Contribution] = (),
+        stale: Sequence[_Stale] = (),
     ) -> None:
-        self.offers = (*get_offers(block), *map(get_offer, stale))
+        self.offers = (*get_offers(block), *(get_offer(one.contribution) for one in stale))
         self.gone = dict(left_out)
         self.commitments: dict[Digest, list[_Commitment]] = {}
         self.blobs: dict[Digest, bytes] = {}
@@ -74,11 +86,15 @@ class _Taking:
         self._block = block
         self._aggregate = aggregate
         self._useless: set[Digest] = set()
-        for place, contribution in enumerate((*block.contributions, *stale)):
-            is_stale = place >= len(block.contributions)
-            for ref in contribution.payloads:
-                commitment = _Commitment(contribution.author, payload.kind_name(ref.kind), ref.size, is_stale)
-                self.commitments.setdefault(ref.digest, []).append(commitment)
+        for contribution in block.contributions:
+            self._add(round_, contribution)
+        for one in stale:
+            self._add(one.made, one.contribution)
+
+    def _add(self, made: RunRound, contribution: Contribution) -> None:
+        for ref in contribution.payloads:
+            commitment = _Commitment(contribution.author, payload.kind_name(ref.kind), ref.size, made)
+            self.commitments.setdefault(ref.digest, []).append(commitment)
 
     def get_wanted(self) -> list[Digest]:
         """The blobs wanted as things stand, without those that are here already."""
@@ -97,7 +113,7 @@ class _Taking:
         else:
             self.blobs[digest] = pulled.data
         height, is_fault = self._block.height, pulled.data is not None
-        stale = {commitment.author for commitment in self.commitments[digest] if commitment.is_stale}
+        stale = {commitment.author for commitment in self.commitments[digest] if commitment.is_stale(height)}
         return [
             MissingAuthor(height, author, why, is_fault, 0.0 if author in stale else pulled.waited)
             for author, why in new.items()
@@ -168,14 +184,14 @@ class OnDemand:
         exchange = Exchange(block.header.prev, self._me, taking.offers, frozenset(taking.gone), blobs)
         return Pulled(exchange, taking.gone, self._blobs.pulled_bytes - before)
 
-    async def _find_stale(self, round_: RunRound, aggregate: payload.Arrays | None) -> list[Contribution]:
+    async def _find_stale(self, round_: RunRound, aggregate: payload.Arrays | None) -> list[_Stale]:
         """What members that are not in a round's block contributed last, as far as it can still be taken."""
-        found: list[Contribution] = []
+        found: list[_Stale] = []
         for author, age in round_.spec.list_stale(aggregate):
             before = self._runs.find_round(round_.run.number, round_.number - age)
             block = None if before is None else await self._read_block(before.height)
-            if block is not None and self._is_member(author):
-                found += [contribution for contribution in block.contributions if contribution.author == author]
+            if before is not None and block is not None and self._is_member(author):
+                found += [_Stale(before, one) for one in block.contributions if one.author == author]
         return found
 
     async def _pull_all(self, round_: RunRound, taking: _Taking) -> None:
@@ -218,7 +234,7 @@ class OnDemand:
         """The blob, held against what each has signed of it."""
         began_s, collect_s = asyncio.get_running_loop().time(), round_.rules.waits.collect_s
         least_s, left_s = LATE_SHARE * collect_s, 0.0
-        if present := [commitment.author for commitment in commitments if not commitment.is_stale]:
+        if present := [commitment.author for commitment in commitments if not commitment.is_stale(round_.height)]:
             left_s = min(max(until_s - began_s, least_s), self._get_patience(present) * collect_s)
         if len(present) < len(commitments):
             left_s = max(left_s, least_s)
@@ -229,13 +245,14 @@ class OnDemand:
         except BlobUnavailable as error:
             waited = (asyncio.get_running_loop().time() - began_s) / collect_s
             return _Pulled(None, {c.author: f"{c.kind}: cannot be had ({error})" for c in commitments}, waited)
-        misfits = {
-            kind: await run_sized(self._offload, len(data), _find_misfit, round_, kind, data)
-            for kind in sorted({commitment.kind for commitment in commitments})
-        }
+        misfits: dict[tuple[str, int], str | None] = {}
         wrong: dict[Id, str] = {}
         for commitment in commitments:
-            kind, misfit = commitment.kind, misfits[commitment.kind]
+            kind, made = commitment.kind, commitment.made  # a change may have altered the limits since
+            if (kind, made.height) not in misfits:
+                misfit = await run_sized(self._offload, len(data), _find_misfit, made, kind, data)
+                misfits[kind, made.height] = misfit
+            misfit = misfits[kind, made.height]
             if commitment.size != len(data):
                 wrong[commitment.author] = f"{kind}: declared {commitment.size} bytes, has {len(data)}"
             elif misfit is not None:
@@ -250,7 +267,7 @@ def get_kinds(round_: RunRound) -> frozenset[str]:
 
 
 def _find_misfit(round_: RunRound, kind: str, data: bytes) -> str | None:
-    """What keeps a blob from being a payload of its kind."""
+    """What keeps a blob from being a payload of its kind, by the rules of its round."""
     try:
         arrays = payload.decode_arrays(data, round_.spec.schemas(round_.number)[kind].max_bytes)
         round_.spec.validate_payload(kind, arrays, round_.number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,7 @@ from node.offload import InlineOffload
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.payloads.on_demand import LATE_SHARE, OnDemand
 from node.payloads.pulled import MissingAuthor, Pulled
+from node.runs.specs import RunRound
 from node.training.exchange import Exchange, FileUnusable
 from node.training.frames import FrameError
 from support.data.chains import make_candidate, make_contribution, make_genesis, make_keys
@@ -250,7 +251,19 @@ def test_a_node_that_sees_nobody_waits_for_company_before_it_asks_but_not_for_ev
 # ---- of members that are not in the block
 
 
-def take_stale(table: Table, *, is_member: bool = True, is_block_here: bool = True) -> tuple[Pulled, list[int]]:
+class LoweredSpecs(FixedSpecs):
+    """From the second round on no number may be beyond 2."""
+
+    def find(self, height: int) -> RunRound | None:
+        found = super().find(height)
+        if found is None or height < 2:
+            return found
+        return replace(found, spec=replace(found.spec, task=replace(found.spec.task, max_abs=2.0)))
+
+
+def take_stale(
+    table: Table, *, is_member: bool = True, is_block_here: bool = True, specs: type[FixedSpecs] = FixedSpecs
+) -> tuple[Pulled, list[int]]:
     """What is taken of a second block, which has all but Dave, and the heights that were looked up for it."""
     before = table.make_block()
     table.payloads = {author: refs for author, refs in table.payloads.items() if author != DAVE}
@@ -268,7 +281,7 @@ def take_stale(table: Table, *, is_member: bool = True, is_block_here: bool = Tr
 
     async def story() -> Pulled:
         on_demand = OnDemand(
-            FixedSpecs(GENESIS, WITH_STALE),
+            specs(GENESIS, WITH_STALE),
             ME,
             cast(BlobFetcher, table.fetcher),
             InlineOffload(),
@@ -337,8 +350,22 @@ def test_a_stale_blob_that_is_no_payload_is_its_authors_fault() -> None:
     assert [(loss.author, loss.height, loss.is_fault) for loss in table.losses] == [(DAVE, 2, True)]
 
 
+def test_a_stale_blob_is_judged_by_the_rules_of_the_round_it_was_made_in() -> None:
+    """A change may have lowered a limit meanwhile. Dave's numbers are 3, which was allowed, those of others 2."""
+    table = Table.lay()
+    taken, _ = take_stale(table, specs=LoweredSpecs)
+    assert not table.losses
+    assert {table.get_digest(CAROL, "g"), sha256(encode(3, 1)).digest()} <= taken.exchange.blobs.keys()
+    shared = encode(3, 1)
+    table = Table.lay()
+    table.offer(CAROL, "g", shared)
+    taken, _ = take_stale(table, specs=LoweredSpecs)
+    assert [(loss.author, loss.is_fault) for loss in table.losses] == [(CAROL, True)]
+    assert sha256(shared).digest() in taken.exchange.blobs  # as Dave's
+
+
 @pytest.mark.parametrize("case", [{"is_member": False}, {"is_block_here": False}], ids=["removed", "block not here"])
-def test_who_is_no_member_any_more_or_whose_block_is_not_here_is_not_taken_from(case: dict[str, bool]) -> None:
+def test_who_is_no_member_any_more_or_whose_block_is_not_here_is_not_taken_from(case: dict[str, Any]) -> None:
     table = Table.lay()
     taken, _ = take_stale(table, **case)
     assert {offer.author for offer in taken.exchange.offers} == {ME, BOB, CAROL}
