@@ -54,6 +54,11 @@ def mask(spec: MethodSpec) -> MethodSpec:
     return MaskedSpec(spec.task, spec.hyperparameters, spec) if spec.hyperparameters.is_masked else spec
 
 
+def is_empty_input(payload_bytes: Mapping[str, int]) -> bool:
+    """Whether an input of so many bytes by kind is none: what is shown beside it says nothing of that."""
+    return payload_bytes.get(MASKED, 0) <= EMPTY_INPUT_BYTES
+
+
 def unmask(spec: MethodSpec) -> MethodSpec:
     """The method's own spec, whose rule comes to the same mean from what is not hidden."""
     return spec.inner if isinstance(spec, MaskedSpec) else spec

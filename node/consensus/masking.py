@@ -14,7 +14,7 @@ from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml.payload import KINDS, Arrays, decode_arrays, encode_arrays
-from ml.specs.masked import EMPTY_INPUT_BYTES, MASKED, count_spoiled
+from ml.specs.masked import MASKED, count_spoiled, is_empty_input
 from node.consensus.masks import MASKS, Masker, MaskKeys, get_masked_spec, is_masked, is_opening
 from node.offload import Offload, run_sized
 from node.payloads.aggregates import Aggregates
@@ -92,7 +92,8 @@ class Masking:
     @staticmethod
     def is_empty(contribution: Contribution) -> bool:
         """Whether a contribution of a height of inputs has none."""
-        return sum(ref.size for ref in contribution.payloads if ref.kind == KINDS[MASKED]) <= EMPTY_INPUT_BYTES
+        sizes = {ref.kind: ref.size for ref in contribution.payloads}
+        return is_empty_input({MASKED: sizes.get(KINDS[MASKED], 0)})
 
     def has_to_send(self, height: int) -> bool:
         """Whether there is something to send at a height that nothing is trained for."""

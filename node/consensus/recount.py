@@ -30,11 +30,11 @@ from chain.store.sqlite import SqliteStore
 from ml.accountant import Release
 from ml.errors import MlError, SpecError
 from ml.specs import MaskedSpec, MethodSpec, StatisticsSpec
-from ml.specs.masked import EMPTY_INPUT_BYTES
 from ml.specs.releases import plan_release
 from ml.specs.sharing import SentHyperparameters
 from node.config.genesis_file import make_spec
 from node.config.own_noise import get_trained_method
+from node.consensus.masking import Masking
 from node.consensus.restored import UNKNOWN_HEIGHTS
 from node.offload import Offload
 from node.runs.specs import RunRound, RunSpecs
@@ -280,5 +280,4 @@ def _read_samples(spec: MethodSpec, number: int, contribution: Contribution) -> 
 
 def _is_empty(spec: MethodSpec, contribution: Contribution) -> bool:
     """Whether nothing was sent: in a run of masked sums, a word that there is no part of this member in the sum."""
-    size = sum(ref.size for ref in contribution.payloads)
-    return isinstance(spec, MaskedSpec) and size <= EMPTY_INPUT_BYTES
+    return isinstance(spec, MaskedSpec) and Masking.is_empty(contribution)

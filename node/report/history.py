@@ -28,7 +28,7 @@ from chain.signing import encode_id
 from chain.state import State
 from ml.errors import PayloadError
 from ml.payload import kind_name
-from ml.specs.masked import EMPTY_INPUT_BYTES, MASKED
+from ml.specs.masked import is_empty_input
 from node.errors import NotFound, VerificationFailed
 from node.federation.diff import compute_differences
 from node.federation.difference import Difference
@@ -164,7 +164,7 @@ class RunHistory:
 
     def _has_trained(self, each: ChainRound, part: Part) -> bool:
         """Whether a contribution comes of training: of masked inputs, unless it is empty."""
-        is_empty = self.run.is_masked and part.payload_bytes.get(MASKED, 0) <= EMPTY_INPUT_BYTES
+        is_empty = self.run.is_masked and is_empty_input(part.payload_bytes)
         return self._is_trained_for(each) and not is_empty
 
     def _is_trained_for(self, each: ChainRound) -> bool:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from chain.block import PayloadRef
+from ml.payload import KINDS
 from ml.specs import MethodSpec, get_spec
-from node.consensus.recount import _plan, _read_samples
-from support.data.chains import make_contribution, make_genesis, make_keys
+from ml.specs.masked import EMPTY_INPUT_BYTES
+from node.consensus.recount import _is_empty, _plan, _read_samples
+from support.data.chains import make_contribution, make_digest, make_genesis, make_keys
 
 KEYS = make_keys(1)
 MODEL = {"name": "mlp", "hidden": [4]}
@@ -51,3 +54,13 @@ def test_what_is_not_certain_makes_it_more() -> None:
     fewer = _plan(spec, (100, 100), 1, 1)
     assert fewer is not None
     assert fewer.steps == 2 * 2  # the method's own number
+
+
+@pytest.mark.parametrize(("masked", "is_empty"), [(EMPTY_INPUT_BYTES, True), (EMPTY_INPUT_BYTES + 1, False)])
+def test_an_empty_masked_input_is_no_phase_whatever_is_shown_beside_it(masked: int, is_empty: bool) -> None:
+    agreed = {"name": "mpfedcl", "aggregation": "masked_sum", "cluster": "mean", "dp_noise": 2.0}
+    spec = get_spec(agreed, MODEL, 10, (1, 8, 8), max_weight=1000, num_members=4, rounds=3)
+    sizes = {"masked": masked, "prototypes": EMPTY_INPUT_BYTES}
+    refs = [PayloadRef(KINDS[kind], make_digest(kind), size) for kind, size in sorted(sizes.items())]
+    contribution = make_contribution(make_genesis(KEYS), KEYS[0], payloads=refs)
+    assert _is_empty(spec, contribution) is is_empty
