@@ -194,9 +194,15 @@ class Recount:
         round_ = self._runs.find(height)
         if round_ is None:
             return None
-        is_own = self._own_since is not None and height > self._own_since
-        spec = self._get_own_spec(round_) if is_own else round_.spec
-        return None if spec is None or plan_release(spec, 1, round_.number) is None else _Told(round_, spec)
+        spec = self._get_spec(round_)
+        return None if plan_release(spec, 1, round_.number) is None else _Told(round_, spec)
+
+    def _get_spec(self, round_: RunRound) -> MethodSpec:
+        """The spec that the site trains a round by. That of the run where its method cannot have the site's noise:
+        nothing is trained then, but it may have been before."""
+        is_own = self._own_since is not None and round_.height > self._own_since
+        own = self._get_own_spec(round_) if is_own else None
+        return round_.spec if own is None else own
 
     def _get_own_spec(self, round_: RunRound) -> MethodSpec | None:
         """The spec that the site trains by; None where it does not, as the method cannot have its noise."""

@@ -1,0 +1,104 @@
+"""An account beside a store: what the node counts in it, and from where on, whatever of the two is older."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.signing import SigningKey
+from chain.store.sqlite import SqliteStore
+from node.consensus.recount import UNSEEN, Recount
+from node.runs.specs import RunSpecs
+from node.training.account import Account, RunAccount
+from node.training.privacy_ledger import read_account
+from support.data.chains import make_chain, make_contribution, make_genesis, make_genesis_mapping, make_keys
+
+KEYS = make_keys(4)
+ME = KEYS[0]
+SAMPLES = 100
+PLAIN = make_genesis_mapping([])["method"]
+HIDDEN = {**PLAIN, "dp_noise": 2.0}
+OWN = {"dp_noise": 4.0}
+NOISES = Callable[[Account], set[float]]
+
+
+class Site:
+    """A data directory whose chain has `height` blocks, each with a contribution of every member."""
+
+    def __init__(self, path: Path, *, method: Mapping[str, Any] = HIDDEN, height: int = 6, stored: int | None = None):
+        self.genesis = make_genesis(KEYS, method=method, rounds=40)
+        self.store = SqliteStore.open(path, self.genesis)
+        self.file = path / "privacy.json"
+        self.runs = RunSpecs.load(self.store)
+        self.chain = make_chain(self.genesis, KEYS, height)
+        self.grow(height if stored is None else stored)
+
+    def grow(self, height: int) -> None:
+        for block, certificate in self.chain[self.store.head_height : height]:
+            self.store.append(block, certificate)
+
+    def sign_next(self) -> None:
+        head = self.store.head.block
+        mine = make_contribution(self.genesis, ME, height=head.height + 1, prev=head.id)
+        self.store.put_contribution(mine)
+
+    def open(self, own: Mapping[str, float] | None = None, key: SigningKey = ME, store: Any = None) -> Recount:
+        return Recount(
+            self.file,
+            self.genesis.chain_id,
+            [key.id],
+            self.runs,
+            store or self.store,
+            disk=NotImplemented,
+            own=own or {},
+            get_samples=lambda: SAMPLES,
+            get_iterations=lambda: None,
+        )
+
+    @property
+    def account(self) -> Account:
+        return read_account(self.file)
+
+    @property
+    def counted(self) -> list[int]:
+        rounds = self.account.runs.get(1, RunAccount()).rounds
+        return [number for first, last in rounds for number in range(first, last + 1)]
+
+
+@pytest.fixture
+def make_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    sites: list[Site] = []
+
+    def make(**options: Any) -> Site:
+        sites.append(Site(tmp_path, **options))
+        return sites[-1]
+
+    yield make
+    for site in sites:
+        site.store.close()
+
+
+MakeSite = Callable[..., Site]
+
+
+def look(recount: Recount) -> None:
+    while recount._look(SAMPLES, None):
+        pass
+
+
+def list_noise(account: Account) -> set[float]:
+    return {noise for _, noise in account.told.steps}
+
+
+# ---- by which noise
+
+
+def test_where_own_noise_does_not_go_with_a_method_its_own_noise_counts(make_site: MakeSite) -> None:
+    site = make_site()
+    site.file.write_bytes(Account(chain=site.genesis.chain_id.hex(), checked=0, own_since=0).encode())
+    look(site.open({"dp_update_noise": 2.0}))
+    assert site.counted == list(range(1, 6 + UNSEEN + 1))
+    assert list_noise(site.account) == {2.0}
