@@ -90,7 +90,8 @@ class Recount:
         self._runs = runs
         self._store = store
         self._disk = disk
-        self._mine = self._me  # and the keys before, as a node that changes its key is made anew
+        self._mine = frozenset[Id]()  # all that the member has had, as far as the chain here has come
+        self._mine_since = -1  # the height of the change that they were listed after
         self._own = own
         self._get_samples = get_samples
         self._get_iterations = get_iterations
@@ -125,11 +126,13 @@ class Recount:
         """Whether there is more to look at, after some blocks."""
         head = self._store.head_height
         account = self._open(head) if self._account is None else self._account
+        self._look_for_keys(account, head)
         if self._checked >= head:
             return False
         last = min(head, self._checked + SLICE)
         missing, reached = self._find_missing(account, self._checked + 1, last, num_samples)
-        if missing or (account.checked is not None and reached >= account.checked + NOTED):
+        is_due = self._mine and account.checked is not None and reached >= account.checked + NOTED
+        if missing or is_due:
             self._count(missing, reached, num_iterations)
         self._checked = reached
         return reached == last < head
@@ -148,8 +151,19 @@ class Recount:
             self._checked = min(account.checked or 0, head)
         if account.own_since != since:
             account = self._change(lambda now: replace(now, own_since=since))
-        self._account, self._own_since, self._mine = account, since, self._me | self._list_keys()
+        self._account, self._own_since = account, since
         return account
+
+    def _look_for_keys(self, account: Account, head: int) -> None:
+        """Whatever changes have said of the member's keys. Where that is more than before, blocks are looked at again:
+        what a key signed was a stranger's until then, and is noted as looked at nowhere."""
+        since = self._runs.calendar.newest.since
+        if since == self._mine_since:
+            return
+        mine = self._list_keys()
+        if self._mine_since >= 0 and mine - self._mine:
+            self._checked = min(account.checked or 0, head)
+        self._mine, self._mine_since = mine, since
 
     def _choose_since(self, account: Account, head: int) -> int:
         """What was signed for the next height before this start was trained without the site's own noise."""

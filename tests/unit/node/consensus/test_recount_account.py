@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chain.signing import SigningKey
+from chain.state import State
 from chain.store.sqlite import SqliteStore
 from node.consensus.recount import UNSEEN, Recount
 from node.runs.specs import RunSpecs
@@ -102,3 +104,49 @@ def test_where_own_noise_does_not_go_with_a_method_its_own_noise_counts(make_sit
     look(site.open({"dp_update_noise": 2.0}))
     assert site.counted == list(range(1, 6 + UNSEEN + 1))
     assert list_noise(site.account) == {2.0}
+
+
+# ---- by which keys
+
+
+class Rotating:
+    """A store whose states have a key of mine replaced by `key` from a height on."""
+
+    def __init__(self, site: Site, key: SigningKey) -> None:
+        self._site, self._key = site, key
+        self._states = [(0, site.genesis.state)]
+
+    def rotate(self, height: int) -> None:
+        state = self._site.genesis.state
+        members = [replace(each, key=self._key.id) if each.key == ME.id else each for each in state.members]
+        in_order = tuple(sorted(members, key=lambda each: each.key))
+        self._states.append((height, replace(state, members=in_order)))
+        self._site.runs.calendar.add(*self._states[-1])
+
+    def read_states(self, first: int, last: int) -> Iterator[tuple[int, State]]:
+        yield from self._states
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._site.store, name)
+
+
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_a_node_that_has_its_new_key_alone_learns_of_the_one_before(
+    make_site: MakeSite, starts_again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.consensus.recount.NOTED", 1)  # whatever was looked at is noted at once
+    site = make_site(stored=3)
+    (new,) = make_keys(1, "new")
+    store = Rotating(site, new)
+    site.file.write_bytes(Account(chain=site.genesis.chain_id.hex(), checked=0).encode())
+    recount = site.open(key=new, store=store)
+    look(recount)
+    assert site.counted == []  # whose contributions these are nobody has said yet
+    site.grow(4)
+    store.rotate(4)
+    look(site.open(key=new, store=store) if starts_again else recount)
+    assert set(site.counted) >= {1, 2, 3}
+    phases = site.account.told.phases
+    site.grow(6)
+    look(recount)
+    assert site.account.told.phases <= phases + 3  # none twice
