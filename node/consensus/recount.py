@@ -143,12 +143,12 @@ class Recount:
         account = read_account(self._path)
         since = self._choose_since(account, head) if self._own else None
         if account.chain != self._chain:
-            checked = 0 if account.has_rounds else head
+            checked = 0 if account.has_rounds else self._find_signed(head)
             if account != Account() or since is not None:
                 account = self._change(lambda now: _begin(now, self._chain, checked))
             self._checked = checked
         else:
-            self._checked = min(account.checked or 0, head)
+            self._checked = min(account.checked or 0, self._find_signed(head))
         if account.own_since != since:
             account = self._change(lambda now: replace(now, own_since=since))
         self._account, self._own_since = account, since
@@ -162,13 +162,17 @@ class Recount:
             return
         mine = self._list_keys()
         if self._mine_since >= 0 and mine - self._mine:
-            self._checked = min(account.checked or 0, head)
+            self._checked = min(account.checked or 0, self._find_signed(head))
         self._mine, self._mine_since = mine, since
 
     def _choose_since(self, account: Account, head: int) -> int:
         """What was signed for the next height before this start was trained without the site's own noise."""
         if account.own_since is not None:
             return account.own_since
+        return self._find_signed(head)
+
+    def _find_signed(self, head: int) -> int:
+        """The height up to which something was signed, or could be."""
         return head if self._store.get_contribution(head + 1) is None else head + 1
 
     def _change(self, change: Callable[[Account], Account]) -> Account:

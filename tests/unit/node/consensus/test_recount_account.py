@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from chain.signing import SigningKey
 from chain.state import State
 from chain.store.sqlite import SqliteStore
+from ml.accountant import Release
 from node.consensus.recount import UNSEEN, Recount
 from node.runs.specs import RunSpecs
 from node.training.account import Account, RunAccount
@@ -43,7 +45,7 @@ class Site:
             self.store.append(block, certificate)
 
     def sign_next(self) -> None:
-        head = self.store.head.block
+        head = self.store.head().block
         mine = make_contribution(self.genesis, ME, height=head.height + 1, prev=head.id)
         self.store.put_contribution(mine)
 
@@ -150,3 +152,20 @@ def test_a_node_that_has_its_new_key_alone_learns_of_the_one_before(
     site.grow(6)
     look(recount)
     assert site.account.told.phases <= phases + 3  # none twice
+
+
+# ---- what an earlier release wrote
+
+
+def test_totals_of_an_earlier_release_have_the_round_that_was_signed_for(make_site: MakeSite) -> None:
+    site = make_site(stored=4)
+    site.sign_next()
+    told = Account().plus(Release(20, 0.32, 2.0, 5.0), 1, 1).told
+    site.file.write_text(json.dumps({"format": 1, **told.to_json()}))
+    look(site.open())
+    site.grow(5)
+    look(site.open())
+    assert site.account.told == told
+    site.grow(6)
+    look(site.open())
+    assert 6 in site.counted
