@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 UNSEEN = UNKNOWN_HEIGHTS  # rounds around a contribution of which it is not certain that nothing was sent
 SLICE = 256  # blocks that are looked at together, while votes wait for the disk's thread
 NOTED = 1024  # blocks that are looked at again after a start, at most
+OWN_SINCE = "own_since"  # the key of a store's `meta` for what an account has under that name: {"height": …}, or null
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,9 @@ class Recount:
             self._checked = checked
         else:
             self._checked = min(account.checked or 0, self._find_signed(head))
+        noted = None if since is None else {"height": since}
+        if self._store.get_meta(OWN_SINCE) != noted:
+            self._store.put_meta(OWN_SINCE, noted)
         if account.own_since != since:
             account = self._change(lambda now: replace(now, own_since=since))
         self._account, self._own_since = account, since
@@ -166,10 +170,13 @@ class Recount:
         self._mine, self._mine_since = mine, since
 
     def _choose_since(self, account: Account, head: int) -> int:
-        """What was signed for the next height before this start was trained without the site's own noise."""
-        if account.own_since is not None:
-            return account.own_since
-        return self._find_signed(head)
+        """The smaller of what the account and the store know. Where neither knows, what was signed for the next height
+        before this start was trained without the site's own noise."""
+        noted = self._store.get_meta(OWN_SINCE)
+        known = [] if noted is None else [int(noted["height"])]
+        if account.own_since is not None and account.chain == self._chain:
+            known.append(account.own_since)
+        return min(known, default=self._find_signed(head))
 
     def _find_signed(self, head: int) -> int:
         """The height up to which something was signed, or could be."""

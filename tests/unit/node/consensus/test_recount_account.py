@@ -169,3 +169,37 @@ def test_totals_of_an_earlier_release_have_the_round_that_was_signed_for(make_si
     site.grow(6)
     look(site.open())
     assert 6 in site.counted
+
+
+# ---- from when on a site has noise of its own
+
+
+@pytest.mark.parametrize("keeps", ["neither", "an older one"])
+def test_since_when_a_site_has_its_own_noise_is_known_without_its_account(make_site: MakeSite, keeps: str) -> None:
+    site = make_site(method=PLAIN, stored=2)
+    look(site.open(OWN))
+    assert site.account.own_since == 2
+    site.grow(6)
+    site.file.unlink()
+    if keeps == "an older one":
+        site.file.write_bytes(Account(chain=site.genesis.chain_id.hex(), checked=1).encode())
+    look(site.open(OWN))
+    assert site.account.own_since == 2
+    assert set(site.counted) >= {3, 4, 5, 6}
+    assert list_noise(site.account) == {4.0}
+
+
+def test_noise_that_is_no_more_was_since_no_height(make_site: MakeSite) -> None:
+    site = make_site(method=PLAIN, stored=2)
+    look(site.open(OWN))
+    look(site.open())
+    site.grow(6)
+    look(site.open(OWN))
+    assert site.account.own_since == 6
+
+
+def test_the_own_noise_of_another_chain_says_nothing_of_this(make_site: MakeSite) -> None:
+    site = make_site(method=PLAIN, stored=2)
+    site.file.write_bytes(Account(chain="00" * 32, checked=9, own_since=9).encode())
+    look(site.open(OWN))
+    assert site.account.own_since == 2
