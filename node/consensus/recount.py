@@ -126,22 +126,34 @@ class Recount:
     def _look(self, num_samples: int | None, num_iterations: int | None) -> bool:
         """Whether there is more to look at, after some blocks."""
         head = self._store.head_height
-        account = self._open(head) if self._account is None else self._account
+        account = read_account(self._path)
+        if not self._is_followed(account):
+            account = self._open(account, head)
+        self._account = account
         self._look_for_keys(account, head)
         if self._checked >= head:
             return False
         last = min(head, self._checked + SLICE)
         missing, reached = self._find_missing(account, self._checked + 1, last, num_samples)
         is_due = self._mine and account.checked is not None and reached >= account.checked + NOTED
-        if missing or is_due:
-            self._count(missing, reached, num_iterations)
+        if (missing or is_due) and not self._count(missing, reached, num_iterations):
+            return True
         self._checked = reached
         return reached == last < head
 
-    def _open(self, head: int) -> Account:
+    def _is_followed(self, account: Account) -> bool:
+        """Whether this is what has become of the account as it was read last; not where the file is another, or as it
+        was before, as somebody has put it there."""
+        known = self._account
+        if known is None or account.chain != known.chain or account.own_since != known.own_since:
+            return False
+        if account.chain is None:
+            return account == Account()
+        return (account.checked or 0) >= (known.checked or 0) and account.told.phases >= known.told.phases
+
+    def _open(self, account: Account, head: int) -> Account:
         """The account, of this chain from now on. What earlier releases wrote knows of no rounds, and of all up to
         here. The site's own noise is in force above the height at which it was first there."""
-        account = read_account(self._path)
         since = self._choose_since(account, head) if self._own else None
         if account.chain != self._chain:
             checked = 0 if account.has_rounds else self._find_signed(head)
@@ -155,7 +167,7 @@ class Recount:
             self._store.put_meta(OWN_SINCE, noted)
         if account.own_since != since:
             account = self._change(lambda now: replace(now, own_since=since))
-        self._account, self._own_since = account, since
+        self._own_since = since
         return account
 
     def _look_for_keys(self, account: Account, head: int) -> None:
@@ -183,8 +195,7 @@ class Recount:
         return head if self._store.get_contribution(head + 1) is None else head + 1
 
     def _change(self, change: Callable[[Account], Account]) -> Account:
-        self._account = change_account(self._path, change)
-        return self._account
+        return change_account(self._path, change)
 
     def _find_missing(
         self, account: Account, first: int, last: int, num_samples: int | None
@@ -202,7 +213,7 @@ class Recount:
             place = found.round.place
             if account.is_certain(place.run, place.round):
                 continue
-            account = self._account = read_account(self._path)
+            account = read_account(self._path)
             if account.is_certain(place.run, place.round):  # the worker has counted it meanwhile
                 continue
             between = _read_samples(found.spec, place.round, own[0])
@@ -250,8 +261,14 @@ class Recount:
         held = {member.seat for state in states for member in state.members if member.key in self._me}
         return frozenset(member.key for state in states for member in state.members if member.seat in held)
 
-    def _count(self, missing: Sequence[_Missing], reached: int, num_iterations: int | None) -> None:
+    def _count(self, missing: Sequence[_Missing], reached: int, num_iterations: int | None) -> bool:
+        """Whether that could be done: not in a file that was put there since."""
+        is_followed = True
+
         def change(account: Account) -> Account:
+            nonlocal is_followed
+            if not (is_followed := self._is_followed(account)):
+                return account
             before = account.told.phases
             account = replace(account, chain=self._chain, checked=max(reached, account.checked or 0))
             for each in missing:
@@ -265,7 +282,10 @@ class Recount:
                 )
             return account
 
-        self._change(change)
+        counted = self._change(change)
+        if is_followed:
+            self._account = counted
+        return is_followed
 
 
 def _begin(account: Account, chain: str, checked: int) -> Account:

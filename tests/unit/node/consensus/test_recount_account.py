@@ -17,7 +17,7 @@ from ml.accountant import Release
 from node.consensus.recount import UNSEEN, Recount
 from node.runs.specs import RunSpecs
 from node.training.account import Account, RunAccount
-from node.training.privacy_ledger import read_account
+from node.training.privacy_ledger import PrivacyLedger, read_account
 from support.data.chains import make_chain, make_contribution, make_genesis, make_genesis_mapping, make_keys
 
 KEYS = make_keys(4)
@@ -203,3 +203,56 @@ def test_the_own_noise_of_another_chain_says_nothing_of_this(make_site: MakeSite
     site.file.write_bytes(Account(chain="00" * 32, checked=9, own_since=9).encode())
     look(site.open(OWN))
     assert site.account.own_since == 2
+
+
+# ---- a file that changes while the node runs
+
+
+def test_the_account_is_of_this_chain_from_its_first_phase(make_site: MakeSite) -> None:
+    site = make_site(stored=0)
+    recount = site.open()
+    look(recount)
+    assert not site.file.exists()
+    PrivacyLedger.open(site.file, 1e-5, None, samples=SAMPLES).add(Release(20, 0.32, 2.0, 5.0), 1)
+    site.grow(1)
+    look(recount)
+    assert site.account.chain == site.genesis.chain_id.hex()
+    assert site.account.told.phases == 1
+
+
+@pytest.mark.parametrize("by", ["an older one", "nothing", "another chain's"])
+def test_a_file_that_is_replaced_while_the_node_runs_is_caught_up_with(make_site: MakeSite, by: str) -> None:
+    site = make_site(stored=3)
+    site.file.write_bytes(Account(chain=site.genesis.chain_id.hex(), checked=0).encode())
+    older = site.file.read_bytes()
+    recount = site.open()
+    look(recount)
+    before = site.account
+    assert site.counted == list(range(1, 3 + UNSEEN + 1))
+    if by == "nothing":
+        site.file.unlink()
+    else:
+        site.file.write_bytes(older if by == "an older one" else replace(before, chain="00" * 32).encode())
+    site.grow(4)
+    look(recount)
+    assert set(site.counted) >= {1, 2, 3, 4}
+    assert site.account.chain == site.genesis.chain_id.hex()
+    if by == "another chain's":
+        assert site.account.told.phases >= before.told.phases + 4
+
+
+def test_phases_that_a_file_lacks_are_missed_wherever_it_was_looked_at(make_site: MakeSite) -> None:
+    site = make_site(stored=1)
+    ledger = PrivacyLedger.open(site.file, 1e-5, None, samples=SAMPLES)
+    recount = site.open()
+    for number in range(1, 5):
+        ledger.add(Release(20, 0.32, 2.0, 5.0), number)
+        site.grow(number)
+        look(recount)
+        if number == 2:
+            older = site.file.read_bytes()
+    assert site.account.told.phases == 4
+    site.file.write_bytes(older)
+    look(recount)
+    assert site.account.told.phases >= 4
+    assert set(site.counted) >= {1, 2, 3, 4}
