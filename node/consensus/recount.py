@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from chain.block import Contribution, Id
@@ -233,6 +234,12 @@ class Recount:
         spec = self._get_spec(round_)
         return None if plan_release(spec, 1, round_.number) is None else _Told(round_, spec)
 
+    def _plan_round(self, missing: _Missing, num_iterations: int | None, number: int) -> Release | None:
+        """What a phase for a round of the same run can have told: by its own spec, where its height is known."""
+        round_ = self._runs.find_round(missing.round.run.number, number)
+        spec = missing.spec if round_ is None else self._get_spec(round_)
+        return _plan(spec, missing.between, number, num_iterations)
+
     def _get_spec(self, round_: RunRound) -> MethodSpec:
         """The spec that the site trains a round by. That of the run where its method cannot have the site's noise:
         nothing is trained then, but it may have been before."""
@@ -272,7 +279,7 @@ class Recount:
             before = account.told.phases
             account = replace(account, chain=self._chain, checked=max(reached, account.checked or 0))
             for each in missing:
-                account = _add(account, each, num_iterations)
+                account = _add(account, each, partial(self._plan_round, each, num_iterations))
             if account.told.phases > before:
                 log.warning(
                     "The account of what this site has told lacked %d rounds, the last of them at height %d: they are "
@@ -293,17 +300,17 @@ def _begin(account: Account, chain: str, checked: int) -> Account:
     return replace(account, chain=chain, checked=checked, runs=account.runs if account.chain is None else {})
 
 
-def _add(account: Account, missing: _Missing, num_iterations: int | None) -> Account:
+def _add(account: Account, missing: _Missing, plan: Callable[[int], Release | None]) -> Account:
     """With a round that the chain shows, and those around it that may have been told, too, as far as they are not
-    counted."""
+    counted. `plan` says of a round how much."""
     run, number = missing.round.place.run, missing.round.place.round
     if account.is_certain(run, number):
         return account
     before = account.find_last(run, number)
     first = max(1, number - UNSEEN) if before is None else before + 1
     for each in range(first, number + UNSEEN + 1):
-        release = _plan(missing.spec, missing.between, each, num_iterations)
-        if release is not None and not account.has(run, each):
+        release = None if account.has(run, each) else plan(each)
+        if release is not None:
             account = account.plus_assumed(release, run, each)
     return account.with_certain(run, number)
 

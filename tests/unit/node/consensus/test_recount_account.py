@@ -256,3 +256,20 @@ def test_phases_that_a_file_lacks_are_missed_wherever_it_was_looked_at(make_site
     look(recount)
     assert site.account.told.phases >= 4
     assert set(site.counted) >= {1, 2, 3, 4}
+
+
+# ---- rounds that may have been told
+
+
+def test_rounds_around_a_contribution_are_counted_by_their_own_noise(make_site: MakeSite) -> None:
+    site = make_site(stored=3)
+    look(site.open())
+    one = site.account.told.phases
+    assert list_noise(site.account) == {2.0}
+    site.file.write_bytes(
+        Account(chain=site.genesis.chain_id.hex(), checked=4, own_since=4).with_certain(1, 1).encode()
+    )
+    site.grow(5)
+    look(site.open(OWN))
+    assert site.account.told.steps == {(0.32, 2.0): 3 * 20, (0.32, 4.0): (1 + UNSEEN) * 20}  # 2 to 4, and from 5 on
+    assert one == 3 + UNSEEN
