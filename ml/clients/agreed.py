@@ -142,6 +142,11 @@ class AgreedClient(Client):
             return self.evaluate() | {"sites": constants.sites, "samples": constants.samples}
         return super().apply(own, drop_statistics(aggregate), **options)
 
+    def note_common(self, height: int, aggregate: Arrays | None) -> None:
+        own = self.to_method_height(height)
+        if own is not None:
+            super().note_common(own, aggregate)
+
     def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:
         own = self.to_method_height(height)
         if own is None:  # which changes no model

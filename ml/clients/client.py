@@ -185,6 +185,24 @@ class Client:
         """What a phase of this height will have told of any sample, at most; None where nothing hides them."""
         return plan_release(self.spec, self.num_train, height, num_iterations)
 
+    def validate_common(self, height: int) -> None:
+        """Raises AggregationError where what a phase of this height sends goes by the change of a common model, and
+        that is not known."""
+        own = self.to_method_height(height)
+        if own is not None:
+            self._common.validate(own)
+
+    def note_common(self, height: int, aggregate: Arrays | None) -> None:
+        """The common model in the aggregate of a round that the client has taken over, for one that kept none then."""
+        if (model := get_kind(aggregate, "model")) is not None:
+            self._common.note(height, model)
+
+    def go_on_from(self, arrays: Arrays) -> None:
+        """Become what `state_arrays` of a run before has left of the client, whose common model is this run's own.
+        Raises ValueError if they are another model's."""
+        self._load(arrays)
+        self._before = None
+
     def go_back(self) -> bool:
         """Become what the client was before the last aggregate, unless a phase went well since. Whether there was such
         a state to go back to."""

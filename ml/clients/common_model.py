@@ -37,13 +37,17 @@ class CommonModel:
         if self._is_kept and height >= self._height:
             self._height, self._model = height, {name: np.array(array) for name, array in model.items()}
 
-    def pack(self, payloads: Mapping[str, Arrays], round_: Round) -> dict[str, Arrays]:
-        """What payloads of a round are sent as. Raises AggregationError where the aggregate below is not known."""
-        hyper, height = self._spec.hyperparameters, round_.height
+    def validate(self, height: int) -> None:
+        """Raises AggregationError where the aggregate below a height, which it is of, is not known."""
         if self._is_kept and self._height != height - 1:
             raise AggregationError(
                 f"height {height}: expected the common model of height {height - 1}, got that of {self._height}"
             )
+
+    def pack(self, payloads: Mapping[str, Arrays], round_: Round) -> dict[str, Arrays]:
+        """What payloads of a round are sent as. Raises AggregationError where the aggregate below is not known."""
+        hyper, height = self._spec.hyperparameters, round_.height
+        self.validate(height)
         hidden = {
             kind: hide_update(hyper, round_, arrays, self._model) if kind == "model" else arrays
             for kind, arrays in payloads.items()
@@ -57,8 +61,7 @@ class CommonModel:
         return add_kind(_MODEL, self._model) | add_kind(_HEIGHT, {"height": np.array([self._height], np.int64)})
 
     def load(self, arrays: Arrays) -> None:
-        """Becomes what they were made of."""
-        if self._is_kept:
-            height = get_kind(arrays, _HEIGHT) or {}
-            self._height = int(height["height"][0]) if height else -1
-            self._model = get_kind(arrays, _MODEL) or {}
+        """Becomes what they were made of; stays as it is where that kept none."""
+        height = get_kind(arrays, _HEIGHT)
+        if self._is_kept and height is not None:
+            self._height, self._model = int(height["height"][0]), get_kind(arrays, _MODEL) or {}

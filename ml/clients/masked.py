@@ -42,5 +42,10 @@ class MaskedClient(Client):
             return self.evaluate()  # as the model is: no round has come to a mean yet
         return super().apply(own, drop_masked(aggregate), **options)
 
+    def note_common(self, height: int, aggregate: Arrays | None) -> None:
+        own = self._spec.to_inner(height)
+        if not self._spec.has_inputs(height) and own > 0 and self._spec.has_mean(aggregate):
+            super().note_common(own, aggregate)
+
     def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:
         raise MlError("with aggregation masked_sum nobody sees what single members sent: there is nothing to score")

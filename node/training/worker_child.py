@@ -129,7 +129,7 @@ class Session:
         try:
             if self._ledger is not None and "dp_noise" in self._ledger.noise:
                 _require_hidden(before.arrays)
-            self._client.load_state_arrays(before.arrays)
+            self._client.go_on_from(before.arrays)
         except ValueError as error:
             _log.warning("The client begins anew, as its state in the run before does not fit: %s", error)
 
@@ -156,6 +156,7 @@ class Session:
             self._move(round_number - 1, Phase.APPLIED)
             self.save()
 
+        self._client.validate_common(round_number)
         self._count(round_number, num_iterations)
         trained = train_with(
             self._client,
@@ -194,6 +195,8 @@ class Session:
         """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
         refused: dict[str, str] = {}
         if (self._round, self._phase) == (round_number, Phase.APPLIED):
+            if aggregate is not None:
+                self._client.note_common(round_number, decode_arrays(aggregate, len(aggregate)))
             metrics = dict(self._client.evaluate())
         else:
             metrics = apply_to(

@@ -91,6 +91,15 @@ class FakeClient:
         self._number = float(initial["model/w"][0])
         self._before: float | None = None
 
+    def validate_common(self, round_number: int, /) -> None:
+        """Nothing goes by a common model."""
+
+    def note_common(self, round_number: int, aggregate: Arrays | None, /) -> None:
+        """Nor is one kept."""
+
+    def go_on_from(self, arrays: Arrays, /) -> None:
+        self.load_state_arrays(arrays)
+
     def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None:
         """Nothing is hidden."""
         return None

@@ -54,6 +54,9 @@ def test_no_phase_takes_epsilon_above_the_budget(tmp_path: Path) -> None:
 class Abandoning:
     """A client that is asked to stop once it has made steps, which stay in its model."""
 
+    def validate_common(self, round_number: int) -> None:
+        """Nothing goes by a common model."""
+
     def plan_release(self, round_number: int, num_iterations: int | None = None) -> Release:
         return RELEASE
 
