@@ -25,8 +25,8 @@ MODEL = {"name": "mlp", "hidden": [8]}
 INPUT = {"shape": [1, 8, 8], "resize": None, "mean": [0.0], "std": [1.0]}
 CLASSES = get_classes(DIGITS)
 INITIAL = make_initial_aggregate(MODEL, (1, 8, 8), len(CLASSES), 1)
-NOISE = {"dp_update_noise": 2.0}
-MASKS = {"aggregation": "masked_sum"}
+NOISE: dict[str, Any] = {"dp_update_noise": 2.0}
+MASKS: dict[str, Any] = {"aggregation": "masked_sum"}
 NOTHING = Exchange()
 
 
