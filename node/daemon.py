@@ -40,7 +40,7 @@ from node.admin.view import NodeView
 from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
 from node.clock import SystemClock
 from node.config.federation import Federation, load_federation
-from node.config.genesis_members import read_head_state, validate_membership
+from node.config.genesis_members import read_head_state, validate_membership, was_put_back
 from node.config.identity import open_identity, open_spare
 from node.config.node_config import NodeConfig
 from node.config.node_sections import NetworkSection
@@ -129,7 +129,8 @@ def run_daemon(
     federation = load_federation(config)
     genesis = federation.genesis
     validate_membership(config, genesis, identity.id)
-    validate_own_noise(config, read_head_state(config, genesis) or genesis.state)
+    is_behind = after_restore or was_put_back(config, genesis)
+    validate_own_noise(config, read_head_state(config, genesis) or genesis.state, is_behind=is_behind)
     validate_sinks(config.sinks)
     leave_out_loaded()
     try:

@@ -118,7 +118,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.specs.architectures import is_user_model
     from node.config.federation import load_federation
     from node.config.genesis_file import describe_sharing
-    from node.config.genesis_members import read_head_state, validate_membership
+    from node.config.genesis_members import read_head_state, validate_membership, was_put_back
     from node.config.identity import open_identity
     from node.config.own_noise import explain_not_hidden, validate_own_noise
     from node.config.plugins import explain_refusal
@@ -129,7 +129,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     state = read_head_state(config, genesis) or genesis.state
     index = state.index_of(identity.id)
     validate_membership(config, genesis, identity.id, f"{path}: network.peers", state)
-    validate_own_noise(config, state)
+    validate_own_noise(config, state, is_behind=was_put_back(config, genesis))
     refusal = explain_refusal(state.run, config.plugins) or explain_not_hidden(config, state)
     note = describe_sharing(config.federation_file, genesis, is_approved=config.consensus.approves_genesis)
     for text in (note, refusal and f"{config.federation_file}: {refusal}; this node votes and does not train"):

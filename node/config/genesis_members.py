@@ -13,6 +13,7 @@ from chain.errors import ChainError, GenesisError, InvalidKey
 from chain.genesis import Genesis
 from chain.signing import decode_id, encode_id
 from chain.state import State
+from chain.store.interface import RESTORED
 from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
 from node.addresses import parse_address
@@ -109,6 +110,17 @@ def read_head_state(config: NodeConfig, genesis: Genesis) -> State | None:
             return store.get_state(store.head_height)
     except ChainError:
         return None
+
+
+def was_put_back(config: NodeConfig, genesis: Genesis) -> bool:
+    """Whether the chain in the data directory of a node that does not run is from a backup, and has not caught up."""
+    if not (config.node.data_dir / DATABASE).is_file():
+        return False
+    try:
+        with SqliteStore.open(config.node.data_dir, genesis, readonly=True) as store:
+            return store.get_meta(RESTORED) is not None
+    except ChainError:
+        return False
 
 
 def _has_joined(config: NodeConfig, genesis: Genesis, key: Id) -> bool:

@@ -5,6 +5,7 @@ Nothing that others check depends on it: a model with noise is a model. Where th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from node.errors import ConfigError
 
 if TYPE_CHECKING:
     from node.config.node_config import NodeConfig
+
+log = logging.getLogger(__name__)
 
 
 def get_trained_method(own: Mapping[str, float], run: Run, limits: Limits, num_members: int) -> dict[str, Any]:
@@ -66,8 +69,12 @@ def explain_not_hidden(config: NodeConfig, state: State) -> str | None:
     return None
 
 
-def validate_own_noise(config: NodeConfig, state: State) -> None:
+def validate_own_noise(config: NodeConfig, state: State, *, is_behind: bool = False) -> None:
     """Raises ConfigError where the site's own noise does not go with the run that genesis begins. A node that is in
-    a later one goes on, and votes: the others chose that run."""
-    if state.run.number == 1 and (why := explain_not_hidden(config, state)) is not None:
+    a later one goes on, and votes: the others chose that run. Where its chain may be behind them, as of one that joins
+    or was put back, it may be in a later one, and a warning is logged."""
+    if state.run.number != 1 or (why := explain_not_hidden(config, state)) is None:
+        return
+    if config.join_file is None and not is_behind:
         raise ConfigError(why)
+    log.warning("%s; this node votes, and trains in a run that can have it", why)

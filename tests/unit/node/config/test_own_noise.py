@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from chain.genesis import Genesis
+from chain.store.interface import RESTORED
+from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from ml.specs.privacy import strengthen
+from node.config.genesis_members import was_put_back
 from node.config.node_config import load_config
 from node.config.own_noise import explain_not_hidden, get_trained_method, validate_own_noise
 from node.errors import ConfigError
@@ -156,3 +159,27 @@ def test_a_run_of_a_method_that_cannot_have_it_is_not_trained(tmp_path: Path) ->
     later = replace(genesis.state, run=replace(genesis.run, number=2))
     validate_own_noise(config, later)  # the others chose it: this node votes
     assert said in (explain_not_hidden(config, later) or "")
+
+
+def test_a_node_whose_chain_may_be_in_a_later_run_starts_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    genesis, said = make_genesis(DFPL), "dfpl cannot hide that; this node votes, and trains in a run that can have it"
+    config_file = write(tmp_path, "{dp_update_noise: 2.0}")
+    validate_own_noise(load_config(config_file), genesis.state, is_behind=True)
+    assert said in caplog.text
+    caplog.clear()
+    config_file.write_text(config_file.read_text().replace("genesis_file: genesis.yaml", "join_file: join.json"))
+    validate_own_noise(load_config(config_file), genesis.state)
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(("restored", "is_behind"), [(None, False), ({"until": None}, True)])
+def test_a_chain_that_was_put_back_may_be_behind(
+    tmp_path: Path, restored: dict[str, Any] | None, is_behind: bool
+) -> None:
+    genesis, config = make_genesis(DFPL), load_config(write(tmp_path, "{}"))
+    assert not was_put_back(config, genesis)  # there is none
+    with SqliteStore.open(config.node.data_dir, genesis) as store:
+        store.put_meta(RESTORED, restored)
+    assert was_put_back(config, genesis) is is_behind
