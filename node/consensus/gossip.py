@@ -41,7 +41,6 @@ MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is 
 MAX_GIVEN_PAUSE = 32.0  # statuses between two gifts of one change to a peer that goes on to lack it, or says so
 # Of payloads that go with a contribution from neighbour to neighbour; larger ones are pulled.
 MAX_SPREAD_BYTES = 4 * 1024
-MOST_DELTAS = 2  # before a status, while changes go on
 MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
 
 
@@ -211,33 +210,27 @@ class Gossip:
     # ---- status
 
     async def run(self) -> None:
-        """Sends a status, of many members to those whose turn it is, once a change has stood for Delta, after two Delta
-        in which changes go on, and every `status_s`.
+        """Sends a status, of many members to those whose turn it is, once a change has stood for Delta, and every
+        `status_s`.
 
         Where the height is over by then, nothing was missing, and the next one's status says more: rounds that take
-        less than two Delta cost no status each.
+        little longer than Delta cost no status each.
         """
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._state.rules.waits.status_s
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due_s):
-                    await self._until_settled()
+                    await self._changed.wait()
+                    height = None
+                    while height != (height := self._position().tip.height):
+                        self._changed.clear()
+                        await asyncio.sleep(self._delays.compute_delta_s(self._state))
             self._changed.clear()
             message = self._status_message()
             for peer in self._take_turn():
                 self._transport.post(peer, message)
             due_s = loop.time() + self._state.rules.waits.status_s
-
-    async def _until_settled(self) -> None:
-        await self._changed.wait()
-        height = None
-        while height != (height := self._position().tip.height):
-            for _ in range(MOST_DELTAS if self._position().contributes else 1):  # who abstains is not to be awaited
-                self._changed.clear()
-                await asyncio.sleep(self._delays.compute_delta_s(self._state))
-                if not self._changed.is_set():
-                    break
 
     def _take_turn(self) -> list[Id]:
         """Whom the next status goes to: everyone, or of many members each so-manieth, and all others."""
