@@ -437,9 +437,9 @@ def test_who_makes_a_genesis_of_masked_sums_is_told_what_they_do_not_hide(
     capsys: Captured, tmp_path: Path, method: str, says: bool
 ) -> None:
     peers = [init(capsys, tmp_path / name, "--advertise", "a:1") for name in "abcd"]
-    out = ("-o", str(tmp_path / "genesis.yaml"), "--method", method, "--set", "aggregation=masked_sum")
-    out = (*out, "--set", "input.normalize=none")  # agreed statistics are no masked sums
-    code, _, err = run(capsys, "genesis", "new", *peers, *out, *SMALL)
+    out = ("-o", str(tmp_path / "genesis.yaml"), "--method", method)
+    settings = ("--set", "aggregation=masked_sum", "--set", "input.normalize=none")
+    code, _, err = run(capsys, "genesis", "new", *peers, *out, *settings, *SMALL)
     assert code == 0, err
     assert (
         "fednode: masks hide the model alone: everybody sees prototypes, and they tell which classes" in err
