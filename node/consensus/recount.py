@@ -102,6 +102,7 @@ class Recount:
         self._own_since: int | None = None  # the height above which the site's own noise is in force
         self._own_specs: tuple[MethodSpec, MethodSpec | None] | None = None  # the last without that noise, and with it
         self._failure: str | None = None
+        self._idle_since: int | None = None  # the change after which there is nothing to count, and was not before
         self._turn = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -109,8 +110,11 @@ class Recount:
 
     async def catch_up(self) -> str | None:
         """Counts what is missing, durably, as far as that can be said by now. Why it could not: the account cannot be
-        read or written."""
+        read or written. In a run that hides nothing, of a site that does not either, the disk is left alone."""
         async with self._turn:
+            newest = self._runs.calendar.newest.since
+            if newest == self._idle_since:
+                return None
             try:
                 while await self._disk.run(self._look, self._get_samples(), self._get_iterations()):
                     pass
@@ -120,7 +124,14 @@ class Recount:
                 self._failure = str(error)
             else:
                 self._failure = None
+                if self._checked >= self._store.head_height and not self._tells():
+                    self._idle_since = newest
             return self._failure
+
+    def _tells(self) -> bool:
+        """Whether rounds to come are counted, until the next change."""
+        spec = self._runs.find_newest(self._store.head_height)
+        return bool(self._own) or (spec is not None and spec.hyperparameters.is_counted)
 
     # ---- on the disk's thread
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.accountant import Release
 from node.consensus.recount import UNSEEN, Recount
+from node.offload import InlineOffload, Offload
 from node.runs.specs import RunSpecs
 from node.training.account import Account, RunAccount
 from node.training.privacy_ledger import PrivacyLedger, read_account
@@ -49,14 +51,20 @@ class Site:
         mine = make_contribution(self.genesis, ME, height=head.height + 1, prev=head.id)
         self.store.put_contribution(mine)
 
-    def open(self, own: Mapping[str, float] | None = None, key: SigningKey = ME, store: Any = None) -> Recount:
+    def open(
+        self,
+        own: Mapping[str, float] | None = None,
+        key: SigningKey = ME,
+        store: Any = None,
+        disk: Offload = NotImplemented,
+    ) -> Recount:
         return Recount(
             self.file,
             self.genesis.chain_id,
             [key.id],
             self.runs,
             store or self.store,
-            disk=NotImplemented,
+            disk=disk,
             own=own or {},
             get_samples=lambda: SAMPLES,
             get_iterations=lambda: None,
@@ -273,3 +281,49 @@ def test_rounds_around_a_contribution_are_counted_by_their_own_noise(make_site: 
     look(site.open(OWN))
     assert site.account.told.steps == {(0.32, 2.0): 3 * 20, (0.32, 4.0): (1 + UNSEEN) * 20}  # 2 to 4, and from 5 on
     assert one == 3 + UNSEEN
+
+
+# ---- where there is nothing to count
+
+
+class CountedDisk(InlineOffload):
+    """The disk's thread, and how often it was asked for something."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def run(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        self.asked += 1
+        return await super().run(function, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "looks"),
+    [(PLAIN, {}, 1), (HIDDEN, {}, 3), (PLAIN, OWN, 3)],
+)
+def test_the_disk_is_left_alone_where_rounds_tell_nothing_that_is_counted(
+    make_site: MakeSite, method: Mapping[str, Any], own: Mapping[str, float], looks: int
+) -> None:
+    site, disk = make_site(method=method, stored=1), CountedDisk()
+    recount = site.open(own, disk=disk)
+    for height in (2, 3, 4):
+        assert asyncio.run(recount.catch_up()) is None
+        site.grow(height)
+    assert disk.asked == looks
+
+
+def test_after_a_change_all_blocks_since_the_last_look_are_looked_at(make_site: MakeSite) -> None:
+    site, disk = make_site(method=PLAIN, stored=1), CountedDisk()
+    recount = site.open(disk=disk)
+    assert asyncio.run(recount.catch_up()) is None
+    site.grow(4)
+    assert asyncio.run(recount.catch_up()) is None
+    assert recount._checked == 1
+    run = replace(site.genesis.state.run, number=2, first_height=5, method=HIDDEN)
+    site.runs.calendar.add(4, replace(site.genesis.state, run=run))
+    site.grow(6)
+    assert asyncio.run(recount.catch_up()) is None
+    assert recount._checked == 6
+    assert site.account.has(2, 1)
+    assert site.account.has(2, 2)
+    assert not site.account.has(1, 1)
