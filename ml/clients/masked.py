@@ -37,15 +37,21 @@ class MaskedClient(Client):
         return super().train(self._spec.to_inner(height), beacon, **options)
 
     def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
-        own = self._spec.to_inner(height)
-        if self._spec.has_inputs(height) or own == 0 or not self._spec.has_mean(aggregate):
+        own = self._find_round(height, aggregate)
+        if own is None:
             return self.evaluate()  # as the model is: no round has come to a mean yet
         return super().apply(own, drop_masked(aggregate), **options)
 
     def note_common(self, height: int, aggregate: Arrays | None) -> None:
-        own = self._spec.to_inner(height)
-        if not self._spec.has_inputs(height) and own > 0 and self._spec.has_mean(aggregate):
+        own = self._find_round(height, aggregate)
+        if own is not None:
             super().note_common(own, aggregate)
+
+    def _find_round(self, height: int, aggregate: Arrays | None) -> int | None:
+        """The method's own round whose mean the aggregate of a height has; None where that ends no round."""
+        own = self._spec.to_inner(height)
+        is_end = own > 0 and not self._spec.has_inputs(height) and self._spec.has_mean(aggregate)
+        return own if is_end else None
 
     def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:
         raise MlError("with aggregation masked_sum nobody sees what single members sent: there is nothing to score")
