@@ -392,8 +392,7 @@ def test_a_file_that_asks_for_too_much_is_refused_at_once(tmp_path: Path) -> Non
 
 
 READY_POINTS = {
-    "attacks-digits": 3 * 16 * 13 * 3,
-    "attacks-seeds-digits": 3 * 10 * 11 * 9,
+    "attacks-digits": 3 * 16 * 13 * 9,
     "dfpl-table1": 4 * 2 * 6 * 9 * 3,
     "dfpl-table1-digits": 8 * 6 * 3,
     "dfpl-dirichlet-digits": 9 * 3 * 9,
@@ -468,8 +467,7 @@ READY_POINTS = {
 
 # Attacks on prototypes and on sets are for methods that send such.
 READY_MISFITS = {
-    "attacks-digits": 3 * (5 * 4 + 5 * 2 + 2 * 2 + 2 * 2 + 2 * 4) * 3,
-    "attacks-seeds-digits": 3 * 5 * 2 * 9,
+    "attacks-digits": 3 * (5 * 4 + 5 * 2 + 2 * 2 + 2 * 2 + 2 * 4) * 9,
 }
 
 
@@ -486,7 +484,6 @@ def test_ready_files_can_be_run_and_reported(name: str, points: int) -> None:
 @pytest.mark.parametrize(
     ("name", "other", "common"),
     [
-        ("attacks-seeds-digits", "attacks-digits", 5 * (3 * 9 - 1 + 3 * 11 - 1) * 3),  # of ten nobody lies alike
         ("fededs-table1", "fededs-table6", 2 * 3 * 3),  # FedAvg and FedEDS at Dir(0.1)
         ("fededs-table1-digits", "fededs-table6-digits", 2 * 3 * 9),
         ("fededs-network", "fededs-table6", 3 * 4 * 3),  # all
