@@ -4,11 +4,12 @@ A method's loss is a function of (model, batch, context) alone, so torch.func ca
 It pays where a step is mostly launching kernels, on a GPU. The numbers are those of training one client after the
 other but for the rounding of batched products, which is why a CPU, where they are a node's bit for bit, does without.
 
-What differs between clients must be tensors of one shape. Clients whose batches or contexts have other shapes than the
-rest form groups of their own, and a client alone in its group is trained as always. So is one whose method has to see
-each step's gradients, or has more to train after the steps.
+What differs between clients must be tensors of one shape. A batch that is smaller than others' is filled up with
+samples of no class where the loss passes over such. Clients whose batches or contexts have other shapes than the rest
+all the same form groups of their own, and a client alone in its group is trained as always. So is one whose method has
+to see each step's gradients, or has more to train after the steps.
 
-Legend: N clients of a group.
+Legend: N clients of a group, S steps, B samples of a step's largest batch, X those of all steps.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.clients.client import Client, Phase
 from ml.methods.base import Blobs, Samples, Trained
 from ml.specs import Offer
 from ml.specs.architectures import is_batchable
+from ml.training.criterion import NO_CLASS, Criterion
 from ml.training.functional import PREFIX, make_loss_of_weights
 from ml.training.graphs import on_device, own_stream
 from ml.training.loop import (
@@ -77,7 +81,7 @@ def train_batched(
             with client.seeded(height):
                 phases.append(client.begin(height, beacon, me=me, offers=offers, blobs=own))
         progress: dict[int, Progress] = {}
-        for group in _group(phases):
+        for group in _group(clients, phases):
             if len(group) == 1:
                 (i,) = group
                 progress[i] = clients[i].run(phases[i])
@@ -91,14 +95,14 @@ def train_batched(
         return trained
 
 
-def _group(phases: Sequence[Phase]) -> Iterable[list[int]]:
+def _group(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterable[list[int]]:
     """The positions of the phases whose tensors can be stacked, in order of first appearance."""
     groups: dict[Hashable, list[int]] = {}
-    for i, phase in enumerate(phases):
+    for i, (client, phase) in enumerate(zip(clients, phases, strict=True)):
         prepared = phase.prepared
         context, by_sample, by_step = prepared.context, prepared.by_sample, prepared.by_step
         key = (
-            tuple(map(len, phase.schedule.batches)),
+            len(phase.schedule.batches) if _takes_padding(client, phase) else tuple(map(len, phase.schedule.batches)),
             tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
             tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
             None if by_step is None else by_step.layout,
@@ -106,6 +110,16 @@ def _group(phases: Sequence[Phase]) -> Iterable[list[int]]:
         )
         groups.setdefault(key, []).append(i)
     return groups.values()
+
+
+def _takes_padding(client: Client, phase: Phase) -> bool:
+    criterion = client.state.model.criterion
+    return (
+        client.method.takes_padding
+        and isinstance(criterion, Criterion)
+        and criterion.takes_padding
+        and phase.prepared.by_step is None
+    )
 
 
 def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
@@ -159,30 +173,56 @@ def _stack_batches(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterat
     max_bytes = MAX_GATHERED_BYTES // len(clients)
     steps = (client.get_batches(phase, max_bytes) for client, phase in zip(clients, phases, strict=True))
     for batches in zip(*steps, strict=True):
-        x, y = torch.stack([batch.x for batch in batches]), torch.stack([batch.y for batch in batches])
-        yield Batch(x, y, _stack([batch.extra for batch in batches]))
+        size = max(len(batch.x) for batch in batches)
+        filled = [_fill_up(batch, size) for batch in batches]
+        x, y = torch.stack([batch.x for batch in filled]), torch.stack([batch.y for batch in filled])
+        yield Batch(x, y, _stack([batch.extra for batch in filled]))
+
+
+def _fill_up(batch: Batch, size: int) -> Batch:
+    """The batch with samples of no class, so that it has `size`."""
+    missing = size - len(batch.x)
+    extra = {name: _add_rows(rows, missing) for name, rows in batch.extra.items()}
+    return Batch(_add_rows(batch.x, missing), _add_rows(batch.y, missing, NO_CLASS), extra)
+
+
+def _add_rows(rows: Tensor, num: int, value: int = 0) -> Tensor:
+    return torch.cat([rows, rows.new_full((num, *rows.shape[1:]), value)]) if num else rows
 
 
 def _gather_together(samples: Sequence[Samples], phases: Sequence[Phase]) -> Iterator[Batch]:
     """The same, by a look-up for all clients instead of one for each."""
-    sizes = list(map(len, phases[0].schedule.batches))
-    if not sizes:
+    if not phases[0].schedule.batches:
         return
-    starts = accumulate(map(len, samples), initial=0)
-    rows_NS = torch.stack(
-        [torch.cat(tuple(phase.schedule.batches)) + at for at, phase in zip(starts, phases, strict=False)]
-    )
+    sizes_NS = np.array([list(map(len, phase.schedule.batches)) for phase in phases])
+    sizes_S = sizes_NS.max(0)
+    added = int((sizes_NS != sizes_S).any())  # one sample of no class, behind all the others
+    starts = list(accumulate(map(len, samples), initial=0))
+    x = _add_rows(torch.cat([each.x for each in samples]), added)
+    y = _add_rows(torch.cat([each.y for each in samples]), added, NO_CLASS)
+    rows = [torch.cat(tuple(phase.schedule.batches)) + at for at, phase in zip(starts, phases, strict=False)]
+    rows_NX = torch.cat([*rows, rows[0].new_full((added,), starts[-1])])[_find_places(sizes_NS, sizes_S).to(x.device)]
     by_sample = {
-        name: torch.cat([phase.prepared.by_sample[name] for phase in phases]) for name in phases[0].prepared.by_sample
+        name: _add_rows(torch.cat([phase.prepared.by_sample[name] for phase in phases]), added)
+        for name in phases[0].prepared.by_sample
     }
-    x, y = torch.cat([each.x for each in samples]), torch.cat([each.y for each in samples])
-    batches = [rows_NB.reshape(-1) for rows_NB in torch.split(rows_NS, sizes, 1)]
+    batches = [rows_NB.reshape(-1) for rows_NB in torch.split(rows_NX, sizes_S.tolist(), 1)]
     for batch in gather_batches(x, y, by_sample, batches):
         x_NBCHW, y_NB, *extra = (
             rows.reshape(len(phases), len(rows) // len(phases), *rows.shape[1:])
             for rows in (batch.x, batch.y, *batch.extra.values())
         )
         yield Batch(x_NBCHW, y_NB, dict(zip(batch.extra, extra, strict=True)))
+
+
+def _find_places(sizes_NS: NDArray[np.int64], sizes_S: NDArray[np.int64]) -> Tensor:
+    """For each client and each of the sum of `sizes_S` places, which of the rows of all clients' batches stands there:
+    one behind them all where a batch is smaller."""
+    steps_X = np.repeat(np.arange(len(sizes_S)), sizes_S)
+    within_X = np.arange(sizes_S.sum()) - np.repeat(sizes_S.cumsum() - sizes_S, sizes_S)
+    begins_NS = (sizes_NS.cumsum() - sizes_NS.ravel()).reshape(sizes_NS.shape)
+    places_NX = begins_NS[:, steps_X] + within_X
+    return torch.from_numpy(np.where(within_X < sizes_NS[:, steps_X], places_NX, sizes_NS.sum()))
 
 
 def _stack(tensors: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -164,6 +164,11 @@ class Method(Protocol):
         """The scalar that a step goes down. Of its arguments alone, so that it may run for many clients at once."""
         ...
 
+    @property
+    def takes_padding(self) -> bool:
+        """Whether that is the same where samples of NO_CLASS (`ml.training.criterion`) are added to the batch."""
+        ...
+
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         """After the last step: the weight to sign and the payloads to send."""
         ...

@@ -86,6 +86,10 @@ class Dfpl(SharesPrototypes[DfplSpec]):
             distance = compute_prototype_loss(z_BD, y_B, target, hyper.aux)
         return loss + hyper.lambda_ * distance  # Eq. (3)
 
+    @property
+    def takes_padding(self) -> bool:
+        return self.spec.hyperparameters.aux in ("l2", "sq")
+
     def predict(self, state: State, x: Tensor) -> Prediction:
         hyper = self.spec.hyperparameters
         if hyper.infer == "classifier":

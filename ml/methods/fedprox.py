@@ -33,3 +33,7 @@ class FedProx(SharesModel[FedProxSpec]):
         if not context:
             return loss
         return loss + self.spec.hyperparameters.mu * compute_proximal_term(flatten(model, self.spec), context["anchor"])
+
+    @property
+    def takes_padding(self) -> bool:
+        return True

@@ -63,6 +63,10 @@ class UaPdfl(SharesParts[UaPdflSpec]):
         distance: Tensor = (unit_D.float() - context["target"]).square().sum()
         return loss + self.spec.hyperparameters.mu * distance  # Eq. (12)
 
+    @property
+    def takes_padding(self) -> bool:
+        return True
+
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         weight, parts = super().finish(state, round_)
         unit, auxiliary = self.represent_unit(state)

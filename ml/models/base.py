@@ -114,11 +114,14 @@ def average_maps(x_BCHW: Tensor) -> Tensor:
 
 def dump_parameters(model: Model, *, with_frozen: bool = False) -> dict[str, Array]:
     """Copies of the parameters and running statistics, float32 in host memory, by name."""
-    return {
-        name: tensor.detach().cpu().numpy().copy()
-        for name, tensor in _get_arrays(model).items()
-        if with_frozen or not model.is_frozen(name)
+    wanted = {
+        name: tensor.detach() for name, tensor in _get_arrays(model).items() if with_frozen or not model.is_frozen(name)
     }
+    if any(tensor.is_cuda for tensor in wanted.values()):  # in one copy, as each waits for the GPU
+        flat = torch.cat([tensor.reshape(-1) for tensor in wanted.values()]).cpu()
+        parts = torch.split(flat, [tensor.numel() for tensor in wanted.values()])
+        wanted = {name: part.reshape(tensor.shape) for (name, tensor), part in zip(wanted.items(), parts, strict=True)}
+    return {name: tensor.cpu().numpy().copy() for name, tensor in wanted.items()}
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from ml.training.task_criteria import DELTA, LabelCriterion, TargetCriterion, compute_label_weights
 
 GAMMA = 2.0  # Lin et al.'s choice
+NO_CLASS = -100  # of a sample that cross-entropy passes over, as torch has it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +30,11 @@ class Criterion:
     smoothing: float = 0.0
     weights: Tensor | None = None
     gamma: float | None = None
+
+    @property
+    def takes_padding(self) -> bool:
+        """Whether the mean is the same where samples of NO_CLASS are added to the batch."""
+        return self.gamma is None
 
     def __call__(self, logits_BC: Tensor, y_B: Tensor) -> Tensor:
         if self.gamma is None:

@@ -26,7 +26,7 @@ class GlobalPrototypes:
 
     vectors: Tensor  # [C, D]
     held: Tensor  # [C]
-    one_hot: Tensor  # [C, C], the identity: indexing it costs less than F.one_hot
+    classes: Tensor  # [C], all of them
 
     @classmethod
     def from_arrays(cls, classes: Array, prototypes: Array, num_classes: int, device: torch.device) -> GlobalPrototypes:
@@ -36,19 +36,19 @@ class GlobalPrototypes:
         vectors_CD[rows] = torch.tensor(prototypes, device=device)
         held_C = torch.zeros(num_classes, device=device)
         held_C[rows] = 1
-        return cls(vectors_CD, held_C, torch.eye(num_classes, device=device))
+        return cls(vectors_CD, held_C, torch.arange(num_classes, device=device))
 
     def normalize(self) -> GlobalPrototypes:
         """Those at unit length."""
-        return GlobalPrototypes(F.normalize(self.vectors, dim=1), self.held, self.one_hot)
+        return GlobalPrototypes(F.normalize(self.vectors, dim=1), self.held, self.classes)
 
     def to_tensors(self) -> dict[str, Tensor]:
         """As part of a loss's context."""
-        return {"vectors": self.vectors, "held": self.held, "one_hot": self.one_hot}
+        return {"vectors": self.vectors, "held": self.held, "classes": self.classes}
 
     @classmethod
     def from_tensors(cls, context: Mapping[str, Tensor]) -> GlobalPrototypes:
-        return cls(context["vectors"], context["held"], context["one_hot"])
+        return cls(context["vectors"], context["held"], context["classes"])
 
 
 def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, kind: str = "l2") -> Tensor:
@@ -62,7 +62,7 @@ def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, 
         difference_BD = z_BD - target.vectors[y_B]
         return (difference_BD.square() * target.held[y_B, None]).mean()
     with torch.no_grad():  # weights that depend on the labels alone; what is left below is six operations
-        is_class_CB = target.one_hot.index_select(1, y_B)
+        is_class_CB = target.classes[:, None] == y_B
         counts_C = is_class_CB.sum(1)
         mean_CB = is_class_CB / counts_C.clamp(min=1)[:, None]
         present_C = (counts_C > 0) * target.held

@@ -49,6 +49,10 @@ class Classifies(Generic[AnySpec]):
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
         return compute_cross_entropy(model, batch, context)
 
+    @property
+    def takes_padding(self) -> bool:
+        return type(self).compute_loss is Classifies.compute_loss
+
     def predict(self, state: State, x: Tensor) -> Prediction:
         return answer(state.model(x), self.spec.task.kind)
 

@@ -123,11 +123,39 @@ def test_batched_clients_share_one_pass(groups: list[int]) -> None:
         assert encode_arrays(client.state_arrays()) != encode_arrays(arrays)
 
 
-def test_clients_of_other_batch_sizes_form_groups_of_their_own(groups: list[int]) -> None:
-    method = {"name": "local", "batch_size": 40, **WORK}
-    settings: dict[str, Any] = {"num_clients": 6, "partition": "dirichlet:0.3", "shots": 10, "seed": 3}
-    assert_same_rounds(method, num_rounds=1, **settings)
-    sizes = [min(40, client.num_train) for client in make_digit_clients(method, **settings)]
+UNEVEN: dict[str, Any] = {"num_clients": 6, "partition": "dirichlet:0.3", "shots": 10, "seed": 3}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "local", "label_smoothing": 0.1},
+        {"name": "fedprox"},
+        {"name": "dfpl"},
+        {"name": "dfpl", "aux": "sq", "normalize": True},
+        {"name": "uapdfl"},
+    ],
+    ids=str,
+)
+def test_batches_of_fewer_samples_are_filled_up(
+    method: Method, at_once: bool, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not at_once:
+        monkeypatch.setattr(ml.clients.batched, "MAX_GATHERED_BYTES", 0)
+    method = {"batch_size": 40, **WORK, **method}
+    assert len({min(40, client.num_train) for client in make_digit_clients(method, **UNEVEN)}) > 3
+    assert_same_rounds(method, num_rounds=2, **UNEVEN)
+    assert groups == [6, 6]
+
+
+@pytest.mark.parametrize(
+    "method", [{"name": "local", "loss": "focal"}, {"name": "fedproto"}, {"name": "dfpl", "aux": "mse"}], ids=str
+)
+def test_clients_of_other_batch_sizes_form_groups_of_their_own(method: Method, groups: list[int]) -> None:
+    method = {"batch_size": 40, **WORK, **method}
+    assert_same_rounds(method, num_rounds=1, **UNEVEN)
+    sizes = [min(40, client.num_train) for client in make_digit_clients(method, **UNEVEN)]
     expected = [sizes.count(size) for size in dict.fromkeys(sizes) if sizes.count(size) > 1]
     assert 1 in map(sizes.count, sizes)  # one is trained alone
     assert groups == expected != []
