@@ -182,7 +182,7 @@ class _Slot:
         self._python = python
         self._socket: socket.socket | None = None
         self._job: _Job | None = None
-        self._failure: MinerFailed | None = None
+        self._failure: Exception | None = None
 
     def give(self, job: _Job) -> None:
         """Starts `job` in place of whatever runs."""
@@ -199,25 +199,30 @@ class _Slot:
             self._send(miner_child.REQUEST.pack(number, bytes(32), bytes(32), 0, 0))
 
     async def run(self) -> None:
-        """Keeps a child alive until cancelled. Gives up after MAX_CRASHES, failing the job and all later ones."""
-        crashes = 0
+        """Keeps a child alive until cancelled. Gives up after MAX_CRASHES, and on what nobody foresaw, failing the job
+        and all later ones."""
         try:
-            while crashes < MAX_CRASHES:
-                if crashes > 1:
-                    await asyncio.sleep(BACKOFF_S * 2 ** (crashes - 2))
-                if await self._live():
-                    crashes = 0
-                else:
-                    crashes += 1
+            await self._keep_alive()
         except asyncio.CancelledError:
             if self._job is not None:
                 self._job.result.cancel()
             raise
-        self._failure = MinerFailed(
-            f"the miner process {self._python} {MINER_MAIN} died {crashes} times before its first answer"
-        )
-        if self._job is not None:
-            self._job.result.set_exception(self._failure)
+        except Exception as error:  # noqa: BLE001  # whoever mines hears of it
+            self._failure = error
+            if self._job is not None:
+                self._job.result.set_exception(error)
+
+    async def _keep_alive(self) -> None:
+        """Raises MinerFailed."""
+        crashes = 0
+        while crashes < MAX_CRASHES:
+            if crashes > 1:
+                await asyncio.sleep(BACKOFF_S * 2 ** (crashes - 2))
+            if await self._live():
+                crashes = 0
+            else:
+                crashes += 1
+        raise MinerFailed(f"the miner process {self._python} {MINER_MAIN} died {crashes} times before its first answer")
 
     async def _live(self) -> bool:
         """One child's life, from its start to its death: whether it answered anything rightly, or lived a while."""

@@ -273,7 +273,7 @@ class WorkerProcess:
                     crashes += 1
                 _log.warning("Worker %s died and was replaced: %s", child.pid, reason)
             raise WorkerFailed(f"the worker died {crashes} times in a row: {reason}{_show_tail(self._tail)}")
-        except WorkerFailed as error:
+        except Exception as error:  # noqa: BLE001  # also what nobody foresaw: whoever waits for the worker hears of it
             self._set_failed(error)
 
     def _take_child(self, config: WorkerConfig) -> ChildProcess:
@@ -310,7 +310,7 @@ class WorkerProcess:
         if self._ready is not None and self._ready.done():
             self._ready = asyncio.get_running_loop().create_future()
 
-    def _set_failed(self, error: WorkerFailed) -> None:
+    def _set_failed(self, error: Exception) -> None:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # nobody may be waiting for it

@@ -259,3 +259,14 @@ def test_the_child_imports_nothing_of_fednode() -> None:
     )
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"node", "chain", "ml", "numpy", "torch", "asyncio", "socket", "subprocess", "logging"}
+
+
+async def test_whoever_mines_hears_of_what_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise ValueError("nobody foresaw this")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    async with mining() as miner:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="nobody foresaw this"):
+                await asyncio.wait_for(miner.mine(SEAL, IMPOSSIBLE, 0, 1 << 20), DEADLINE_S)

@@ -588,6 +588,20 @@ async def test_a_worker_that_dies_at_start_is_given_up_with_its_last_words(
     await missing.close()
 
 
+async def test_whoever_waits_for_a_worker_hears_of_what_nobody_foresaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise ValueError("nobody foresaw this")
+
+    worker = WorkerProcess(always(make_config(tmp_path)))
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    for call in (worker.start(TASK), worker.train(1, TRAIN)):
+        with pytest.raises(ValueError, match="nobody foresaw this"):
+            await asyncio.wait_for(call, DEADLINE_S)
+    await worker.close()
+
+
 async def test_a_worker_that_dies_at_every_call_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_module, "BACKOFF_S", 0.001)
     monkeypatch.setattr(worker_module, "MAX_CRASHES", 3)
