@@ -99,8 +99,11 @@ async def test_the_others_go_on_without_one_that_is_gone_and_it_catches_up(tmp_p
 
 
 async def test_models_of_members_that_are_no_neighbours_come_through_the_others(tmp_path: Path) -> None:
-    network = {"num_members": N}
-    async with taking(tmp_path, N, UAPDFL, start=(), rounds=4, network_class=SocketNetwork, network=network) as fed:
+    settings: dict[str, Any] = {
+        "network": {"num_members": N},
+        "waits": {"collect_s": 60.0},
+    }  # nobody is gone for being slow
+    async with taking(tmp_path, N, UAPDFL, start=(), rounds=4, network_class=SocketNetwork, **settings) as fed:
         start_all(fed.net)
         await fed.net.wait_for(lambda: all(4 in fed.trainers[name].taken for name in NAMES), "round 4 to be taken")
         num_far = 0
