@@ -205,7 +205,7 @@ def test_sites_and_what_runs_there_go_whatever_ends_the_tests(number: signal.Sig
         places = [Path("/run/netns", name) for name in names] + [nat.RESOLVER_DIR / name for name in names[:2]]
         assert len(places) == 5
         assert all(place.exists() for place in places)
-        assert int(pid) in list_pids(Host(1, names[1]))
+        wait_for(lambda: int(pid) in list_pids(Host(1, names[1])), f"{pid} is not in {names[1]}")
         story.send_signal(number)
         assert story.wait(WAIT_S) != 0
     wait_for(lambda: not is_alive(int(pid)) and not any(place.exists() for place in places), f"still there: {names}")
