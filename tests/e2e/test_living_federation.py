@@ -22,7 +22,7 @@ import pytest
 from node.boundary import UNFORESEEN
 from support.faults import newer_release
 from support.federation.ports import find_free_ports
-from support.federation.real_nodes import STOP_S, WAIT_S, Federation, make_federation, run_command
+from support.federation.real_nodes import STOP_S, WAIT_S, Federation, make_federation, paused, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -239,13 +239,14 @@ async def test_an_upgrade_height_stops_the_node_that_cannot_follow(tmp_path: Pat
             assert done.code == code, done.err
             return done.out + done.err
 
-        height = (await net.get_status("node0"))["height"] + 200  # five commands away, each of a second or three
-        change = json.loads(await say("node0", "propose", "upgrade", 3, "--from", height, "--yes", "--json"))["id"]
-        await net.wait_for(lambda now: all("upgrade" in now[name] for name in ("node3",)), "the warning at node3")
-        assert "this release speaks 2" in await say("node3", "approve", change[:8], code=1)
-        for name in ("node1", "node2"):
-            await say(name, "approve", change[:8])
-        assert "protocol 3 is agreed on" in await say("node3", "status")
+        with paused(await net.get_worker("node2")):  # each round takes 2 s, as long as a command or two
+            height = (await net.get_status("node0"))["height"] + 40
+            change = json.loads(await say("node0", "propose", "upgrade", 3, "--from", height, "--yes", "--json"))["id"]
+            await net.wait_for(lambda now: "upgrade" in now["node3"], "the warning at node3")
+            assert "this release speaks 2" in await say("node3", "approve", change[:8], code=1)
+            for name in ("node1", "node2"):
+                await say(name, "approve", change[:8])
+            assert "protocol 3 is agreed on" in await say("node3", "status")
         assert len(sites) == 4
         process = net.nodes["node3"].process
         assert process is not None
