@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.federation.real_nodes import WAIT_S, Federation, Finished, make_federation, run_command
+from support.federation.operators import wait_until_open, wait_until_over
+from support.federation.real_nodes import Federation, Finished, make_federation, run_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -29,23 +29,14 @@ async def tell_json(net: Federation, name: str, *words: str) -> Any:
     return json.loads(await say(net, name, *words, "--json"))
 
 
-async def wait_for(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not await condition():  # noqa: ASYNC110 (of another process)
-            await asyncio.sleep(0.2)
-
-
 async def list_open(net: Federation, name: str) -> list[str]:
     return [each["id"] for each in (await tell_json(net, name, "proposals"))["proposals"]]
 
 
 async def agree(net: Federation, name: str, change: str) -> str:
     """By this node's operator, once the node has heard of it."""
-
-    async def is_open() -> bool:
-        return change in await list_open(net, name)
-
-    await wait_for(is_open)
+    await wait_until_open(net, change, name)
+    assert await list_open(net, name) == [change]
     assert "1 change waits for approval" in await say(net, name, "status")
     return await say(net, name, "approve", change[:8])
 
@@ -73,10 +64,8 @@ async def test_four_sites_agree_on_a_rule_and_on_a_second_run(tmp_path: Path) ->
         for name in ("node1", "node2"):
             assert "approved; it " in await agree(net, name, rule)
 
-        async def is_executed() -> bool:
-            return not await list_open(net, "node3")
-
-        await wait_for(is_executed)
+        await wait_until_over(net, rule)
+        assert await list_open(net, "node3") == []
         gone = await tell(net, "node3", "approve", rule)
         assert (gone.code, "no such change is open here" in gone.err) == (3, True)
 
@@ -86,10 +75,7 @@ async def test_four_sites_agree_on_a_rule_and_on_a_second_run(tmp_path: Path) ->
         for name in ("node0", "node2"):  # three of four are enough
             await agree(net, name, run["id"])
 
-        async def has_begun() -> bool:
-            return len((await tell_json(net, "node0", "runs"))["runs"]) == 2
-
-        await wait_for(has_begun)
+        await wait_until_over(net, run["id"])
         runs = (await tell_json(net, "node0", "runs"))["runs"]
         assert [each["number"] for each in runs] == [1, 2]
         assert (runs[0]["made"], runs[0]["rounds"], runs[1]["change"]) == (3, 3, run["id"])
