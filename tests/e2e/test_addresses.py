@@ -61,7 +61,7 @@ pytestmark = [
 @pytest.mark.slow
 def test_a_name_that_leads_elsewhere_is_looked_up_again_within_seconds() -> None:
     """The host it led to does not answer any more, and does not say so."""
-    num_moves = 4
+    num_moves = 2  # there and back
     with sites(3) as net:
         servers = [start(host, SERVER, str(host.index)) for host in net[1:]]
         net.name({"alice": [net[1].address]})
