@@ -25,7 +25,7 @@ def let_dial_out(directory: Path, name: str) -> int:
     return port
 
 
-@pytest.mark.parametrize("method", ["dfpl", "uapdfl"])
+@pytest.mark.parametrize("method", ["dfpl", pytest.param("uapdfl", marks=pytest.mark.long)])
 async def test_one_of_four_that_only_dials_out_contributes_to_every_block(tmp_path: Path, method: str) -> None:
     directory = make_federation(tmp_path / "net", rounds=0, difficulty=4096, method=method)
     port = let_dial_out(directory, "node3")

@@ -76,7 +76,7 @@ async def check_answers(net: Killable, tmp_path: Path) -> None:
     assert {found["nearest_name"] for found in predictions} <= set(net.names)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "mpfedcl"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.long), "mpfedcl"])
 async def test_real_nodes_come_to_the_aggregate_of_the_simulation(
     tmp_path: Path, one_thread: None, method: str
 ) -> None:
