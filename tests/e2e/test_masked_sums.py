@@ -81,7 +81,8 @@ async def test_real_nodes_come_to_the_aggregate_of_the_simulation(
     tmp_path: Path, one_thread: None, method: str
 ) -> None:
     """Of MP-FedCL the pool of prototypes as well, which is not hidden."""
-    directory = make_federation(tmp_path / "net", method=method, settings=METHOD, rounds=2)
+    settings = (*METHOD, "waits.collect_s=120")  # every sum is of all four
+    directory = make_federation(tmp_path / "net", method=method, settings=settings, rounds=2)
     async with Killable(directory) as net:
         await net.start()
         await net.wait_for_height(5)
