@@ -39,7 +39,8 @@ class PseudoTerminal:
         self._arguments = [sys.executable, "-m", "node.cli", *map(str, arguments)]
         self._size = rows, columns
         self._environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(environment or {})}
-        self._environment.pop("NO_COLOR", None)
+        for name in ("NO_COLOR", "COLUMNS", "LINES"):  # readline sets the size for whatever pytest-xdist starts
+            self._environment.pop(name, None)
         self._raw = bytearray()
 
     async def __aenter__(self) -> Self:
