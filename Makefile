@@ -37,10 +37,9 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --ignore=tests/e2e --ignore=tests/web
 	$(BIN)/python -m pytest tests/e2e
 
-# A federation that starts or waits leaves a core to another; the tests of a file may share one.
 test-slow: $(READY) $(RAY)
 	$(BIN)/python -m pytest -m 'slow and not long' -n 2 --ignore=tests/e2e
-	$(BIN)/python -m pytest -m 'slow and not long' -n 2 --dist loadfile tests/e2e
+	$(BIN)/python -m pytest -m 'slow and not long' tests/e2e
 
 # 79 MB to fetch, 245 MB on disk; what needs it is skipped where it cannot be had.
 $(RAY): $(READY)
