@@ -201,7 +201,7 @@ def _gather_together(samples: Sequence[Samples], phases: Sequence[Phase]) -> Ite
     x = _add_rows(torch.cat([each.x for each in samples]), added)
     y = _add_rows(torch.cat([each.y for each in samples]), added, NO_CLASS)
     rows = [torch.cat(tuple(phase.schedule.batches)) + at for at, phase in zip(starts, phases, strict=False)]
-    rows_NX = torch.cat([*rows, rows[0].new_full((added,), starts[-1])])[_find_places(sizes_NS, sizes_S).to(x.device)]
+    rows_NX = _add_rows(torch.cat(rows), added, starts[-1])[_find_places(sizes_NS, sizes_S).to(x.device)]
     by_sample = {
         name: _add_rows(torch.cat([phase.prepared.by_sample[name] for phase in phases]), added)
         for name in phases[0].prepared.by_sample

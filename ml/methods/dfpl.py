@@ -88,7 +88,7 @@ class Dfpl(SharesPrototypes[DfplSpec]):
 
     @property
     def takes_padding(self) -> bool:
-        return self.spec.hyperparameters.aux in ("l2", "sq")
+        return type(self).compute_loss is Dfpl.compute_loss and self.spec.hyperparameters.aux in ("l2", "sq")
 
     def predict(self, state: State, x: Tensor) -> Prediction:
         hyper = self.spec.hyperparameters

@@ -65,7 +65,7 @@ class UaPdfl(SharesParts[UaPdflSpec]):
 
     @property
     def takes_padding(self) -> bool:
-        return True
+        return type(self).compute_loss is UaPdfl.compute_loss
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         weight, parts = super().finish(state, round_)

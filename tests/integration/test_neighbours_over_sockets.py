@@ -99,10 +99,8 @@ async def test_the_others_go_on_without_one_that_is_gone_and_it_catches_up(tmp_p
 
 
 async def test_models_of_members_that_are_no_neighbours_come_through_the_others(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "network": {"num_members": N},
-        "waits": {"collect_s": 60.0},
-    }  # nobody is gone for being slow
+    waits = {"collect_s": 60.0}  # nobody is gone for being slow
+    settings: dict[str, Any] = {"network": {"num_members": N}, "waits": waits}
     async with taking(tmp_path, N, UAPDFL, start=(), rounds=4, network_class=SocketNetwork, **settings) as fed:
         start_all(fed.net)
         await fed.net.wait_for(lambda: all(4 in fed.trainers[name].taken for name in NAMES), "round 4 to be taken")

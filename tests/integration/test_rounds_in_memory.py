@@ -119,14 +119,14 @@ def test_two_of_four_finalise_nothing_and_say_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sides", "parted_s"),
+    "sides",
     [
-        ((("node0", "node1"), ("node2", "node3")), 30),
-        pytest.param((("node0",), ("node1", "node2", "node3")), 10, marks=pytest.mark.slow),  # in which three are busy
+        (("node0", "node1"), ("node2", "node3")),
+        pytest.param((("node0",), ("node1", "node2", "node3")), marks=pytest.mark.slow),
     ],
 )
 def test_a_partition_heals_without_two_finalised_blocks(
-    tmp_path: Path, sides: tuple[tuple[str, ...], tuple[str, ...]], parted_s: int
+    tmp_path: Path, sides: tuple[tuple[str, ...], tuple[str, ...]]
 ) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 4) as net:
@@ -134,7 +134,7 @@ def test_a_partition_heals_without_two_finalised_blocks(
             before = {name: net[name].height for name in net.nodes}
             net.partition(*sides)
             start_s = net["node0"].clock.monotonic()
-            await net.wait_for(lambda: net["node0"].clock.monotonic() > start_s + parted_s, f"{parted_s} s to pass")
+            await net.wait_for(lambda: net["node0"].clock.monotonic() > start_s + 30, "half a minute to pass")
             for side in sides:
                 for name in side:
                     grew = net[name].height > before[name] + 1

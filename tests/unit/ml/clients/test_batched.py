@@ -150,6 +150,21 @@ def test_batches_of_fewer_samples_are_filled_up(
 
 
 @pytest.mark.parametrize(
+    "method", [{"name": "local"}, {"name": "fedprox"}, {"name": "dfpl"}, {"name": "uapdfl"}], ids=str
+)
+def test_a_loss_of_somebody_elses_is_not_filled_up(method: Method) -> None:
+    (client,) = make_digit_clients({**method, **WORK}, num_clients=1)
+    known: Any = type(client.method)
+
+    class Other(known):  # type: ignore[misc]  # of a class found as the test runs
+        def compute_loss(self, *arguments: Any) -> Any:
+            return super().compute_loss(*arguments)
+
+    spec = client.method.spec
+    assert (known(spec).takes_padding, Other(spec).takes_padding) == (True, False)
+
+
+@pytest.mark.parametrize(
     "method", [{"name": "local", "loss": "focal"}, {"name": "fedproto"}, {"name": "dfpl", "aux": "mse"}], ids=str
 )
 def test_clients_of_other_batch_sizes_form_groups_of_their_own(method: Method, groups: list[int]) -> None:
