@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +36,40 @@ async def tell(net: Federation, name: str, *words: str) -> None:
     assert done.code == 0, done.err
 
 
-async def live_through_it(net: Federation) -> int:
-    """node3 is there, paused for longer than its entry lives, there again, and killed. The height before its death."""
+@dataclass(frozen=True)
+class Told:
+    """What came of it: `authors[h]` are those of block h, `back` is node3's first block after its pause."""
+
+    directory: Path
+    back: int
+    authors: list[list[str]]
+
+    @property
+    def away(self) -> int:
+        """The first block without node3 that its pause has made."""
+        return max(height for height in range(1, self.back) if "node3" in self.authors[height]) + 1
+
+
+async def live_through_it(net: Federation) -> tuple[int, list[list[str]]]:
+    """node3 is there, paused for longer than its entry lives, there again, and killed. Its return, and all authors."""
     await net.start()
     await net.wait_until_ready()
-    back = await net.wait_for_contribution("node3", 1)
+    await net.wait_for_contribution("node3", 1)
     await tell(net, "node3", "pause")
-    await net.wait_for_height(back + STALENESS + 3)
+    paused = (await net.get_status("node3"))["height"] + 1  # which may have it yet
+    await net.wait_for_height(paused + STALENESS + 2)
     await tell(net, "node3", "resume")
-    back = await net.wait_for_contribution("node3", back + STALENESS + 3)
+    back = await net.wait_for_contribution("node3", paused + STALENESS + 1)
     await net.wait_for_height(back + 1)
     alive = (await net.get_status("node0"))["height"]
     await net.kill("node3")
     await net.wait_for_height(alive + STALENESS + 3)
     assert await net.check_agreement() >= alive + STALENESS + 3
-    return int(alive)
+    return back, [[], *[await net.read_contributors("node0", height) for height in range(1, alive + 1)]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     directory = make_federation(
         tmp_path_factory.mktemp("stale") / "net",
         method="uapdfl",
@@ -64,52 +80,39 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         settings=SETTINGS,
     )
 
-    async def story() -> int:
+    async def story() -> tuple[int, list[list[str]]]:
         async with Federation(directory) as net:
             return await live_through_it(net)
 
-    return directory, asyncio.run(story())
+    return Told(directory, *asyncio.run(story()))
 
 
 @pytest.fixture(scope="module")
-def blocks(told: tuple[Path, int]) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = ask_stopped(told[0], 0, "chain", "list", "--reverse", "--limit", 100)["blocks"]
+def blocks(told: Told) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = ask_stopped(told.directory, 0, "chain", "list", "--reverse", "--limit", 100)[
+        "blocks"
+    ]
     return listed
 
 
-def list_authors(directory: Path, height: int) -> list[str]:
-    block = ask_stopped(directory, 0, "chain", "show", height)
-    return [contribution["name"] for contribution in block["contributions"]]
-
-
-def test_everyone_can_recompute_what_was_carried_without_the_models(
-    told: tuple[Path, int], blocks: list[dict[str, Any]]
-) -> None:
+def test_everyone_can_recompute_what_was_carried_without_the_models(told: Told, blocks: list[dict[str, Any]]) -> None:
     for node in (0, 2):
-        report = ask_stopped(told[0], node, "chain", "verify", "--deep")
+        report = ask_stopped(told.directory, node, "chain", "verify", "--deep")
         assert report["ok"], report
         assert report["recomputed"] >= len(blocks) - 2
-    shown = run_command("chain", "verify", "--deep", "--data-dir", told[0] / "data/node3")  # which was killed
+    shown = run_command("chain", "verify", "--deep", "--data-dir", told.directory / "data/node3")  # which was killed
     assert shown.code == 0, shown.err
 
 
-def find_return(directory: Path, alive: int) -> int:
-    """The height at which node3 is in a block again."""
-    there = ["node3" in list_authors(directory, height) for height in range(1, alive + 1)]
-    away = next(i for i in range(len(there)) if not any(there[i : i + STALENESS + 1]))
-    return there.index(True, away) + 1  # heights begin at 1
-
-
 def test_the_blocks_name_the_simulations_aggregates_with_the_same_members_away(
-    told: tuple[Path, int], blocks: list[dict[str, Any]]
+    told: Told, blocks: list[dict[str, Any]]
 ) -> None:
     """Until node3 is back: what it trains then may come too late for a block, and goes on in its own model."""
-    directory, alive = told
-    last = find_return(directory, alive) - 1
-    genesis = Federation(directory).genesis
+    last = told.back - 1
+    genesis = Federation(told.directory).genesis
     members = sorted(genesis.state.members, key=lambda member: member.name)
     places = {member.name: i for i, member in enumerate(members)}
-    present = {height: [places[name] for name in list_authors(directory, height)] for height in range(1, last + 1)}
+    present = {height: [places[name] for name in told.authors[height]] for height in range(1, last + 1)}
     assert {len(there) for there in present.values()} == {3, 4}
 
     def get_present(height: int) -> Collection[int]:
@@ -134,12 +137,9 @@ def test_the_blocks_name_the_simulations_aggregates_with_the_same_members_away(
     assert [digest.hex() for digest in simulated.aggregate_digests] == expected
 
 
-def test_rounds_tell_of_which_round_a_stale_peer_is_and_for_how_long(told: tuple[Path, int]) -> None:
-    directory, alive = told
-    there = ["node3" in list_authors(directory, height) for height in range(1, alive + 1)]
-    pause = [True, *[False] * (STALENESS + 1)]
-    first = next(i for i in range(len(there)) if there[i : i + len(pause)] == pause) + 2  # heights begin at 1
-    for height in range(first, first + STALENESS + 1):
-        shown = ask_stopped(directory, 0, "rounds", "show", height)
+def test_rounds_tell_of_which_round_a_stale_peer_is_and_for_how_long(told: Told) -> None:
+    assert told.back - told.away > STALENESS
+    for height in range(told.away, told.away + STALENESS + 1):
+        shown = ask_stopped(told.directory, 0, "rounds", "show", height)
         peers = {peer for node in shown["peering"]["nodes"] for peer in node["peers"]}
-        assert (f"node3 (of round {first - 1})" in peers) == (height < first + STALENESS), json.dumps(shown)
+        assert (f"node3 (of round {told.away - 1})" in peers) == (height < told.away + STALENESS), json.dumps(shown)
