@@ -15,7 +15,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_testnet
@@ -128,7 +129,7 @@ def _measure_start(testnet: Testnet) -> dict[str, float]:
     """Seconds from starting the process until the worker is ready, which is when the first training step begins."""
 
     async def measure() -> float:
-        async with LocalCluster(testnet) as cluster:
+        async with LocalCluster(testnet, stands_alone=True) as cluster:
             began_s = time.monotonic()
             await cluster.start()
             await _wait_for_worker(cluster.processes[0])
@@ -150,7 +151,7 @@ def _measure_memory(testnet: Testnet) -> dict[str, float]:
     """Proportional set size of daemon, worker and miner after some rounds, against a process that imports torch."""
 
     async def measure() -> dict[str, float]:
-        async with LocalCluster(testnet) as cluster:
+        async with LocalCluster(testnet, stands_alone=True) as cluster:
             await cluster.start()
             await cluster.wait_for_height(5, TIMEOUT_S)
             status = await cluster.processes[0].expect_status()
@@ -212,36 +213,51 @@ def _measure_kill(testnet: Testnet) -> dict[str, float]:
 
 def measure_cold_starts(spec: TestnetSpec, count: int, report: Report) -> dict[str, Any]:
     """All processes started at once on one core, from an empty directory until all have applied the third block,
-    `count` times."""
+    `count` times: each as on a machine of its own, and then as the demo's, which share what they import."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
-    seconds: list[float] = []
+    alone: list[ColdStart] = []
+    shared: list[ColdStart] = []
     failures: list[str] = []
     try:
         for attempt in range(1, count + 1):
             try:
-                seconds.append(in_new_testnet(replace(spec, rounds=COLD_ROUNDS), _time_third_round))
+                for stands_alone, starts in ((True, alone), (False, shared)):
+                    timed = partial(_time_start, stands_alone=stands_alone)
+                    starts.append(in_new_testnet(replace(spec, rounds=COLD_ROUNDS), timed))
             except NodeError as error:
                 failures.append(str(error))
             report(f"cold start {attempt} of {count}: {len(failures)} failed")
     finally:
         os.sched_setaffinity(0, allowed)
-    if not seconds:
+    if not shared:
         raise NodeError(f"none of {count} cold starts came to round {COLD_ROUNDS}: {failures[0]}")
     return {
         "tried": count,
         "succeeded": count - len(failures),
-        "seconds": describe_spread(seconds),
+        "seconds": describe_spread([start.third_s for start in alone]),
+        "first_block_s": describe_spread([start.first_s for start in alone]),
+        "shared_seconds": describe_spread([start.third_s for start in shared]),
+        "shared_first_block_s": describe_spread([start.first_s for start in shared]),
         "failures": failures[:3],
     }
 
 
-def _time_third_round(testnet: Testnet) -> float:
-    async def measure() -> float:
-        async with LocalCluster(testnet) as cluster:
+class ColdStart(NamedTuple):
+    """Seconds until all have applied the first block, and the third."""
+
+    first_s: float
+    third_s: float
+
+
+def _time_start(testnet: Testnet, *, stands_alone: bool) -> ColdStart:
+    async def measure() -> ColdStart:
+        async with LocalCluster(testnet, stands_alone=stands_alone) as cluster:
             began_s = time.monotonic()
             await cluster.start()
+            await cluster.wait_for_height(1, COLD_TIMEOUT_S)
+            first_s = time.monotonic() - began_s
             await cluster.wait_for_height(COLD_ROUNDS, COLD_TIMEOUT_S)
-            return time.monotonic() - began_s
+            return ColdStart(first_s, time.monotonic() - began_s)
 
     return asyncio.run(measure())

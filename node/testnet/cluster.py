@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from asyncio.subprocess import Process
+from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from node.admin.json_view import to_json
 from node.config.node_config import load_config
 from node.errors import NodeError, NodeUnreachable
 from node.host.child import make_command
+from node.host.forking import ForkedProcess, ForkError, ForkServer, is_supported
 from node.testnet.layout import Testnet, TestnetNode
 
 STOP_S = 10.0  # for a node to end by itself after SIGTERM
 POLL_S = 0.1
 TAIL_BYTES = 4000
+LOADS = ("node.cli.app", "node.daemon", "node.log", "node.host.notify")  # all that a daemon needs
 
 
 class NodeExited(NodeError):
@@ -36,7 +39,7 @@ class NodeProcess:
     def __init__(self, node: TestnetNode, *, options: Sequence[str] = (), via: Sequence[str] = ()) -> None:
         self.node = node
         self.log_file = node.config_file.with_suffix(".log")
-        self.process: Process | None = None
+        self.process: Process | ForkedProcess | None = None
         self.socket = _get_socket(node.config_file)
         self._options = tuple(options)
         self._via = tuple(via)
@@ -52,12 +55,16 @@ class NodeProcess:
     def is_running(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
-    async def start(self) -> None:
-        daemon = make_command("node.cli", "--config", str(self.node.config_file), *self._options)
+    async def start(self, fork_server: ForkServer | None = None) -> None:
+        """By the server, if there is one and it can."""
+        arguments = ("--config", str(self.node.config_file), *self._options)
         with self.log_file.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *self._via, *daemon, stdout=log, stderr=log, stdin=asyncio.subprocess.DEVNULL
-            )
+            if fork_server is not None and not self._via:
+                with suppress(ForkError):
+                    self.process = await fork_server.fork("node.cli", *arguments, output=log.fileno(), loads=LOADS)
+                    return
+            command = (*self._via, *make_command("node.cli", *arguments))
+            self.process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=log, stderr=log)
 
     async def stop(self) -> int:
         """SIGTERM, and the exit code; SIGKILL if it does not end in STOP_S."""
@@ -146,10 +153,15 @@ class NodeProcess:
 
 
 class LocalCluster:
-    """The processes of a test network. Leaving its context ends those that still run."""
+    """The processes of a test network. Leaving its context ends those that still run.
 
-    def __init__(self, testnet: Testnet, *, options: Sequence[str] = ()) -> None:
+    They share what they import where that can be done, unless each `stands_alone`, as on a machine of its own.
+    """
+
+    def __init__(self, testnet: Testnet, *, options: Sequence[str] = (), stands_alone: bool = False) -> None:
         self.testnet = testnet
+        self._shares = is_supported() and not stands_alone
+        self._context = AsyncExitStack()
         self.processes = tuple(NodeProcess(node, options=options) for node in testnet.nodes)
 
     def __repr__(self) -> str:
@@ -159,11 +171,13 @@ class LocalCluster:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        running = [process for process in self.processes if process.is_running]
-        await asyncio.gather(*(process.stop() for process in running))
+        async with self._context:
+            running = [process for process in self.processes if process.is_running]
+            await asyncio.gather(*(process.stop() for process in running))
 
     async def start(self) -> None:
-        await asyncio.gather(*(process.start() for process in self.processes))
+        server = await self._context.enter_async_context(ForkServer.started()) if self._shares else None
+        await asyncio.gather(*(process.start(server) for process in self.processes))
 
     async def get_statuses(self) -> Mapping[str, dict[str, Any] | None]:
         """By node name; None for a node that does not answer yet, or was stopped on purpose."""

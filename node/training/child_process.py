@@ -16,10 +16,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from node.host.forking import ForkedProcess, ForkError, get_fork_server
 from node.training.checkpoint import Position
-from node.training.frames import Frame, FrameError, await_frame, post_frame
+from node.training.frames import Frame, FrameError, await_frame, encode_frame, post_pieces
 from node.training.progress import OnProgress, Progress
 from node.training.trainer import (
     AggregateSpoiled,
@@ -30,7 +32,7 @@ from node.training.trainer import (
     WorkerDied,
     WorkerFailed,
 )
-from node.training.worker_config import WorkerConfig
+from node.training.worker_config import DEFAULT_COMMAND, LOADS, WORKER, WorkerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -70,9 +72,9 @@ class ChildProcess:
         self._on_gone = on_gone
         self._calls = 0
         self._pending: dict[int, _Asked] = {}
-        self._outgoing: asyncio.Queue[Frame] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[tuple[bytes, ...]] = asyncio.Queue()  # encoded, so that who calls hears why not
         self._gone = asyncio.Event()
-        self._process: Process | None = None
+        self._process: Process | ForkedProcess | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -89,13 +91,7 @@ class ChildProcess:
         self._socket.setblocking(False)
         with theirs:
             try:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    stdin=theirs.fileno(),
-                    stdout=PIPE,
-                    stderr=subprocess.STDOUT,
-                    process_group=0,  # Ctrl-C is the daemon's to handle
-                )
+                self._process = await self._start(theirs.fileno())
             except BaseException as error:
                 self._socket.close()
                 if not isinstance(error, OSError):
@@ -103,6 +99,20 @@ class ChildProcess:
                 raise WorkerFailed(f"the worker {self._command[0]} cannot be started: {error}") from error
         talking = (self._forward_output(self._process), self._write(), self._read(self._process))
         self._tasks = [asyncio.create_task(part) for part in talking]
+
+    async def _start(self, stdin: int) -> Process | ForkedProcess:
+        """Raises OSError."""
+        server = get_fork_server()
+        if server is not None and self._command == DEFAULT_COMMAND:
+            with suppress(ForkError):
+                return await server.fork_piped(WORKER, loads=(*LOADS, WORKER), stdin=stdin)
+        return await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=stdin,
+            stdout=PIPE,
+            stderr=subprocess.STDOUT,
+            process_group=0,  # Ctrl-C is the daemon's to handle
+        )
 
     async def __aexit__(self, *exception: object) -> None:
         with suppress(OSError):
@@ -126,12 +136,15 @@ class ChildProcess:
 
     def load(self) -> None:
         """Has it import what every run needs, before it is told of one."""
-        self._outgoing.put_nowait(Frame({"call": "load"}))
+        self._tell({"call": "load"})
 
     async def start(self, config: WorkerConfig) -> TrainerInfo:
         """Raises WorkerDied, and WorkerFailed if the worker refuses its configuration."""
         frame = config.encode()
-        reply = await self._ask(Call(frame.header, frame.attachments))
+        try:
+            reply = await self._ask(Call(frame.header, frame.attachments))
+        except FrameError as error:
+            raise WorkerFailed(f"the worker cannot be told of its configuration: {error}") from error
         if "failed" in reply.header:
             raise WorkerFailed(f"the worker cannot be set up: {reply.header['failed']}")
         self.info = TrainerInfo(**reply.header["result"])
@@ -139,7 +152,11 @@ class ChildProcess:
 
     async def request(self, call: Call, on_progress: OnProgress | None = None) -> Frame:
         """The answer to a call. Raises WorkerDied."""
-        reply = await self._ask(call, on_progress)
+        try:
+            reply = await self._ask(call, on_progress)
+        except FrameError as error:
+            kind = AnswerRefused if call.position is None else TrainingFailed
+            raise kind(f"the worker cannot be asked: {error}") from error
         if call.position is None and "failed" in reply.header:
             raise AnswerRefused(reply.header["failed"])
         self.has_served = self.has_served or call.position is not None
@@ -155,17 +172,18 @@ class ChildProcess:
         return reply
 
     async def _ask(self, call: Call, on_progress: OnProgress | None = None) -> Frame:
+        """Raises WorkerDied, and FrameError for what cannot be said."""
         if self._gone.is_set():
             raise WorkerDied(self.reason)
         self._calls += 1
         number = self._calls
+        self._tell({**call.header, "number": number}, call.attachments)
         reply: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._pending[number] = _Asked(call, reply, on_progress)
-        self._outgoing.put_nowait(Frame({**call.header, "number": number}, call.attachments))
         try:
             return await reply
         except asyncio.CancelledError:
-            self._outgoing.put_nowait(Frame({"call": "cancel", "number": number}))
+            self._tell({"call": "cancel", "number": number})
             raise
         finally:
             del self._pending[number]
@@ -175,18 +193,22 @@ class ChildProcess:
         anything: what waits for its turn behind a prediction is not in hand."""
         numbers = [number for number, waiting in self._pending.items() if waiting.call.position is not None]
         for number in numbers:
-            self._outgoing.put_nowait(Frame({"call": "abandon", "number": number}))
+            self._tell({"call": "abandon", "number": number})
         return bool(numbers)
 
     async def wait_until_gone(self) -> None:
         await self._gone.wait()
 
+    def _tell(self, header: Mapping[str, Any], attachments: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        """Raises FrameError."""
+        self._outgoing.put_nowait(encode_frame(Frame(header, attachments)))
+
     async def _write(self) -> None:
         with suppress(OSError):  # the reader will hear of it
             while True:
-                await post_frame(self._socket, await self._outgoing.get())
+                await post_pieces(self._socket, await self._outgoing.get())
 
-    async def _read(self, process: Process) -> None:
+    async def _read(self, process: Process | ForkedProcess) -> None:
         try:
             while (frame := await await_frame(self._socket)) is not None:
                 self._on_frame(frame)
@@ -206,7 +228,7 @@ class ChildProcess:
         elif waiting.on_progress is not None and (progress := _read_progress(frame.header["progress"])) is not None:
             waiting.on_progress(progress)
 
-    async def _bury(self, process: Process) -> None:
+    async def _bury(self, process: Process | ForkedProcess) -> None:
         """Waits for the end of a process that has stopped talking, and fails what it has not answered."""
         try:
             async with asyncio.timeout(1):
@@ -223,7 +245,7 @@ class ChildProcess:
                 self.is_blamed = self.is_blamed or waiting.call.position is not None
                 waiting.reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
 
-    async def _forward_output(self, process: Process) -> None:
+    async def _forward_output(self, process: Process | ForkedProcess) -> None:
         """Logs each line; one that begins with a level, as the worker's own log does, at that level."""
         output = process.stdout
         assert output is not None  # noqa: S101 - a pipe was asked for

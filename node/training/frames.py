@@ -5,7 +5,7 @@
 The JSON's own key `attachments` gives each attachment's size, so the receiver knows what follows and refuses what is
 too large before it makes room. Numbers that are not finite pass as `NaN` and `Infinity`: a loss may be either.
 
-The worker reads and writes blocking (`send_frame`, `receive_frame`), the daemon on its event loop (`post_frame`,
+The worker reads and writes blocking (`send_frame`, `receive_frame`), the daemon on its event loop (`post_pieces`,
 `await_frame`), where a long attachment goes in pieces with other work in between.
 """
 
@@ -15,7 +15,7 @@ import asyncio
 import io
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,10 +108,10 @@ def _receive(sock: socket.socket, size: int) -> bytes:
 # ---- on the event loop: the daemon's end
 
 
-async def post_frame(sock: socket.socket, frame: Frame) -> None:
-    """Writes a whole frame to a non-blocking socket; not to be cancelled half-way. Raises OSError."""
+async def post_pieces(sock: socket.socket, pieces: Iterable[bytes]) -> None:
+    """Writes an encoded frame to a non-blocking socket; not to be cancelled half-way. Raises OSError."""
     loop = asyncio.get_running_loop()
-    for piece in encode_frame(frame):
+    for piece in pieces:
         await loop.sock_sendall(sock, piece)
 
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from node.config.node_config import NodeConfig
 
 TERMS = ("method", "model", "classes", "input", "task", "target")  # of a run
-WORKER_ARGUMENTS = make_arguments("node.training.worker_child")  # modules of the daemon's own directory stay out
+WORKER = "node.training.worker_child"
+LOADS = ("torch", "ml.clients.alone", "ml.clients.build", "ml.clients.inference", "ml.data.own_transform")  # take long
+WORKER_ARGUMENTS = make_arguments(WORKER)  # modules of the daemon's own directory stay out
 DEFAULT_COMMAND = (sys.executable, *WORKER_ARGUMENTS)
 
 

@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 NUM_STARTS = 100
 
 
-@pytest.mark.timeout(NUM_STARTS * 120)
+@pytest.mark.timeout(2 * NUM_STARTS * 120)
 def test_four_nodes_on_one_core_reach_round_3_each_time_they_start() -> None:
     spec = TestnetSpec(method="fedavg", partition="iid", difficulty=DIFFICULTY, base_port=0)
     found = measure_cold_starts(spec, NUM_STARTS, lambda what: print(what, file=sys.stderr, flush=True))
-    print(found["seconds"])
+    print(found["seconds"], found["shared_first_block_s"])
     assert found["succeeded"] == NUM_STARTS, found["failures"]

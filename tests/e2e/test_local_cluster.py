@@ -8,12 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fednode
+from node.host.forking import is_supported
+from node.host.procfs import get_pss_mb
 from node.testnet.running import is_running
 from support.faults.foreign_names import make_environment, make_hostile_directory
 
@@ -33,6 +36,14 @@ with fednode.LocalCluster(2, method="fedavg", rounds=2, partition="iid", setting
     directory = str(cluster.directory)
 print(json.dumps({"heights": heights, "accuracies": accuracies, "pids": pids, "directory": directory}))
 """
+
+
+def get_parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+
+
+def get_workers(cluster: fednode.LocalCluster) -> list[int | None]:
+    return [None if status is None else status["worker_pid"] for status in cluster.status().values()]
 
 
 def get_pids(cluster: fednode.LocalCluster) -> list[int]:
@@ -75,6 +86,23 @@ def test_an_error_in_the_block_stops_the_nodes_and_keeps_a_directory_that_was_gi
         cluster.status()
     with pytest.raises(fednode.ConfigError, match="expected a new or empty directory"):
         cluster.__enter__()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_supported(), reason="Linux alone can share")
+def test_nodes_share_what_they_import_and_go_on_alone_where_the_server_is_gone() -> None:
+    with fednode.LocalCluster(2, rounds=0, **SMALL) as cluster:
+        cluster.wait(1)
+        before = get_pids(cluster)
+        (server,) = set(map(get_parent, before))
+        assert sum(map(get_pss_mb, before)) < 300  # of two workers alone it would be more
+        os.kill(server, signal.SIGKILL)
+        while {*before, None} & set(get_workers(cluster)):
+            time.sleep(0.1)
+        daemons, workers = get_pids(cluster)[::2], get_pids(cluster)[1::2]
+        assert daemons == before[::2]
+        assert list(map(get_parent, workers)) == daemons
+        cluster.wait(1 + max(record["round"] for record in cluster.rounds("node0")))
 
 
 @pytest.mark.slow

@@ -95,10 +95,10 @@ def get_number(trained: Trained) -> float:
     return float(decode_arrays(payload, len(payload))["w"][0])
 
 
-def list_children() -> list[int]:
+def list_children(program: str = "fake_worker") -> list[int]:
     """The processes of workers that this one has started and that live."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in children if b"fake_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def get_pid(worker: WorkerProcess) -> int:
@@ -168,6 +168,22 @@ async def test_a_process_that_was_warmed_up_begins_the_run(tmp_path: Path, caplo
     assert get_number(await worker.train(1, TRAIN)) == 1.0
     await worker.close()
     assert list_children() == []
+
+
+async def test_what_is_too_long_to_be_asked_fails_its_call_and_no_other(tmp_path: Path) -> None:
+    many = Exchange(offers=tuple(Offer(PEER, i, {}) for i in range(20_000)))
+    async with running(make_config(tmp_path)) as worker, asyncio.timeout(DEADLINE_S):
+        with pytest.raises(TrainingFailed, match="cannot be asked: header too long"):
+            await worker.train(1, TRAIN, shared=many)
+        assert get_number(await worker.train(1, TRAIN)) == 1.0
+
+
+async def test_the_real_worker_has_torch_in_memory_once_it_is_warm() -> None:
+    worker = WorkerProcess(lambda _: pytest.fail("no run has begun"))
+    await worker.warm_up()
+    [pid] = list_children("worker_child")
+    await wait_until(lambda: "libtorch" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8"), "load torch")
+    await worker.close()
 
 
 async def test_one_that_dies_while_it_is_warm_is_replaced(tmp_path: Path) -> None:

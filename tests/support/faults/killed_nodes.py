@@ -17,6 +17,7 @@ from chain.block import Digest, Id
 from chain.genesis import Genesis
 from chain.store.consent_rows import StoredChange
 from chain.store.sqlite import SqliteStore
+from node.host.forking import ForkServer
 from node.ledger.audit import run_audit
 from node.p2p.status import status_from_bytes
 from node.p2p.transport.base import Message, MessageKind
@@ -37,10 +38,10 @@ class KillableProcess(NodeProcess):
 
     options: tuple[str, ...] = ()
 
-    async def start(self) -> None:
+    async def start(self, fork_server: ForkServer | None = None) -> None:
         options, self.options = self.options, ()
         if not options:
-            await super().start()
+            await super().start(fork_server)
             return
         path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
         with self.log_file.open("ab") as log:

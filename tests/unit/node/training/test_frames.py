@@ -22,7 +22,7 @@ from node.training.frames import (
     decode_header,
     decode_length,
     encode_frame,
-    post_frame,
+    post_pieces,
     receive_frame,
     send_frame,
 )
@@ -93,7 +93,7 @@ async def test_long_frames_pass_between_a_loop_and_a_thread_without_stopping_the
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count_turns())
-    await post_frame(ours, Frame({"call": "apply"}, {"aggregate": data, "short": b"12"}))
+    await post_pieces(ours, encode_frame(Frame({"call": "apply"}, {"aggregate": data, "short": b"12"})))
     before = turns
     assert await await_frame(ours) == Frame({"call": "apply"}, {"aggregate": data, "short": b"12"})
     assert turns - before >= 4

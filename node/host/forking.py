@@ -1,0 +1,230 @@
+"""Processes of ours on one machine that share what they have imported: they are copies of one that has imported it.
+
+Four nodes on one machine would each compile, link and initialise the same modules twice, in a daemon and a worker with
+torch: two seconds of CPU a node, and as much memory each. A `ForkServer` loads them once. What it starts are processes
+like any others, each with its own memory as soon as it writes to it. Only Linux has what it takes to end one for sure
+and no other, so elsewhere, and where the server is gone, processes are started as usual.
+
+    async with ForkServer.started() as server:
+        process = await server.fork("node.cli", "--config", "node0.yaml", output=1, loads=("node.daemon",))
+        await process.wait()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from subprocess import DEVNULL
+from typing import Any
+
+from node.host.child import make_command
+
+STOP_S = 10.0  # for the server to see that nobody is left
+MAX_MESSAGE = 1 << 16
+LOST = 255  # the exit code of a process whose end the server did not live to tell
+
+inherited: socket.socket | None = None  # this process's own channel, if a server started it
+_own: ForkServer | None = None
+
+
+class ForkError(Exception):
+    """A process could not be started so; start it as usual."""
+
+
+class ForkedProcess:
+    """As `asyncio.subprocess.Process`, of a process whose parent is the server."""
+
+    def __init__(self, pid: int, file: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout: asyncio.StreamReader | None = None  # of `fork_piped`
+        self._file = file  # the process itself, whoever has its number by then
+        self._ended = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"ForkedProcess({self.pid}, returncode={self.returncode})"
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        assert self.returncode is not None  # noqa: S101 - it has ended
+        return self.returncode
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """Nothing where it has ended."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._file, number)
+
+    def on_exit(self, code: int) -> None:
+        if self.returncode is None:
+            self.returncode = code
+            os.close(self._file)
+            self._ended.set()
+
+    def watch(self) -> None:
+        """From now on nobody tells of its end."""
+        loop = asyncio.get_running_loop()
+
+        def on_end() -> None:
+            loop.remove_reader(self._file)
+            self.on_exit(LOST)
+
+        loop.add_reader(self._file, on_end)
+
+
+class ForkServer:
+    """The asker's end of a channel to the server. Must be used within one event loop."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.is_gone = False
+        self._channel = channel
+        self._number = 0
+        self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
+        self._running: dict[int, ForkedProcess] = {}
+        asyncio.get_running_loop().add_reader(channel, self._on_readable)
+
+    def __repr__(self) -> str:
+        return f"ForkServer(running={len(self._running)}, is_gone={self.is_gone})"
+
+    @classmethod
+    @asynccontextmanager
+    async def started(cls) -> AsyncIterator[ForkServer]:
+        """A new server, which ends when all that it has started have. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *make_command("node.host.fork_server"), stdin=theirs.fileno(), stdout=DEVNULL
+                )
+            server = cls(ours)
+            try:
+                yield server
+            finally:
+                server.close()
+                try:
+                    async with asyncio.timeout(STOP_S):
+                        await process.wait()
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
+
+    async def fork(
+        self,
+        module: str,
+        *arguments: str,
+        output: int,
+        stdin: int | None = None,
+        loads: Sequence[str] = (),
+        own_group: bool = False,
+        dies_with_asker: bool = False,
+    ) -> ForkedProcess:
+        """A process that runs `main` of a module of ours, once `loads` are imported. What it prints goes to the file
+        `output`, and without a `stdin` it has nothing to read.
+
+        `own_group` keeps Ctrl-C from it, and what `dies_with_asker` is killed when this process ends. Raises ForkError.
+        """
+        if self.is_gone:
+            raise ForkError("the server is gone")
+        self._number += 1
+        number = self._number
+        request = {
+            "number": number,
+            "module": module,
+            "arguments": arguments,
+            "loads": list(loads),
+            "own_group": own_group,
+            "dies_with_asker": dies_with_asker,
+        }
+        made: asyncio.Future[ForkedProcess] = asyncio.get_running_loop().create_future()
+        self._asked[number] = made
+        files = [output] if stdin is None else [output, stdin]
+        try:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], files)
+        except OSError as error:
+            del self._asked[number]
+            raise ForkError(f"the server cannot be asked: {error}") from error
+        return await made
+
+    async def fork_piped(self, module: str, *, stdin: int | None = None, loads: Sequence[str] = ()) -> ForkedProcess:
+        """A process that ends with this one, and is left alone by Ctrl-C; what it prints is its `stdout`."""
+        reading, writing = os.pipe()
+        try:
+            process = await self.fork(
+                module,
+                output=writing,
+                stdin=stdin,
+                loads=loads,
+                own_group=True,
+                dies_with_asker=True,
+            )
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        process.stdout = output = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb"))
+        return process
+
+    def close(self) -> None:
+        """What it has started goes on, but for what dies with this process."""
+        if not self.is_gone:
+            self.is_gone = True
+            asyncio.get_running_loop().remove_reader(self._channel)
+            self._channel.close()
+            for made in self._asked.values():
+                if not made.done():
+                    made.set_exception(ForkError("the server is gone"))
+            for process in self._running.values():
+                process.watch()
+
+    def _on_readable(self) -> None:
+        try:
+            data, files, _, _ = socket.recv_fds(self._channel, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, files = b"", []
+        if data:
+            self._on_message(json.loads(data), files)
+        else:
+            self.close()
+
+    def _on_message(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
+        number = message["number"]
+        if "exit" in message:
+            self._running.pop(number).on_exit(message["exit"])
+            return
+        made = self._asked.pop(number)
+        if "failed" in message:
+            if not made.done():
+                made.set_exception(ForkError(message["failed"]))
+            return
+        self._running[number] = process = ForkedProcess(message["pid"], files[0])
+        if made.done():  # whoever asked was cancelled
+            process.kill()
+        else:
+            made.set_result(process)
+
+
+def is_supported() -> bool:
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+def get_fork_server() -> ForkServer | None:
+    """The server that has started this process, as long as it is there; to be asked within the event loop."""
+    global _own
+    if _own is None and inherited is not None:
+        _own = ForkServer(inherited)
+    return None if _own is None or _own.is_gone else _own
