@@ -36,8 +36,8 @@ from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array
 from ml.plugins import ANY_PLUGIN
-from ml.seeding import numpy_rng
 from ml.simulation.liars import Liars
+from ml.simulation.participation import draw_present
 from ml.simulation.rounds import Played, Rounds
 from ml.simulation.saved import StateFile
 from ml.specs.architectures import MLP_HIDDEN
@@ -271,7 +271,7 @@ def simulate(
         told: list[list[Release]] = [[] for _ in clients]
         liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
         if present is None and config.participation < 1:
-            present = partial(draw_present, config)
+            present = partial(draw_present, config.participation, config.clients, config.seed)
         run = Rounds(clients, ids, initial, liars, batched=batched, get_present=present)
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
@@ -364,12 +364,6 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
         )
         forget_sources()  # also where somebody further out has it remembered
     return clients, initial, pretrained
-
-
-def draw_present(config: SimulationConfig, height: int) -> tuple[int, ...]:
-    """The places of the clients that take part in a round, at least one: by the seed, whatever the method."""
-    num = max(1, round(config.participation * config.clients))
-    return tuple(sorted(map(int, numpy_rng(config.seed, "present", height).permutation(config.clients)[:num])))
 
 
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:

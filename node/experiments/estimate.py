@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.tasks import CLASSIFICATION
-from node.experiments.local_work import count_work
+from node.experiments.local_work import count_all_work
 from node.experiments.measured import name_device, read_clock
 from node.experiments.plan import Run, forget_device
 from node.experiments.results import Result
@@ -217,8 +217,8 @@ def _count(run: Run, dealt: _Dealt) -> Work:
         num_members=config["clients"],
         input_=input_,
     )
-    works = [count_work(spec, height, num) for height in range(1, run.num_heights + 1) for num in dealt.train]
-    steps = sum(work.steps + work.encryptor_steps for work in works)
+    works = [count_all_work(spec, height, dealt.train, config) for height in range(1, run.num_heights + 1)]
+    steps = sum(work.steps + work.encryptor_steps for height in works for work in height)
     # a client's own before the exchange and after, and everyone's
     answers = run.num_heights * (2 * sum(dealt.test) + config["clients"] * dealt.everyone)
     return Work(steps, answers)

@@ -7,12 +7,14 @@ Before FedEDS's round 1 there is that of the model's warm-up and of the encrypto
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 from ml.errors import SpecError
+from ml.simulation.participation import draw_present
 from ml.specs import MethodSpec
 from ml.specs.fededs import FedEdsHyperparameters
 from ml.training.metrics import compute_mean
@@ -30,16 +32,19 @@ class LocalWork:
     encryptor_steps: int = 0
 
 
+NOTHING = LocalWork(0, 0)
+
+
 def list_local_work(result: Result) -> Sequence[Sequence[LocalWork]]:
-    """By height, those before round 1 first, the local work of each client; nothing for a method that is not known
-    here."""
+    """By height, those before round 1 first, the local work of each client, none of those that sat it out; nothing for
+    a method that is not known here."""
     try:
         spec = _read_spec(json.dumps(result.config["method"]), result.config["rounds"])
     except SpecError:
         return ()
     sizes = [client.num_train for client in result.clients]
     num_heights = len(result.sharing) + len(result.rounds)
-    return [[count_work(spec, height, size) for size in sizes] for height in range(1, num_heights + 1)]
+    return [count_all_work(spec, height, sizes, result.config) for height in range(1, num_heights + 1)]
 
 
 def compute_epochs(result: Result) -> tuple[float, ...]:
@@ -48,6 +53,14 @@ def compute_epochs(result: Result) -> tuple[float, ...]:
     heights = list_local_work(result)
     ends = accumulate(compute_mean(work.epochs + work.encryptor_epochs for work in height) for height in heights)
     return tuple(ends)[len(result.sharing) :]
+
+
+def count_all_work(
+    spec: MethodSpec, height: int, sizes: Sequence[int], config: Mapping[str, Any]
+) -> Sequence[LocalWork]:
+    """The work of each client at a height, given their numbers of training samples and the run's configuration."""
+    present = draw_present(config.get("participation", 1.0), len(sizes), config["seed"], height)
+    return [count_work(spec, height, size) if i in present else NOTHING for i, size in enumerate(sizes)]
 
 
 def count_work(spec: MethodSpec, height: int, num_train: int) -> LocalWork:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ml.errors import DataError
-from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, draw_present, simulate
+from ml.simulation.participation import draw_present
+from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.simulation.saved import StateFile
 
 QUICK: dict[str, Any] = {"clients": 4, "rounds": 5, "shots": 10, "partition": "dirichlet:5"}
@@ -89,11 +91,12 @@ def test_of_rounds_before_only_what_can_still_be_drawn_is_kept_and_saved(tmp_pat
 def test_a_share_of_the_clients_takes_part_the_same_whatever_the_method(method: str) -> None:
     config = SimulationConfig(method={"name": method, "local_iterations": 2}, participation=0.5, **QUICK)
     result = simulate(config)
-    assert {len(draw_present(config, height)) for height in range(1, 9)} == {2}
-    assert len({draw_present(config, height) for height in range(1, 9)}) > 1
+    draw = partial(draw_present, 0.5, config.clients, config.seed)
+    assert {len(draw(height)) for height in range(1, 9)} == {2}
+    assert len({draw(height) for height in range(1, 9)}) > 1
     trained = [client.local_accuracy is not None for client in result.clients]
-    assert [i for i, was_there in enumerate(trained) if was_there] == list(draw_present(config, 5))
-    assert result.rounds == simulate(config, present=lambda height: draw_present(config, height)).rounds
+    assert [i for i, was_there in enumerate(trained) if was_there] == list(draw(5))
+    assert result.rounds == simulate(config, present=draw).rounds
     assert result.to_json()["config"]["participation"] == 0.5
     assert "participation" not in run(rounds=1).to_json()["config"]
 

@@ -60,6 +60,13 @@ def test_steps_are_those_that_the_runs_then_make(experiment: Experiment, tmp_pat
     assert all((own.seconds["cpu"] or 0) > 0 for own in found.values())
 
 
+def test_clients_that_sit_a_round_out_make_no_steps(tmp_path: Path) -> None:
+    text = "name: x\nbase: {clients: 4, rounds: 3, shots: 5, participation: 0.5, method: {local_iterations: 7}}\n"
+    experiment = make_experiment(tmp_path, f"{text}sweep: {{method: [fedavg]}}\n")
+    (own,) = make_estimates(experiment, tmp_path)
+    assert own.steps == 3 * 2 * 7
+
+
 def test_steps_of_an_encryptor_are_counted_as_those_of_the_model(tmp_path: Path) -> None:
     method = "{name: fededs, local_epochs: 5, warmup_epochs: 2, encryptor_epochs: 20, batch_size: 32}"
     text = f"name: x\nbase: {{clients: 2, rounds: 3, shots: 5}}\nsweep: {{method: [{method}]}}\n"
