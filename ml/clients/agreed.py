@@ -177,8 +177,8 @@ class AgreedClient(Client):
             )
         return self.constants
 
-    def state_arrays(self) -> dict[str, Array]:
-        return super().state_arrays() | add_kind(STATISTICS, self._statistics)
+    def state_arrays(self, model: Arrays | None = None) -> dict[str, Array]:
+        return super().state_arrays(model) | add_kind(STATISTICS, self._statistics)
 
     def _load(self, arrays: Arrays) -> None:
         if (statistics := get_kind(arrays, STATISTICS)) is not None:

@@ -7,7 +7,8 @@ other but for the rounding of batched products, which is why a CPU, where they a
 What differs between clients must be tensors of one shape. A batch that is smaller than others' is filled up with
 samples of no class where the loss passes over such. Clients whose batches or contexts have other shapes than the rest
 all the same form groups of their own, and a client alone in its group is trained as always. So is one whose method has
-to see each step's gradients, or has more to train after the steps.
+to see each step's gradients, or has more to train after the steps. What a phase ends with is measured of a group at
+once, too (`ml.clients.batched_measures`).
 
 Legend: N clients of a group, S steps, B samples of a step's largest batch, X those of all steps.
 """
@@ -24,12 +25,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ml.clients.batched_measures import Measured, measure_together
 from ml.clients.client import Client, Phase
 from ml.methods.base import Blobs, Samples, Trained
+from ml.models.base import dump_models
 from ml.specs import Offer
 from ml.specs.architectures import is_batchable
 from ml.training.criterion import NO_CLASS, Criterion
-from ml.training.functional import PREFIX, make_loss_of_weights
+from ml.training.functional import PREFIX, make_function_of_weights
+from ml.training.generator import given_back
 from ml.training.graphs import on_device, own_stream
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
@@ -66,32 +70,35 @@ def train_batched(
     """`Client.train` of each of `clients`, which have one spec, one engine and one device, and for which
     `explain_unbatchable` finds nothing. `offers` are for all, `ids[i]` and `blobs[i]` for client i.
 
-    What is frozen in a model must be the same in all. In `seconds` the steps count as a client's share of its group's.
+    What is frozen in a model must be the same in all. In `seconds` the steps count as a client's share of its group's,
+    and what is measured together not at all.
     Raises as `Client.train`, and then none of them has changed.
     """
     own_height = clients[0].to_method_height(height)
     if own_height is None:
         return [client.train(height, beacon) for client in clients]
     height = own_height
-    with ExitStack() as undo:
-        phases = []
+    with given_back(clients[0].device), ExitStack() as undo:
+        phases, models = [], dump_models([client.state.model for client in clients])
         for i, client in enumerate(clients):
-            undo.enter_context(client.undone_on_failure())
+            undo.enter_context(client.undone_on_failure(models[i]))
             me, own = ids[i] if ids else b"", blobs[i] if blobs else None
-            with client.seeded(height):
-                phases.append(client.begin(height, beacon, me=me, offers=offers, blobs=own))
-        progress: dict[int, Progress] = {}
+            client.seed_torch(height)
+            phases.append(client.begin(height, beacon, me=me, offers=offers, blobs=own))
+        progress, measured = dict[int, Progress](), dict[int, Measured]()
         for group in _group(clients, phases):
             if len(group) == 1:
                 (i,) = group
                 progress[i] = clients[i].run(phases[i])
             else:
-                made = run_together([clients[i] for i in group], [phases[i] for i in group])
-                progress |= zip(group, made, strict=True)
+                together = [clients[i] for i in group]
+                progress |= zip(group, run_together(together, [phases[i] for i in group]), strict=True)
+                found = measure_together(together[0].method, [client.state for client in together])
+                measured |= zip(group, found, strict=True)
         trained = []
         for i, client in enumerate(clients):
-            with client.seeded(height):
-                trained.append(client.end(phases[i], progress[i]))
+            client.seed_torch(height)
+            trained.append(client.end(phases[i], progress[i], measured.get(i)))
         return trained
 
 
@@ -132,7 +139,7 @@ def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Pro
     )
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
-    compute_loss = make_loss_of_weights(model, first.method.compute_loss, autocast)
+    compute_loss = make_function_of_weights(model, first.method.compute_loss, autocast)
     differentiate = torch.func.vmap(torch.func.grad_and_value(compute_loss))
     num_steps = len(phases[0].schedule.batches)
     start = time.perf_counter()
@@ -200,8 +207,9 @@ def _gather_together(samples: Sequence[Samples], phases: Sequence[Phase]) -> Ite
     starts = list(accumulate(map(len, samples), initial=0))
     x = _add_rows(torch.cat([each.x for each in samples]), added)
     y = _add_rows(torch.cat([each.y for each in samples]), added, NO_CLASS)
-    rows = [torch.cat(tuple(phase.schedule.batches)) + at for at, phase in zip(starts, phases, strict=False)]
-    rows_NX = _add_rows(torch.cat(rows), added, starts[-1])[_find_places(sizes_NS, sizes_S).to(x.device)]
+    before = torch.from_numpy(np.repeat(starts[:-1], sizes_NS.sum(1))).to(x.device)
+    rows = torch.cat([rows_B for phase in phases for rows_B in phase.schedule.batches]) + before
+    rows_NX = _add_rows(rows, added, starts[-1])[_find_places(sizes_NS, sizes_S).to(x.device)]
     by_sample = {
         name: _add_rows(torch.cat([phase.prepared.by_sample[name] for phase in phases]), added)
         for name in phases[0].prepared.by_sample

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ml.accountant import Release
+from ml.clients.batched_measures import Measured
 from ml.clients.common_model import CommonModel
 from ml.clients.privacy import describe_release, make_step_privacy
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
@@ -36,6 +37,7 @@ from ml.specs.privacy import HIDDEN
 from ml.specs.releases import plan_release
 from ml.tasks import REGRESSION
 from ml.training.criterion import make_criterion
+from ml.training.generator import given_back, seed_torch
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
     Batch,
@@ -272,17 +274,19 @@ class Client:
         seconds = progress.seconds + time.perf_counter() - start_s
         return Progress(progress.losses, progress.steps + prepared.then_steps, seconds, payloads)
 
-    def end(self, phase: Phase, progress: Progress) -> Trained:
-        """The result of a local phase whose steps have been made. Raises Diverged where no loss has shown what the last
-        step did."""
+    def end(self, phase: Phase, progress: Progress, measured: Measured | None = None) -> Trained:
+        """The result of a local phase whose steps have been made, and of which so much has been `measured` already.
+        Raises Diverged where no loss has shown what the last step did."""
         start_s = time.perf_counter()
         last = f"the last of {progress.steps} steps at lr {phase.sgd.lr:g} has left"
-        if not has_finite_weights(self.state.model):
+        known = measured or Measured(has_finite_weights(self.state.model))
+        if not known.is_finite:
             raise Diverged(f"{last} weights that are no numbers")
-        weight, finished = self.method.finish(self.state, phase.round)
+        weight, finished = self.method.finish(self.state, replace(phase.round, sums=known.sums))
         payloads = self._common.pack({**finished, **phase.payloads, **progress.payloads}, phase.round)
         seconds = phase.seconds + progress.seconds + time.perf_counter() - start_s
-        before_exchange = self.evaluate()
+        self._judged = known.judged
+        before_exchange = self._judged.metrics if self._judged else self.evaluate()
         if not (self._is_finite(before_exchange) and are_finite(self.state.arrays)):
             raise Diverged(f"{last} a model that gives no numbers; expected finite ones")
         try:
@@ -451,9 +455,11 @@ class Client:
         self.state.model.eval()
         return self.method.predict(self.state, x)
 
-    def state_arrays(self) -> dict[str, Array]:
-        """A copy of everything that training has changed: the model under "model/", the method's under "state/"."""
-        own = add_kind("model", dump_parameters(self.state.model)) | add_kind("state", self.state.arrays)
+    def state_arrays(self, model: Arrays | None = None) -> dict[str, Array]:
+        """A copy of everything that training has changed: the model under "model/", the method's under "state/".
+        `model` is its copy, where there is one."""
+        dumped = dump_parameters(self.state.model) if model is None else model
+        own = add_kind("model", dumped) | add_kind("state", self.state.arrays)
         hidden = {"steps": np.ones(1, np.int64)} if self.spec.hyperparameters.is_private else {}
         return own | self._common.to_arrays() | add_kind(HIDDEN, hidden)
 
@@ -490,10 +496,10 @@ class Client:
         return add_by_step(batches, prepared.by_step.gather(max_bytes // 2))  # of files, whose pages are there as well
 
     @contextmanager
-    def undone_on_failure(self) -> Iterator[Arrays]:
+    def undone_on_failure(self, model: Arrays | None = None) -> Iterator[Arrays]:
         """Whatever fails within has changed nothing, unless it was abandoned, in a state that can be used. Gives the
-        state as it was."""
-        before = self.state_arrays()
+        state as it was, by `state_arrays` of `model`."""
+        before = self.state_arrays(model)
         try:
             yield before
         except Abandoned:
@@ -511,10 +517,10 @@ class Client:
     @contextmanager
     def seeded(self, height: int) -> Iterator[None]:
         """Dropout draws from torch's own generator: seeded for this round, and given back as it was."""
-        seed, device = derive_seed(self.seed, "dropout", self.method.spec.get_round_number(height)), self.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes longer than a step: it also notes the
-            if device.type == "cuda":  # seed, with the stack it came from, for every kind of device there is not
-                with torch.cuda.device(device):
-                    torch.cuda.manual_seed(seed)
+        with given_back(self.device):
+            self.seed_torch(height)
             yield
+
+    def seed_torch(self, height: int) -> None:
+        """As `seeded`, for whoever gives the generator back."""
+        seed_torch(derive_seed(self.seed, "dropout", self.method.spec.get_round_number(height)), self.device)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.accountant import Release
-from ml.methods.common.prototypes import PrototypeRows
+from ml.methods.common.prototypes import ClassSums, PrototypeRows
 from ml.models.base import Model
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed, numpy_rng
@@ -46,7 +46,8 @@ class Round:
     `me` is the client's id, `offers` are what the authors of a block have committed to, in author order, and those in
     `gone` do not have theirs. When a block is applied that is the block; in a local phase it is the earlier one that
     the phase reads, and `blobs` are what the spec says is wanted of its offers. A rehearsal is no site's: in it noise
-    that hides samples comes from `seed`, too.
+    that hides samples comes from `seed`, too. `sums` are those of the training samples' embeddings by the model that a
+    phase's steps have left, where they are known already.
     """
 
     height: int
@@ -58,6 +59,7 @@ class Round:
     gone: frozenset[bytes] = frozenset()
     blobs: Blobs = field(default_factory=dict)
     is_rehearsal: bool = False
+    sums: ClassSums | None = None
 
     def rng(self, purpose: str) -> Generator:
         """The draws for one purpose in this round: the same whenever the round is run again."""
@@ -128,6 +130,11 @@ class ClientData:
         classes: Tensor = torch.unique(self.train.y)
         return classes
 
+    @cached_property
+    def counts(self) -> Tensor:
+        """How many training samples there are of each class, int64[C] on the host."""
+        return torch.bincount(self.train.y.cpu(), minlength=self.num_classes)
+
 
 @dataclass(slots=True, eq=False)
 class State:
@@ -170,7 +177,7 @@ class Method(Protocol):
         ...
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
-        """After the last step: the weight to sign and the payloads to send."""
+        """After the last step, whose weights stay: the weight to sign and the payloads to send."""
         ...
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float] | None:

@@ -49,10 +49,11 @@ class Dfpl(SharesPrototypes[DfplSpec]):
         return weight, payloads
 
     def _measure_aux_loss(self, state: State, local: Arrays) -> Array:
-        """Float32[], of the client's own prototypes; 0 where there are no global ones of their classes."""
-        if (target := self.get_prototypes(state)) is None:
+        """Float32[], of the client's own prototypes; 0 where there are no global ones of their classes. On the host,
+        where the arrays are."""
+        if (target := self.get_prototypes(state, torch.device("cpu"))) is None:
             return np.zeros((), np.float32)
-        own_nD, classes_n = (torch.tensor(local[name], device=state.data.device) for name in ("prototypes", "classes"))
+        own_nD, classes_n = (torch.tensor(local[name]) for name in ("prototypes", "classes"))
         return np.asarray(compute_prototype_loss(own_nD, classes_n, target).item(), np.float32)
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float]:
@@ -89,6 +90,10 @@ class Dfpl(SharesPrototypes[DfplSpec]):
     @property
     def takes_padding(self) -> bool:
         return type(self).compute_loss is Dfpl.compute_loss and self.spec.hyperparameters.aux in ("l2", "sq")
+
+    @property
+    def is_answered_by_model(self) -> bool:
+        return type(self).predict is Dfpl.predict and self.spec.hyperparameters.infer == "classifier"
 
     def predict(self, state: State, x: Tensor) -> Prediction:
         hyper = self.spec.hyperparameters

@@ -44,6 +44,10 @@ class FedProto(SharesPrototypes[FedProtoSpec]):
         distance = compute_prototype_loss(z_BD, batch.y, GlobalPrototypes.from_tensors(context), "mse")
         return loss + self.spec.hyperparameters.lambda_ * distance
 
+    @property
+    def is_answered_by_model(self) -> bool:
+        return type(self).predict is FedProto.predict and self.spec.hyperparameters.infer == "classifier"
+
     def predict(self, state: State, x: Tensor) -> Prediction:
         nearest = self.spec.hyperparameters.infer == "prototype"
         return self.predict_nearest(state, x) if nearest else super().predict(state, x)

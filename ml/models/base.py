@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, Self
 
 import numpy as np
@@ -114,14 +114,23 @@ def average_maps(x_BCHW: Tensor) -> Tensor:
 
 def dump_parameters(model: Model, *, with_frozen: bool = False) -> dict[str, Array]:
     """Copies of the parameters and running statistics, float32 in host memory, by name."""
-    wanted = {
-        name: tensor.detach() for name, tensor in _get_arrays(model).items() if with_frozen or not model.is_frozen(name)
-    }
-    if any(tensor.is_cuda for tensor in wanted.values()):  # in one copy, as each waits for the GPU
-        flat = torch.cat([tensor.reshape(-1) for tensor in wanted.values()]).cpu()
-        parts = torch.split(flat, [tensor.numel() for tensor in wanted.values()])
-        wanted = {name: part.reshape(tensor.shape) for (name, tensor), part in zip(wanted.items(), parts, strict=True)}
-    return {name: tensor.cpu().numpy().copy() for name, tensor in wanted.items()}
+    (dumped,) = dump_models([model], with_frozen=with_frozen)
+    return dumped
+
+
+def dump_models(models: Sequence[Model], *, with_frozen: bool = False) -> list[dict[str, Array]]:
+    """`dump_parameters` of each."""
+    named = [
+        {name: tensor for name, tensor in _get_arrays(model).items() if with_frozen or not model.is_frozen(name)}
+        for model in models
+    ]
+    tensors = [tensor for wanted in named for tensor in wanted.values()]
+    if any(tensor.is_cuda for tensor in tensors):  # in one copy, as each waits for the GPU
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        tensors = [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+    copies = (tensor.cpu().numpy().copy() for tensor in tensors)
+    return [{name: next(copies) for name in wanted} for wanted in named]
 
 
 @torch.no_grad()

@@ -1,45 +1,45 @@
-"""A method's loss as a function of weights, which torch.func can differentiate and run over many at once."""
+"""A function of a model, as a method's loss is, as one of weights, which torch.func can differentiate and run over many
+at once."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ml.models.base import Model
 
-if TYPE_CHECKING:
-    from ml.training.loop import Batch, ComputeLoss, Tensors
-
-LossOfWeights = Callable[[dict[str, Tensor], "Batch", "Tensors"], Tensor]
+Value = TypeVar("Value")
 
 PREFIX = "model."  # before the names of weights
 
 
-class _Loss(nn.Module):
-    """The loss as a module's call, which is what torch.func can put other weights into."""
+class _Call(nn.Module):
+    """The function as a module's call, which is what torch.func can put other weights into."""
 
-    def __init__(self, model: Model, compute_loss: ComputeLoss) -> None:
+    def __init__(self, model: Model, function: Callable[..., Any]) -> None:
         super().__init__()
         self.model = model
-        self.compute_loss = compute_loss
+        self.function = function
 
-    def forward(self, batch: Batch, context: Tensors) -> Tensor:
-        return self.compute_loss(self.model, batch, context)
+    def forward(self, *arguments: Any) -> Any:
+        return self.function(self.model, *arguments)
 
 
-def make_loss_of_weights(
-    model: Model, compute_loss: ComputeLoss, autocast: AbstractContextManager[Any]
-) -> LossOfWeights:
-    """The loss by weights that are given by name, `PREFIX` in front; what is left out is the model's."""
-    loss = _Loss(model, compute_loss)
+def make_function_of_weights(
+    model: Model, function: Callable[..., Value], autocast: AbstractContextManager[Any] | None = None
+) -> Callable[..., Value]:
+    """`function` of (model, ...) by weights in the model's place, which are given by name, `PREFIX` in front; what is
+    left out is the model's."""
+    call, around = _Call(model, function), autocast or contextlib.nullcontext()
 
-    def compute(weights: dict[str, Tensor], batch: Batch, context: Tensors) -> Tensor:
-        with autocast:
-            value: Tensor = torch.func.functional_call(loss, weights, (batch, context))
+    def compute(weights: dict[str, Any], *arguments: Any) -> Value:
+        with around:
+            value: Value = torch.func.functional_call(call, weights, arguments)
         return value
 
     return compute

@@ -75,18 +75,23 @@ def judge(
     score = SCORES[kind]
     if not len(y):
         return Judged({score: math.nan, "loss": math.nan}, (), ())
-    correct = torch.zeros((), dtype=torch.int64, device=y.device)
-    loss = torch.zeros((), dtype=torch.float64, device=y.device)
+    total_2 = torch.zeros(2, dtype=torch.float64, device=y.device)
     all_logits, all_labels = [], []
     for x_chunk, y_chunk in zip(torch.split(x, chunk), torch.split(y, chunk), strict=True):
         logits, labels, *_ = predict(x_chunk)
-        is_right = labels == y_chunk
-        correct += (is_right if kind == CLASSIFICATION else is_right.all(1)).sum()
-        loss += _sum_losses(logits, y_chunk, kind).double()
+        total_2 += tally(logits, labels, y_chunk, kind)
         all_logits.append(logits)
         all_labels.append(labels)
-    value = _compute_r2(torch.cat(all_logits), y) if kind == REGRESSION else correct.item() / len(y)
-    return Judged({score: value, "loss": loss.item() / len(y)}, all_logits, all_labels)
+    correct, loss = total_2.tolist()
+    value = _compute_r2(torch.cat(all_logits), y) if kind == REGRESSION else correct / len(y)
+    return Judged({score: value, "loss": loss / len(y)}, all_logits, all_labels)
+
+
+def tally(logits: Tensor, labels: Tensor, y: Tensor, kind: str) -> Tensor:
+    """How many answers are right, and the sum of the losses: float64[2]. A sample of no class counts for neither."""
+    is_right = labels == y
+    correct = (is_right if kind == CLASSIFICATION else is_right.all(1)).sum()
+    return torch.stack((correct.double(), _sum_losses(logits, y, kind).double()))
 
 
 def get_score(metrics: Mapping[str, float]) -> float:

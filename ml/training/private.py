@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ml.models.base import Model
-from ml.training.functional import PREFIX, make_loss_of_weights
+from ml.training.functional import PREFIX, make_function_of_weights
 from ml.training.optimizers import Sgd
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class PrivateStep:
         self._privacy = privacy
         trained = ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
         self._weights = {PREFIX + name: weight.detach() for name, weight in trained}
-        one = torch.func.grad_and_value(make_loss_of_weights(model, compute_loss, autocast))
+        one = torch.func.grad_and_value(make_function_of_weights(model, compute_loss, autocast))
         self._differentiate = torch.func.vmap(one, in_dims=(None, 0, None), randomness="different")
 
     def __call__(self, batch: Batch) -> Tensor:

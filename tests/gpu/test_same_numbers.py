@@ -135,9 +135,11 @@ def test_cached_features_are_the_same_and_what_is_learned_of_them(device: str) -
 def test_one_pass_for_many_clients_is_as_one_after_the_other(device: str, num_clients: int) -> None:
     method = {"name": "dfpl", "local_iterations": 3, "batch_size": 4, "lr": 0.05}
     apart, together = (make(device, method=method, num_clients=num_clients, shots=1) for _ in range(2))
-    for client in apart:
-        client.train(1, BEACON)
-    train_batched(together, 1, BEACON)
+    alone = [client.train(1, BEACON) for client in apart]
+    for trained, made in zip(alone, train_batched(together, 1, BEACON), strict=True):
+        assert made.metrics["test_loss"] == pytest.approx(trained.metrics["test_loss"], abs=1e-3)
+        for name, array in trained.payloads["prototypes"].items():
+            np.testing.assert_allclose(array, made.payloads["prototypes"][name], rtol=0, atol=1e-4, err_msg=name)
     for one, other in zip(apart, together, strict=True):
         theirs = other.state_arrays()
         for name, array in one.state_arrays().items():

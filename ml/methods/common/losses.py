@@ -31,12 +31,11 @@ class GlobalPrototypes:
     @classmethod
     def from_arrays(cls, classes: Array, prototypes: Array, num_classes: int, device: torch.device) -> GlobalPrototypes:
         """Spread `classes` int64[n] and `prototypes` float32[n, D] over C rows."""
-        rows = torch.tensor(classes, device=device)
-        vectors_CD = torch.zeros(num_classes, prototypes.shape[1], device=device)
-        vectors_CD[rows] = torch.tensor(prototypes, device=device)
-        held_C = torch.zeros(num_classes, device=device)
+        rows = torch.tensor(classes)
+        vectors_CD, held_C = torch.zeros(num_classes, prototypes.shape[1]), torch.zeros(num_classes)
+        vectors_CD[rows] = torch.tensor(prototypes)
         held_C[rows] = 1
-        return cls(vectors_CD, held_C, torch.arange(num_classes, device=device))
+        return cls(vectors_CD.to(device), held_C.to(device), torch.arange(num_classes, device=device))
 
     def normalize(self) -> GlobalPrototypes:
         """Those at unit length."""

@@ -6,6 +6,7 @@ Legend: N samples, D length of the embedding, C classes, n classes owned.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +37,14 @@ class PrototypeRows:
     authors: Array | None = None
 
 
-@torch.no_grad()
+class ClassSums(NamedTuple):
+    """Of a client's samples by class: the sums of their embeddings, float64[C, D], and on the host how many there are,
+    int64[C]."""
+
+    sums: Tensor
+    counts: Tensor
+
+
 def compute_prototypes(
     model: Model,
     x: Tensor,
@@ -45,10 +53,18 @@ def compute_prototypes(
     min_class_samples: int = 1,
     privacy: PrototypePrivacy | None = None,
 ) -> LocalPrototypes:
-    """Eq. (1) over all samples, the model in eval mode, for the classes with at least `min_class_samples` of them; with
-    `privacy` each hides every sample.
+    """Eq. (1) over all samples, for the classes with at least `min_class_samples` of them; with `privacy` each hides
+    every sample. As `sum_embeddings` leaves the model."""
+    return average(sum_embeddings(model, x, y_N, num_classes, privacy), min_class_samples, privacy)
 
-    Summed in float64, so that the result hardly depends on the order of the samples. Leaves the model in eval mode.
+
+@torch.no_grad()
+def sum_embeddings(
+    model: Model, x: Tensor, y_N: Tensor, num_classes: int, privacy: PrototypePrivacy | None = None
+) -> ClassSums:
+    """The sums of Eq. (1) over all samples, with `privacy` each cut, the model in eval mode, in which it is left.
+
+    In float64, so that the result hardly depends on the order of the samples.
     """
     model.eval()
     sums_CD: Tensor | None = None
@@ -58,13 +74,19 @@ def compute_prototypes(
         sums_CD = part_CD if sums_CD is None else sums_CD + part_CD
     if sums_CD is None:
         raise ValueError("prototypes: expected at least one sample, got none")
-    counts_C = torch.bincount(y_N, minlength=num_classes)
+    return ClassSums(sums_CD, torch.bincount(y_N.cpu(), minlength=num_classes))  # a GPU's waits more than once
+
+
+def average(summed: ClassSums, min_class_samples: int, privacy: PrototypePrivacy | None = None) -> LocalPrototypes:
+    """The means of Eq. (1), of its sums. Noise is drawn where these are."""
+    sums_CD, counts_C = summed
     (classes,) = torch.nonzero(find_sent_classes(counts_C, min_class_samples), as_tuple=True)
     counts_n = counts_C[classes]
-    sums_nD = sums_CD[classes]
-    means_nD = sums_nD / counts_n[:, None] if privacy is None else privacy.average(sums_nD, counts_n)
-    prototypes_nD = means_nD.float()
-    return LocalPrototypes(classes.cpu().numpy(), prototypes_nD.cpu().numpy(), counts_n.cpu().numpy())
+    if privacy is None:
+        means_nD = sums_CD.cpu()[classes] / counts_n[:, None]
+    else:
+        means_nD = privacy.average(sums_CD[classes.to(sums_CD.device)], counts_n.to(sums_CD.device)).cpu()
+    return LocalPrototypes(classes.numpy(), means_nD.float().numpy(), counts_n.numpy())
 
 
 def find_sent_classes(counts_C: Tensor, min_class_samples: int) -> Tensor:
@@ -74,6 +96,6 @@ def find_sent_classes(counts_C: Tensor, min_class_samples: int) -> Tensor:
 
 
 def sum_by_class(z_ND: Tensor, y_N: Tensor, num_classes: int) -> Tensor:
-    """The sum of the embeddings of each class, float64[C, D]."""
-    one_hot_CC = torch.eye(num_classes, dtype=torch.float64, device=z_ND.device)
-    return one_hot_CC[y_N].T @ z_ND.double()
+    """The sum of the embeddings of each class, float64[C, D]. A sample of no class is in none."""
+    is_class_NC = y_N[:, None] == torch.arange(num_classes, device=z_ND.device)
+    return is_class_NC.double().T @ z_ND.double()

@@ -18,7 +18,7 @@ from ml.errors import AggregationError, MlError
 from ml.methods.base import Blobs, Round, State
 from ml.methods.common.contrast import Represent, embed, freeze, represent
 from ml.methods.common.losses import GlobalPrototypes
-from ml.methods.common.prototypes import PrototypeRows, compute_prototypes
+from ml.methods.common.prototypes import PrototypeRows, average, sum_embeddings
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.specs import MethodSpec, add_kind, get_kind
@@ -52,6 +52,11 @@ class Classifies(Generic[AnySpec]):
     @property
     def takes_padding(self) -> bool:
         return type(self).compute_loss is Classifies.compute_loss
+
+    @property
+    def is_answered_by_model(self) -> bool:
+        """Whether `predict` is what the model says, whatever else the state has."""
+        return type(self).predict is Classifies.predict
 
     def predict(self, state: State, x: Tensor) -> Prediction:
         return answer(state.model(x), self.spec.task.kind)
@@ -111,16 +116,14 @@ class RemembersModel(SharesModel[AnyModelSpec]):
 class SharesPrototypes(Classifies[AnyPrototypeSpec]):
     """The state besides the model is P_r: `classes` int64[n] and `prototypes` float32[n, D], absent in round 1."""
 
+    sends_class_means = True  # of the embeddings of all own samples
+
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
-        hyper, samples = self.spec.hyperparameters, state.data.train
-        local = compute_prototypes(
-            state.model,
-            samples.x,
-            samples.y,
-            state.data.num_classes,
-            hyper.min_class_samples,
-            make_prototype_privacy(hyper, round_, state.data.device),
-        )  # DFPL's Eq. (1)
+        hyper, data = self.spec.hyperparameters, state.data
+        privacy, sums = make_prototype_privacy(hyper, round_, data.device), round_.sums
+        if sums is None:
+            sums = sum_embeddings(state.model, data.train.x, data.train.y, data.num_classes, privacy)
+        local = average(sums, hyper.min_class_samples, privacy)  # DFPL's Eq. (1)
         payload = {"classes": local.classes, "prototypes": local.prototypes}
         if hyper.proto_agg == "samples":  # class sizes leave the client only where the average needs them
             payload["counts"] = local.counts.clip(max=self.spec.task.max_weight)
@@ -131,13 +134,12 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
         state.arrays = {name: agreed[name].copy() for name in ("classes", "prototypes")}
         return None
 
-    def get_prototypes(self, state: State) -> GlobalPrototypes | None:
-        """P_r on the client's device, None before the first round."""
+    def get_prototypes(self, state: State, device: torch.device | None = None) -> GlobalPrototypes | None:
+        """P_r on a device, by default the client's; None before the first round."""
         if "classes" not in state.arrays:
             return None
-        return GlobalPrototypes.from_arrays(
-            state.arrays["classes"], state.arrays["prototypes"], state.data.num_classes, state.data.device
-        )
+        arrays, where = state.arrays, device or state.data.device
+        return GlobalPrototypes.from_arrays(arrays["classes"], arrays["prototypes"], state.data.num_classes, where)
 
     def list_prototypes(self, state: State) -> PrototypeRows | None:
         if "classes" not in state.arrays:
