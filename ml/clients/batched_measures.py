@@ -1,5 +1,5 @@
-"""What is looked at when the steps of a local phase have been made, for many clients in one pass: whether weights are
-finite, the answers to the own test samples, the sums that prototypes are made of.
+"""The measures that end a local phase, for many clients in one pass: whether weights are finite, the answers to the own
+test samples, the sums that prototypes are made of.
 
 Each client for itself launches dozens of small kernels on a GPU for that, and waits for it half a dozen times, which
 takes longer than the steps of a small model. Here all is launched once, and read at once. What cannot be stacked, or is

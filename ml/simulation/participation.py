@@ -1,4 +1,4 @@
-"""Who of a simulation's clients takes part in a round, where `participation` is below 1."""
+"""The clients of a simulation that take part in a round, where `participation` is below 1."""
 
 from __future__ import annotations
 

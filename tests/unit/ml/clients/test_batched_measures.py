@@ -1,4 +1,4 @@
-"""What many clients' phases end with, measured in one pass: the same as each would have found by itself."""
+"""The end of many clients' phases, measured in one pass: the same as each would have found by itself."""
 
 from __future__ import annotations
 
