@@ -219,7 +219,18 @@ class ForkServer:
 
 
 def is_supported() -> bool:
-    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+    """Whether the system has what it takes; some containers of Linux have not."""
+    if sys.platform != "linux":
+        return False
+    try:
+        file = os.pidfd_open(os.getpid())
+        try:
+            signal.pidfd_send_signal(file, 0)
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+    return True
 
 
 def get_fork_server() -> ForkServer | None:

@@ -178,3 +178,13 @@ async def test_whoever_stops_waiting_leaves_no_process_behind(tmp_path: Path, ma
             await asking
         assert await run(server, tmp_path / "out", "quick") == 0
         assert "running=0" in repr(server)
+
+
+def test_a_system_without_what_it_takes_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_supported()
+
+    def refuse(pid: int, flags: int = 0) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert not is_supported()
