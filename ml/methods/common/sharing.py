@@ -121,7 +121,7 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         hyper, data = self.spec.hyperparameters, state.data
         privacy, sums = make_prototype_privacy(hyper, round_, data.device), round_.sums
-        if sums is None:
+        if sums is None or privacy is not None:  # those that are known are not cut
             sums = sum_embeddings(state.model, data.train.x, data.train.y, data.num_classes, privacy)
         local = average(sums, hyper.min_class_samples, privacy)  # DFPL's Eq. (1)
         payload = {"classes": local.classes, "prototypes": local.prototypes}
