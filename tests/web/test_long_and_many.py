@@ -183,7 +183,7 @@ def test_a_tab_asks_no_more_often_where_blocks_come_without_end(site: Served, op
 
 
 def test_ten_tabs_are_measured_and_one_left_open_does_not_grow() -> None:
-    done = run_bench("page", "--tabs", 10, "--seconds", 15, "--pairs", 2, "--json", timeout_s=BENCH_S)
+    done = run_bench("page", "--tabs", 10, "--seconds", 8, "--pairs", 1, "--json", timeout_s=BENCH_S)
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     print(figures)
