@@ -29,7 +29,8 @@ from typing import Any
 from node.host import forking
 from node.host.collector import collect_seldom, leave_out_loaded
 
-MAX_MESSAGE = 1 << 16
+# Sent to a whole group, as by Ctrl-C or a terminal that is closed: for the others to heed. This ends with the last.
+LEFT_TO_OTHERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,6 @@ class _Job:
     channel: socket.socket
 
     def run(self) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         if self.request["own_group"]:
             os.setpgid(0, 0)
         output, *stdin = self.files
@@ -91,7 +91,10 @@ class _Server:
         self._selector.register(channel, selectors.EVENT_READ)
 
     def _on_message(self, channel: socket.socket) -> _Job | None:
-        data, files, _, _ = socket.recv_fds(channel, MAX_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, files, _, _ = socket.recv_fds(channel, forking.MAX_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:  # it was killed before it had read all
+            data, files = b"", []
         if not data:
             self._forget(channel)
             return None
@@ -156,7 +159,7 @@ def _send(channel: socket.socket, message: Mapping[str, Any], *files: int) -> No
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the others to heed: this ends with them
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in LEFT_TO_OTHERS}
     warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # numpy's library minds its own at a fork
     collect_seldom()
     first = socket.socket(fileno=os.dup(0))
@@ -164,6 +167,8 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     job = _Server(first).run()
     if job is not None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         job.run()
 
 

@@ -26,6 +26,7 @@ SLEEPER = """
 """
 ASKER = """
     import asyncio
+    import time
     from node.host.forking import get_fork_server
 
     async def ask():
@@ -132,6 +133,21 @@ async def test_only_what_dies_with_its_asker_does(make_program: MakeProgram, ask
             os.kill(pid, signal.SIGKILL)
 
 
+async def test_an_asker_that_is_killed_with_news_unread_ends_nobody_else(make_program: MakeProgram) -> None:
+    make_program("sleeper", SLEEPER)
+    make_program("asker", ASKER.format(ask="fork('sleeper', output=2)").replace("await asyncio.sleep", "time.sleep"))
+    async with ForkServer.started() as server:
+        asker, other = await server.fork_piped("asker"), await server.fork_piped("sleeper")
+        pid = int(await read_line(asker))
+        os.kill(pid, signal.SIGKILL)
+        await wait_until(lambda: not Path(f"/proc/{pid}").exists(), "buried, and the asker told")
+        asker.kill()
+        assert await asker.wait() == -signal.SIGKILL
+        assert not server.is_gone
+        assert other.returncode is None
+        other.kill()
+
+
 async def test_a_server_that_was_killed_is_said_to_be_gone_and_its_processes_are_still_waited_for(
     make_program: MakeProgram,
 ) -> None:
@@ -157,12 +173,15 @@ async def test_what_cannot_be_loaded_is_told_and_the_server_goes_on(tmp_path: Pa
         assert await run(server, tmp_path / "out", "fine") == 0
 
 
-async def test_ctrl_c_ends_what_was_started_and_not_the_server(make_program: MakeProgram) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+async def test_what_ends_all_of_a_terminal_ends_what_was_started_and_not_the_server(
+    make_program: MakeProgram, number: signal.Signals
+) -> None:
     make_program("parent", "def main():\n    import os, time\n    print(os.getppid(), flush=True)\n    time.sleep(60)")
     async with ForkServer.started() as server:
         process = await server.fork_piped("parent")
-        os.kill(int(await read_line(process)), signal.SIGINT)
-        process.send_signal(signal.SIGINT)
+        os.kill(int(await read_line(process)), number)
+        process.send_signal(number)
         assert await process.wait() != 0
         assert int(await read_line(await server.fork_piped("parent")))
 
