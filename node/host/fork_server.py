@@ -159,7 +159,7 @@ def _send(channel: socket.socket, message: Mapping[str, Any], *files: int) -> No
 
 
 def main() -> None:
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in LEFT_TO_OTHERS}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_OTHERS)  # ignored, a new process would lose its own
     warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # numpy's library minds its own at a fork
     collect_seldom()
     first = socket.socket(fileno=os.dup(0))
@@ -167,8 +167,7 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     job = _Server(first).run()
     if job is not None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         job.run()
 
 

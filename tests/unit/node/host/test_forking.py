@@ -111,6 +111,15 @@ async def test_what_was_killed_says_by_which_signal(make_program: MakeProgram) -
         process.kill()  # and nobody else, who might have its number by now
 
 
+async def test_a_signal_is_heeded_however_early_it_comes(make_program: MakeProgram) -> None:
+    make_program("sleeper", SLEEPER)
+    async with ForkServer.started() as server, asyncio.timeout(20):
+        for _ in range(50):
+            process = await server.fork("sleeper", output=2)
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == -signal.SIGTERM
+
+
 @pytest.mark.parametrize(
     ("ask", "dies"),
     [("fork_piped('sleeper', stdin=0)", True), ("fork('sleeper', output=2)", False)],
