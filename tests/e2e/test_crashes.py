@@ -193,17 +193,6 @@ async def test_two_of_four_down_finalise_nothing_and_say_why(net: Federation) ->
     await net.check_agreement()
 
 
-async def test_torch_is_in_the_worker_alone(net: Federation) -> None:
-    status = await net.get_status("node0")
-    assert "libtorch" in read_maps(status["worker_pid"])
-    assert "libtorch" not in read_maps(status["pid"])
-    assert all("libtorch" not in read_maps(pid) for pid in status["miner_pids"])
-
-
-def read_maps(pid: int) -> str:
-    return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
-
-
 async def test_a_killed_worker_and_a_killed_miner_are_replaced(net: Federation) -> None:
     before = await net.get_status("node3")
     for pid in get_children(before):

@@ -19,6 +19,7 @@ from node.host.forking import is_supported
 from node.host.procfs import get_pss_mb
 from node.testnet.running import is_running
 from support.faults.foreign_names import make_environment, make_hostile_directory
+from support.federation.processes import get_parent
 
 pytestmark = pytest.mark.e2e
 
@@ -36,10 +37,6 @@ with fednode.LocalCluster(2, method="fedavg", rounds=2, partition="iid", setting
     directory = str(cluster.directory)
 print(json.dumps({"heights": heights, "accuracies": accuracies, "pids": pids, "directory": directory}))
 """
-
-
-def get_parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
 
 
 def get_workers(cluster: fednode.LocalCluster) -> list[int | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from typing import Any
 import pytest
 
 from node.testnet.layout import TestnetNode, TestnetSpec, make_testnet
+from support.federation.fork_servers import CopiedProcess, start_node
+from support.federation.ports import find_free_ports
 from support.federation.real_nodes import POLL_S, WAIT_S, run_command
 
 ROUNDS = 12
@@ -46,7 +47,7 @@ class Served:
     nodes: tuple[TestnetNode, ...]
     http_port: int
     via: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, CopiedProcess | subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def get_address(self, name: str) -> str:
         return f"http://127.0.0.1:{self.http_port + self._find(name)}/"
@@ -67,8 +68,12 @@ class Served:
 
     def start(self, name: str) -> None:
         config = self.nodes[self._find(name)].config_file
-        command = [*self.via.get(name, ()), sys.executable, "-m", "node.cli", "--config", str(config)]
-        with config.with_suffix(".log").open("wb") as log:
+        log_file = config.with_suffix(".log")
+        if name not in self.via:
+            self.processes[name] = start_node(config, log_file)
+            return
+        command = [*self.via[name], sys.executable, "-m", "node.cli", "--config", str(config)]
+        with log_file.open("wb") as log:
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def tell(self, name: str, *words: object, json_out: bool = True) -> Any:
@@ -103,25 +108,9 @@ class Served:
 
 def make_served(directory: Path, *, via: Mapping[str, Sequence[str]] | None = None, **spec: Any) -> Served:
     """The files of four nodes with pages. `spec` is `TestnetSpec`'s."""
-    first = find_free_http_ports(4)
+    first = find_free_ports(4)[0]
     usual: dict[str, Any] = {"num_nodes": 4, "method": "fedavg", "base_port": 0, "http_port": first, "difficulty": 4096}
     return Served(tuple(make_testnet(directory, TestnetSpec(**(usual | spec))).nodes), first, via or {})
-
-
-def find_free_http_ports(count: int) -> int:
-    """The first of so many in a row."""
-    return next(port for port in range(18_080, 32_000, 10) if _are_free(range(port, port + count)))
-
-
-def _are_free(ports: range) -> bool:
-    for port in ports:
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True
 
 
 class Visit:

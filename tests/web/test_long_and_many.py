@@ -17,8 +17,9 @@ from node.config.node_config import load_config
 from node.host.procfs import read_cpu_s
 from node.testnet.layout import TestnetSpec, make_testnet
 from support.data.measured_rounds import put_measured_rounds
+from support.federation.ports import find_free_ports
 from support.federation.real_nodes import run_bench
-from support.pages import Served, Visit, find_free_http_ports
+from support.pages import Served, Visit
 
 pytestmark = pytest.mark.web
 
@@ -59,7 +60,7 @@ window.EventSource = class extends EventTarget {
 @pytest.fixture(scope="module")
 def long_chain(tmp_path_factory: pytest.TempPathFactory) -> Served:
     """One node, its chain as long as it will be."""
-    first = find_free_http_ports(1)
+    first = find_free_ports(1)[0]
     spec = TestnetSpec(num_nodes=1, rounds=ROUNDS, base_port=0, http_port=first, difficulty=4)
     net = make_testnet(tmp_path_factory.mktemp("long") / "net", spec)
     config = load_config(net.nodes[0].config_file)

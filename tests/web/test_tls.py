@@ -18,8 +18,9 @@ import yaml
 from node.testnet.layout import TestnetSpec, make_testnet
 from support.data.certificates import Authority
 from support.faults.relay import relaying
+from support.federation.ports import find_free_ports
 from support.federation.real_nodes import run_command
-from support.pages import Served, find_free_http_ports
+from support.pages import Served
 
 pytestmark = pytest.mark.web
 
@@ -32,7 +33,7 @@ def make_open(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     running: list[subprocess.Popen[bytes]] = []
 
     def make(**http: Any) -> Served:
-        port = find_free_http_ports(1)
+        port = find_free_ports(1)[0]
         spec = TestnetSpec(num_nodes=1, rounds=1, base_port=0, http_port=port, difficulty=16)
         [node] = make_testnet(tmp_path / "net", spec).nodes
         (tmp_path / "token").write_text(TOKEN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 
 def is_alive(pid: int) -> bool:
@@ -18,3 +19,12 @@ def is_alive(pid: int) -> bool:
 def kill(pid: int) -> None:
     """`kill -9`."""
     os.kill(pid, signal.SIGKILL)
+
+
+def get_parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[1])
+
+
+def read_maps(pid: int) -> str:
+    """The files and libraries that are mapped into a process."""
+    return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")

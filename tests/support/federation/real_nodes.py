@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -31,8 +31,10 @@ from node.boundary import UNFORESEEN
 from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config
 from node.errors import NodeUnreachable
+from node.host.forking import ForkServer
 from node.testnet.cluster import NodeProcess
 from node.testnet.layout import TestnetNode, TestnetSpec, make_testnet
+from support.federation.fork_servers import fork_server_of_the_session
 from support.federation.ports import find_free_ports
 
 POLL_S = 0.1
@@ -126,11 +128,18 @@ def flip_byte(file: Path, data: bytes) -> None:
 class Federation:
     """The nodes of a directory that `fednode testnet` or `fednode demo --keep` wrote. Leaving it ends them all.
 
-    `via` is for each node the command that it is started by, as `NodeProcess` has it.
+    Nodes are copies of the session's process that has imported what they need, unless each `stands_alone`, as where a
+    claim is about a start, a command line or memory. `via` is for each node the command that it is started by, as
+    `NodeProcess` has it.
     """
 
-    def __init__(self, directory: Path, via: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self, directory: Path, via: Mapping[str, Sequence[str]] | None = None, *, stands_alone: bool = False
+    ) -> None:
         self.directory = directory
+        self._shares = not stands_alone
+        self._server: ForkServer | None = None
+        self._context = ExitStack()
         made = (_make_process(file, via or {}) for file in sorted(directory.glob("node*.yaml")))
         self.nodes = {node.name: node for node in made}
 
@@ -150,10 +159,13 @@ class Federation:
         return load_config(self.nodes[name].node.config_file).node.data_dir
 
     async def __aenter__(self) -> Self:
+        if self._shares:
+            self._server = self._context.enter_context(fork_server_of_the_session())
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await asyncio.gather(*(self.nodes[name].stop() for name in self.running))
+        with self._context:
+            await asyncio.gather(*(self.nodes[name].stop() for name in self.running))
         if exception[0] is None:
             for name, node in self.nodes.items():
                 if node.log_file.exists():
@@ -164,7 +176,7 @@ class Federation:
     async def start(self, *names: str) -> None:
         """The named nodes, or all that are down; returns when each answers, well before its worker is ready."""
         starting = [self.nodes[name] for name in names or self.names if not self.nodes[name].is_running]
-        await asyncio.gather(*(node.start() for node in starting))
+        await asyncio.gather(*(node.start(self._server) for node in starting))
         wanted = {node.name for node in starting}
         await self.wait_for(lambda statuses: wanted <= set(statuses), f"an answer of {', '.join(sorted(wanted))}")
 
