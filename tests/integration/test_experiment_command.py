@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.federation.processes import is_alive
-from support.federation.real_nodes import WAIT_S, Finished, run_command
+from support.federation.real_nodes import WAIT_S, Finished, run_command, run_process
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
     assert (again.code, again.out.splitlines()[0]) == (0, "4 runs, 4 of them done before; now 0 more done, 0 failed")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()} == times
 
-    simulated = run_command(
+    simulated = run_process(
         *("simulate", "--method", "dfpl", "--partition", "iid", "--shots", 10, "--clients", 3, "--rounds", 2),
         *("--set", "local_iterations=2", "--json"),
     )
