@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.federation.real_nodes import DemoRun, run_command
+from support.federation.real_nodes import DemoRun, run_process
 
 PATIENCE_S = 900.0  # for a test with all its waits, on a machine that others use too
 
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
     """Four nodes, ten rounds. They wait for each other as long as it takes, so that every block has all four."""
     directory, rounds, seed = tmp_path_factory.mktemp("demo") / "net", 10, 1
-    finished = run_command(
+    finished = run_process(
         *("demo", "-n", 4, "--rounds", rounds, "--seed", seed, "--json", "--keep", directory),
         *("--set", "waits.collect_s=120"),
         timeout_s=PATIENCE_S,

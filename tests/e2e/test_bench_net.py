@@ -8,7 +8,7 @@ import pytest
 
 from node.bench.net import compare_delays, compare_rates
 from node.cli.bench.net import _show
-from support.federation.real_nodes import run_command
+from support.federation.real_nodes import run_process
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +24,7 @@ def test_delays_and_rates_are_told_as_how_many_times_as_long() -> None:
 @pytest.mark.slow
 def test_messages_come_back_a_blob_comes_whole_and_connections_are_made(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--messages", 20, "--mb", 2.5, "--connections", 2, "--repeats", 2)
-    done = run_command("bench", "net", *options, "--json")
+    done = run_process("bench", "net", *options, "--json")
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     assert figures.keys() == {"machine", "job", "round_trip_s", "messages_per_s", "blob_mb_per_s", "connect_s"}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from support.federation.real_nodes import run_command
+from support.federation.real_nodes import run_process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -14,7 +14,7 @@ ALWAYS = ("taken_in", "trained", "contributed", "arrived", "verified", "cutoff",
 
 
 def test_the_steps_of_a_round_come_one_after_the_other_and_cost_cpu_and_messages() -> None:
-    done = run_command("bench", "round", "--waterfall", "-n", 2, "--rounds", 8, "--json")
+    done = run_process("bench", "round", "--waterfall", "-n", 2, "--rounds", 8, "--json")
     assert done.code == 0, done.err
     figures = json.loads(done.out)
     steps = {step["step"]: step for step in figures["steps"]}

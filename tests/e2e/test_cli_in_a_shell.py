@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.cli import main
+from node.cli.app import MODULES
 from node.testnet.running import announced, read_demo
 from support.federation.real_nodes import WAIT_S, DemoRun, make_federation, run_command
 
@@ -67,6 +68,57 @@ def test_a_reader_who_has_enough_is_no_accident(command: tuple[str, ...], demo: 
         words = [*FEDNODE, *fill(command, demo)]
         done = subprocess.run(words, stdout=stdout, stderr=subprocess.PIPE, text=True, env=buffered)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+# Each command is forked off one process that has loaded what all of them load: the rest each has to find by itself.
+EACH = """
+import os, sys
+from node.cli import main
+from node.cli.app import make_app
+make_app()
+for line in sys.stdin:
+    if (child := os.fork()) == 0:
+        sys.exit(main(line.split()))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), line, end="", file=sys.stderr)
+"""
+# A command of each module, as far as it goes beside a demo that is over, and how it ends.
+ANSWERS = {
+    "init": (0, "init {out}/site"),
+    "join": (0, "join-file -o {out}/a.join -c {net}/node0.yaml"),
+    "rotation": (4, "key rotate -c {net}/node0.yaml"),
+    "genesis": (0, "genesis hash {net}/genesis.yaml"),
+    "compose": (78, "compose-setup {out}/none"),
+    "predict": (4, "predict {out}/x.npz --socket none.sock"),
+    "evaluate": (4, "evaluate {out}/x.npz --socket none.sock"),
+    "health": (4, "health --socket none.sock"),
+    "reset": (3, "unsafe-reset --yes -c {out}/site/node.yaml"),
+    "backup": (0, "backup {out}/a.backup -c {net}/node0.yaml"),
+    "token": (0, "token list -c {net}/node0.yaml"),
+    "open": (4, "open -c {net}/node0.yaml"),
+    "control": (4, "pause --socket none.sock"),
+    "propose": (4, "propose rounds 9 --yes --socket none.sock"),
+    "model": (0, "model info --data-dir {net}/data/node0"),
+    "plan": (0, "plan --budget 60s -c {net}/node0.yaml"),
+    "privacy": (1, "privacy -c {net}/node0.yaml"),
+}
+# And those of which other tests start one: this file, and those of a simulation, a light command, a mistake, a wheel.
+STARTED = {
+    *("start", "config", "keys", "data", "testnet", "assets", "simulate", "experiment", "demo", "bench", "status"),
+    *("top", "doctor", "proposals", "members", "runs", "peers", "chain", "rounds", "metrics", "version"),
+}
+
+
+@pytest.mark.slow
+def test_a_command_of_each_module_answers_in_a_process_of_its_own(demo: DemoRun, tmp_path: Path) -> None:
+    """Most tests call commands in their own process, where another may have imported what one of them forgets."""
+    assert {f"node.cli.{name}" for name in ANSWERS.keys() ^ STARTED} == set(MODULES)
+    lines = [line.format(net=demo.directory, out=tmp_path) for _, line in ANSWERS.values()]
+    command = [sys.executable, "-c", EACH]
+    done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    ends = [f"{code} {line}" for (code, _), line in zip(ANSWERS.values(), lines, strict=True)]
+    assert [said for said in done.stderr.splitlines() if said[:1].isdigit()] == ends, done.stderr
 
 
 @pytest.fixture(scope="module")

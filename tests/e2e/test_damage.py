@@ -21,7 +21,7 @@ from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK
 from support.data.blobs import is_held, spoil_blob
 from support.faults.killed_nodes import Killable
-from support.federation.real_nodes import WAIT_S, flip_byte, make_federation, run_command
+from support.federation.real_nodes import WAIT_S, flip_byte, make_federation, run_command, run_process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
@@ -48,7 +48,7 @@ async def run_all(net: Killable) -> None:
 async def start_in_vain(net: Killable) -> str:
     """The line with which the victim does not start. It gives up by itself."""
     config = net.nodes[VICTIM].node.config_file
-    done = await asyncio.to_thread(run_command, "--config", config)
+    done = await asyncio.to_thread(run_process, "--config", config)
     assert done.code == 1, done.err
     assert "Traceback" not in done.err
     return done.err.splitlines()[-1]

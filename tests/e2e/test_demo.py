@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chain.signing import decode_id
-from support.federation.real_nodes import DemoRun, run_command
+from support.federation.real_nodes import DemoRun, run_command, run_process
 
 pytestmark = pytest.mark.e2e
 
@@ -44,7 +44,7 @@ def test_it_measures_what_the_nodes_did(demo: DemoRun) -> None:
 
 
 def test_in_a_pipe_it_prints_a_line_per_round_and_takes_method_and_settings() -> None:
-    done = run_command(
+    done = run_process(
         *("demo", "-n", 2, "--rounds", 2, "--method", "fedavg", "--partition", "iid"),
         *("--set", "local_iterations=1", "--set", "waits.collect_s=120"),
     )

@@ -17,7 +17,7 @@ from node.errors import NotFound
 from node.telemetry.sinks.jsonl import METRICS
 from node.testnet.cluster import NodeProcess
 from support.federation.ports import find_free_ports
-from support.federation.real_nodes import Federation, make_federation, run_command
+from support.federation.real_nodes import Federation, make_federation, run_command, run_process
 from support.machines.scrape import NAMES, Scraped, list_expressions, list_unknown
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -151,7 +151,7 @@ async def test_a_node_that_has_lost_its_quorum_lives_and_is_not_ready(net: Scrap
 async def test_two_nodes_cannot_have_one_port(net: Scrapable) -> None:
     """node1, which is down, on node0's."""
     finished = await asyncio.to_thread(
-        run_command, "--config", net.nodes["node1"].node.config_file, "--set", f"http.listen=127.0.0.1:{net.http_port}"
+        run_process, "--config", net.nodes["node1"].node.config_file, "--set", f"http.listen=127.0.0.1:{net.http_port}"
     )
     assert finished.code == 78
     assert f"http.listen: 127.0.0.1:{net.http_port}: cannot listen there (Address already in use)" in finished.err

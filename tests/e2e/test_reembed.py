@@ -15,7 +15,7 @@ import torch
 
 from ml.data import load_dataset
 from ml.simulation.run import SimulationConfig, simulate
-from support.federation.real_nodes import Federation, ask_stopped, run_command
+from support.federation.real_nodes import Federation, ask_stopped, run_command, run_process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four nodes that have done their rounds; every block has all four."""
     directory = tmp_path_factory.mktemp("reembed") / "net"
-    finished = run_command(
+    finished = run_process(
         *("demo", "-n", 4, "--method", "mpfedcl", "--partition", PARTITION, "--rounds", ROUNDS, "--seed", SEED),
         *("--set", "reembed=true", "--set", "own_samples=100", "--set", "waits.collect_s=120"),
         *("--json", "--keep", directory),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.federation.real_nodes import Federation, Finished, make_federation, run_command
+from support.federation.real_nodes import Federation, Finished, make_federation, run_process
 
 pytestmark = pytest.mark.e2e
 
@@ -31,7 +31,7 @@ def list_files(directory: Path) -> set[Path]:
 def refuse(directory: Path, code: int, *options: object) -> list[str]:
     """The lines on stderr of a start that ends with `code` and leaves the directory as it was."""
     before = list_files(directory)
-    done = run_command("--config", directory / "node0.yaml", *options)
+    done = run_process("--config", directory / "node0.yaml", *options)
     check(done, code)
     assert list_files(directory) == before
     return done.err.splitlines()
@@ -85,14 +85,14 @@ async def test_places_that_are_taken_and_another_genesis(directory: Path) -> Non
         data_dir, address = net.get_data_dir("node0"), net.nodes["node0"].node.address
         [line] = refuse(directory, 78)
         assert line == f"fednode: {data_dir}: in use by another process; ask the running node, or stop it first"
-        done = run_command(
+        done = run_process(
             *("--config", config, "--set", "node.data_dir=data/other", "--set", "admin.socket=run/other.sock")
         )
         check(done, 78)
         assert done.err.splitlines()[-1].startswith("fednode: ")
         assert address in done.err.splitlines()[-1]
         assert not (directory / "run/other.sock").exists()
-        done = run_command("--config", config, "--set", "node.data_dir=data/another")
+        done = run_process("--config", config, "--set", "node.data_dir=data/another")
         check(done, 78)
         assert f"{net.nodes['node0'].socket}: another process is listening there" in done.err
         assert await net.stop("node0") == 0  # most likely while its worker is still importing torch

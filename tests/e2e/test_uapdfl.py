@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ml.simulation.run import SimulationConfig, simulate
-from support.federation.real_nodes import Federation, ask_stopped, run_command
+from support.federation.real_nodes import Federation, ask_stopped, run_command, run_process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ def partition(request: pytest.FixtureRequest) -> str:
 def directory(partition: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six nodes that have done their rounds; every block has all of them."""
     directory = tmp_path_factory.mktemp("uapdfl") / "net"
-    finished = run_command(
+    finished = run_process(
         *("demo", "-n", NODES, "--method", "uapdfl", "--set", f"num_peers={METHOD['num_peers']}"),
         *("--partition", partition, "--rounds", ROUNDS, "--seed", SEED, "--json", "--keep", directory),
         *("--set", "waits.collect_s=120", "--set", "input.normalize=none"),  # by which all draw somebody in each round

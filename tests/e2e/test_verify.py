@@ -14,7 +14,7 @@ from chain.genesis import Genesis
 from chain.store.interface import StoredBlock
 from chain.store.sqlite import SqliteStore
 from support.data.blobs import spoil_blob
-from support.federation.real_nodes import DemoRun, flip_byte, run_command
+from support.federation.real_nodes import DemoRun, flip_byte, run_command, run_process
 from support.slow_rest import slow_after
 
 pytestmark = pytest.mark.e2e
@@ -106,7 +106,7 @@ def test_a_node_does_not_start_on_a_damaged_head(demo: DemoRun, tmp_path: Path) 
     directory = tmp_path / "net"
     shutil.copytree(demo.directory, directory, ignore=shutil.ignore_patterns("run"))
     place = flip_block(directory / "data/node0", demo.rounds)
-    done = run_command("--config", directory / "node0.yaml")
+    done = run_process("--config", directory / "node0.yaml")
     assert done.code == 1
     assert place in done.err
     assert "Traceback" not in done.err

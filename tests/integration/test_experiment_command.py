@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from support.federation.processes import is_alive
-from support.federation.real_nodes import WAIT_S, Finished, run_command
+from support.federation.real_nodes import WAIT_S, Finished, run_command, run_process
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +43,27 @@ def get_taa(runs: dict[str, Any]) -> dict[str, list[float]]:
     return {name: [row["taa"] for row in document["rounds"]] for name, document in runs.items()}
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """Where the little sweep was run, and what it said."""
+    directory = tmp_path_factory.mktemp("swept")
+    return directory, run(directory, TEXT, "--jobs", 2)
+
+
+@pytest.fixture
+def directory(swept: tuple[Path, Finished], tmp_path: Path) -> Path:
+    """A copy of it, for a test to go on with."""
+    return Path(shutil.copytree(swept[0], tmp_path / "swept"))
+
+
 @pytest.mark.slow
-def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
-    done = run(tmp_path, TEXT, "--jobs", 2)
+def test_a_sweep_is_run_once_and_reported(swept: tuple[Path, Finished], directory: Path) -> None:
+    done = swept[1]
     assert done.code == 0, done.err
     assert [line.split("  ")[0].strip() for line in done.out.splitlines()[:4]] == ["1/4", "2/4", "3/4", "4/4"]
     assert "4 runs, 0 of them done before; now 4 more done, 0 failed" in done.out
     assert "\x1b" not in done.out + done.err
-    runs = read_runs(tmp_path)
+    runs = read_runs(directory)
     assert len(runs) == 4
     for document in runs.values():
         assert [row["round"] for row in document["rounds"]] == [1, 2]
@@ -57,15 +71,15 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
         assert document["machine"]["torch"]
         assert document["config"]["method"]["lr"] == 0.1
 
-    listed = json.loads(run(tmp_path, TEXT, "--dry-run", "--json").out)
+    listed = json.loads(run(directory, TEXT, "--dry-run", "--json").out)
     assert {(one["id"], one["state"]) for one in listed["runs"]} == {(Path(name).stem, "done") for name in runs}
 
-    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()}
-    again = run(tmp_path, TEXT)
+    times = {path: path.stat().st_mtime_ns for path in (directory / "out" / "runs").iterdir()}
+    again = run(directory, TEXT)
     assert (again.code, again.out.splitlines()[0]) == (0, "4 runs, 4 of them done before; now 0 more done, 0 failed")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()} == times
+    assert {path: path.stat().st_mtime_ns for path in (directory / "out" / "runs").iterdir()} == times
 
-    simulated = run_command(
+    simulated = run_process(
         *("simulate", "--method", "dfpl", "--partition", "iid", "--shots", 10, "--clients", 3, "--rounds", 2),
         *("--set", "local_iterations=2", "--json"),
     )
@@ -76,10 +90,10 @@ def test_a_sweep_is_run_once_and_reported(tmp_path: Path) -> None:
     same = [document for document in runs.values() if document["rounds"] == rounds]
     assert [(one["config"]["method"]["name"], one["config"]["partition"]) for one in same] == [("dfpl", "iid")]
 
-    reported = run_command("experiment", "report", tmp_path / "out")
+    reported = run_command("experiment", "report", directory / "out")
     assert reported.code == 0, reported.err
     assert "4 of 4 runs are done" in reported.out
-    assert "A little sweep" in (tmp_path / "out" / "report.html").read_text()
+    assert "A little sweep" in (directory / "out" / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -100,19 +114,18 @@ def test_programs_get_one_object_and_people_the_progress_of_runs_that_fail(tmp_p
 
 
 @pytest.mark.slow
-def test_embeddings_are_kept_of_the_runs_that_a_figure_shows(tmp_path: Path) -> None:
-    assert run(tmp_path, TEXT).code == 0
-    before = read_runs(tmp_path)
+def test_embeddings_are_kept_of_the_runs_that_a_figure_shows(directory: Path) -> None:
+    before = read_runs(directory)
     figure = "report: {figures: [{embedding: tsne, panels: method, where: {partition: iid}}]}\n"
-    done = run(tmp_path, TEXT + figure)
+    done = run(directory, TEXT + figure)
     assert done.code == 0, done.err
     assert "4 runs, 2 of them done before; now 2 more done, 0 failed" in done.out
-    after = read_runs(tmp_path)
+    after = read_runs(directory)
     shown = [name for name, document in after.items() if "snapshot" in document]
     assert [before[name]["config"]["partition"] for name in shown] == ["iid", "iid"]
     assert get_taa(after) == get_taa(before)
-    assert "4 of them done before; now 0 more done" in run(tmp_path, TEXT + figure).out
-    reported = run_command("experiment", "report", tmp_path / "out")
+    assert "4 of them done before; now 0 more done" in run(directory, TEXT + figure).out
+    reported = run_command("experiment", "report", directory / "out")
     assert reported.code == 0, reported.err
     assert "figures/01-embeddings-by-t-sne.png" in reported.out
 
@@ -132,16 +145,15 @@ def test_a_run_that_fails_is_recorded_the_others_go_on_and_it_is_tried_again(tmp
 
 
 @pytest.mark.slow
-def test_a_broken_result_is_named_and_run_again(tmp_path: Path) -> None:
-    run(tmp_path, TEXT)
-    before = read_runs(tmp_path)
-    path = next((tmp_path / "out" / "runs").glob("*.json"))
+def test_a_broken_result_is_named_and_run_again(directory: Path) -> None:
+    before = read_runs(directory)
+    path = next((directory / "out" / "runs").glob("*.json"))
     path.write_text(path.read_text()[:100])
-    done = run(tmp_path, TEXT)
+    done = run(directory, TEXT)
     assert done.code == 0
     assert str(path) in done.err
     assert "3 of them done before; now 1 more done" in done.out
-    assert get_taa(read_runs(tmp_path)) == get_taa(before)
+    assert get_taa(read_runs(directory)) == get_taa(before)
 
 
 def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path: Path) -> None:
@@ -169,11 +181,10 @@ def test_a_dry_run_lists_and_starts_nothing(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.slow
-def test_whatever_stops_it_loses_only_the_runs_under_way(tmp_path: Path, number: int, code: int) -> None:
-    run(tmp_path, TEXT, "--jobs", 1)
-    kept = read_runs(tmp_path)
-    (tmp_path / "little.yaml").write_text(ENDLESS.replace("seed: [1]", "rounds: [2, 100000]\n  seed: [1]"))
-    out = tmp_path / "out"
+def test_whatever_stops_it_loses_only_the_runs_under_way(directory: Path, number: int, code: int) -> None:
+    kept = read_runs(directory)
+    (directory / "little.yaml").write_text(ENDLESS.replace("seed: [1]", "rounds: [2, 100000]\n  seed: [1]"))
+    out = directory / "out"
     # A session of its own, so that Ctrl-C reaches it and its workers, as from a terminal.
     process = subprocess.Popen(
         [
@@ -182,7 +193,7 @@ def test_whatever_stops_it_loses_only_the_runs_under_way(tmp_path: Path, number:
             "node.cli",
             "experiment",
             "run",
-            str(tmp_path / "little.yaml"),
+            str(directory / "little.yaml"),
             "-o",
             str(out),
             "-j",
@@ -210,7 +221,7 @@ def test_whatever_stops_it_loses_only_the_runs_under_way(tmp_path: Path, number:
     while any(map(is_alive, workers)):
         assert time.monotonic() < deadline_s, "the workers are still there"
         time.sleep(0.1)
-    assert read_runs(tmp_path) == kept
+    assert read_runs(directory) == kept
     assert not list((out / "runs").glob("*.part"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
+from support.federation.real_nodes import run_command
 
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "safetensors", "PIL", "pyarrow", "cryptography", "sqlite3")
 PROGRAM = f"""
@@ -62,20 +62,16 @@ def node(tmp_path: Path) -> Iterator[Path]:
     "command", [("status",), ("status", "--json"), ("peers", "list"), ("proposals",), ("members",), ("runs",)]
 )
 def test_what_asks_a_node_loads_neither_arrays_nor_signatures(node: Path, command: tuple[str, ...]) -> None:
-    done = ask(node, *command)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *command, "--socket", node], capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (0, "")
     if "--json" in command:
         assert json.loads(done.stdout)["height"] == 7
 
 
-def test_an_answer_has_no_colour_and_no_box_in_a_pipe(node: Path) -> None:
-    out = ask(node, "status").stdout + ask(node, "peers", "list").stdout
+def test_an_answer_has_no_colour_and_no_box_in_a_pipe(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    out = run_command("status", "--socket", node).out + run_command("peers", "list", "--socket", node).out
     assert "alice" in out
     assert "bob" in out
     assert "\x1b" not in out
     assert not set(out) & set("│─┌┐└┘╭╮╰╯┃━")
-
-
-def ask(node: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    arguments = [sys.executable, "-c", PROGRAM, *command, "--socket", str(node)]
-    return subprocess.run(arguments, capture_output=True, text=True, env={**os.environ, "TERM": "xterm-256color"})

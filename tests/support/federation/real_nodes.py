@@ -1,4 +1,4 @@
-"""Real `fednode` processes for tests: started, frozen, killed, asked, and compared.
+"""Real `fednode` processes for tests: started, frozen, killed, asked, and compared; and commands about them.
 
     async with Federation(make_federation(tmp_path / "net", rounds=0)) as net:
         await net.start()
@@ -11,23 +11,30 @@ A wait that fails shows the end of every node's log.
 from __future__ import annotations
 
 import asyncio
+import gc
+import io
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import Context
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TextIO, TypeVar
+from unittest.mock import patch
 
 from chain.genesis import Genesis
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.boundary import UNFORESEEN
+from node.cli import main
 from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config
 from node.errors import NodeUnreachable
@@ -41,6 +48,8 @@ POLL_S = 0.1
 WAIT_S = 240.0  # for anything: generous, as a loaded machine may be ten times slower than an idle one
 COMMAND_S = 240.0
 STOP_S = 60.0
+
+_ONE_AT_A_TIME = threading.Lock()  # as stdout is the whole process's, and tests call commands on threads
 
 T = TypeVar("T")
 
@@ -68,7 +77,18 @@ class DemoRun:
     result: dict[str, Any]
 
 
-def run_command(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
+def run_command(*arguments: object) -> Finished:
+    """`fednode` with these arguments, called in this process: for what a command says, and what it leaves.
+
+    One that handles signals, runs an event loop or has to be stopped is one for `run_process`; so is one that waits for
+    another that a second thread would have to call, as one is called at a time.
+    """
+    with _as_in_a_process() as (out, err):
+        code = Context().run(main, [*map(str, arguments)])
+        return Finished(code, _read(out), _read(err))
+
+
+def run_process(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
     """`fednode` with these arguments, in a process of its own."""
     return _run("node.cli", arguments, timeout_s)
 
@@ -83,6 +103,28 @@ def ask_stopped(directory: Path, node: int, *command: object) -> Any:
     done = run_command(*command, "--json", "--data-dir", directory / f"data/node{node}")
     assert done.code == 0, done.err
     return json.loads(done.out)
+
+
+@contextmanager
+def _as_in_a_process() -> Iterator[tuple[TextIO, TextIO]]:
+    """Stands in for what a process of its own would have: nothing on stdin, its stdout and stderr, which are given,
+    a log that nobody has set up, and a collector as Python starts it."""
+    given, out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(3))
+    with _ONE_AT_A_TIME:
+        thresholds = gc.get_threshold()
+        try:
+            with (
+                patch.multiple(sys, stdin=given, stdout=out, stderr=err),
+                patch.object(logging.getLogger(), "handlers", []),  # so that warnings go to stderr
+            ):
+                yield out, err
+        finally:
+            gc.set_threshold(*thresholds)
+
+
+def _read(written: TextIO) -> str:
+    written.seek(0)
+    return written.read()
 
 
 def _run(module: str, arguments: Sequence[object], timeout_s: float) -> Finished:
