@@ -24,13 +24,17 @@ LiveThrough = Callable[[str], Lived]
 
 @pytest.fixture(scope="session")
 def live_through(tmp_path_factory: pytest.TempPathFactory) -> LiveThrough:
-    """What a network said and left: it is lived through when it is first asked for."""
+    """What a network said and left: it is lived through when it is first asked for, and never twice."""
     lived: dict[str, Lived] = {}
+    failed: set[str] = set()
     networks = {network.name: network for network in NETWORKS}
 
     def find(name: str) -> Lived:
+        assert name not in failed, f"{name} could not be lived through: see its first test"
         if name not in lived:
+            failed.add(name)
             lived[name] = networks[name].live(tmp_path_factory.mktemp(name) / "net")
+            failed.remove(name)
         return lived[name]
 
     return find

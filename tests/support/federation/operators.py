@@ -55,11 +55,11 @@ async def _run(*words: object) -> str:
 # ---- changes
 
 
-def make_request(kind: str, **terms: Any) -> pb.ProposeRequest:
+def make_request(kind: str, /, **terms: Any) -> pb.ProposeRequest:
     return pb.ProposeRequest(kind=kind, terms=json.dumps(terms))
 
 
-async def propose(net: Federation, name: str, kind: str, **terms: Any) -> str:
+async def propose(net: Federation, name: str, kind: str, /, **terms: Any) -> str:
     """A change by this node's operator. Its id."""
     request = make_request(kind, **terms)
     return (await net.ask(name, lambda admin: admin.propose(request))).id
