@@ -20,7 +20,7 @@ def report(nodeid: str, duration: float, *marks: str, when: str = "call") -> pyt
 
 
 def test_the_longest_by_default_stands_first_and_what_is_marked_is_left_out() -> None:
-    stats = {
+    stats: dict[str, list[object]] = {
         "": [report("tests/unit/a.py::late", 9, when="setup"), object()],
         "passed": [
             report("tests/unit/a.py::short", 0.9),
