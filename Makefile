@@ -4,14 +4,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-SECONDS := 8
-FUZZ    := $(VENV)/.fuzz-ready
-WEB     := $(VENV)/.web-ready
-BUILD   := $(VENV)/.build
-DOCS    := $(VENV)/.docs-ready
-RAY     := $(VENV)/.ray-ready
-SBOM    := $(VENV)/.sbom
-AUDIT   := $(VENV)/.audit
+SECONDS  := 8
+BUILD    := $(VENV)/.build
+CHROMIUM := $(VENV)/.chromium-ready
+RAY      := $(VENV)/.ray-ready
+SBOM     := $(VENV)/.sbom
+AUDIT    := $(VENV)/.audit
 
 DEVICE      ?= cpu
 ENVIRONMENT ?= $(BIN)/python
@@ -21,42 +19,70 @@ GPU_HAS     ?= torch numpy scipy scikit-learn
 # Whatever the machine says: a test starts many a process, of which each would compile all of ours anew, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test test-slow test-long test-web test-gpu gpu-wheels fuzz check format proto docs man reference lock sbom audit wheel demo clean
+# How many files of real processes run at a time, and what an outer run runs: files, or all of them.
+E2E_WORKERS ?= 1
+OUTER       ?= tests tests/e2e
+N           ?= 10
 
+# A run of pytest's as a stage, which leaves its time and its tests in .reports.
+PYTEST = .ci/stage $(1) $(BIN)/python -m pytest --junitxml=.reports/$(1).xml
+E2E    = $(if $(filter-out 1,$(E2E_WORKERS)),-n $(E2E_WORKERS) --dist loadfile)
+
+.PHONY: setup setup-web test test-changed test-slow test-outer test-all test-long test-web test-gpu flaky gpu-wheels fuzz
+.PHONY: check format proto docs man reference lock sbom audit wheel demo clean
+
+# One environment for every stage, in 75 s; what is large and seldom needed, Ray and Chromium, comes with what needs it.
 setup: $(READY)
+setup-web: $(CHROMIUM)
 
 # The exact torch first: a range may pull gigabytes of CUDA in where none is wanted.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,docs,fuzz,web]'
 	@touch $(READY)
 
 # Real processes get the cores to themselves; everything else shares them.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --ignore=tests/e2e --ignore=tests/web
-	$(BIN)/python -m pytest tests/e2e
+	$(call PYTEST,test) -n 2 --ignore=tests/e2e --ignore=tests/web
+	$(call PYTEST,test-e2e) $(E2E) tests/e2e
 
-test-slow: $(READY) $(RAY)
-	$(BIN)/python -m pytest -m 'slow and not long' -n 2 --ignore=tests/e2e
-	$(BIN)/python -m pytest -m 'slow and not long' tests/e2e
+# Of these what the changes since BASE reach: make test-changed BASE=main ARGS="-x -m 'not long'".
+test-changed: $(READY)
+	$(BIN)/python -m tests.circles changed '$(BASE)' $(ARGS)
+
+test-slow: $(READY)
+	$(call PYTEST,test-slow) -m 'slow and not outer and not long' -n 2 --ignore=tests/e2e
+	$(call PYTEST,test-slow-e2e) -m 'slow and not outer and not long' $(E2E) tests/e2e
+
+test-outer: $(READY) $(RAY)
+	$(if $(filter-out tests/e2e%,$(OUTER)),$(call PYTEST,test-outer) -m 'outer and not long' -n 2 --ignore=tests/e2e $(filter-out tests/e2e%,$(OUTER)))
+	$(if $(filter tests/e2e%,$(OUTER)),$(call PYTEST,test-outer-e2e) -m 'outer and not long' $(E2E) $(filter tests/e2e%,$(OUTER)))
+
+# Everything but the long tests; since when .ci/run has to look for changes is then this commit.
+test-all: AT := $(shell git rev-parse HEAD 2>/dev/null)
+test-all: check docs test test-slow test-web fuzz test-outer
+	$(BIN)/python -m tests.circles passed $(AT)
 
 # 79 MB to fetch, 245 MB on disk; what needs it is skipped where it cannot be had.
 $(RAY): $(READY)
 	@$(BIN)/python -m pip install --quiet --editable '.[ray]' && touch $(RAY) || echo "no Ray: what needs it is skipped"
 
-test-long: $(READY)
+test-long: $(READY) $(RAY)
 	$(BIN)/python -m pytest -m long
 
-# The page in a real browser: Debian's Chromium, which root has installed here; skipped where there is none.
-test-web: $(WEB)
-	$(BIN)/python -m pytest -m web tests/web
+# The tests that fail at one time only: N runs, every other one beside four busy processes.
+flaky: $(READY)
+	$(BIN)/python -m tests.stages flaky $(N)
 
-$(WEB): $(READY)
+# The page in a real browser: Debian's Chromium, which root has installed here; skipped where there is none.
+test-web: $(CHROMIUM)
+	$(call PYTEST,test-web) -m web tests/web
+
+$(CHROMIUM): $(READY)
 	command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install --yes --quiet chromium || \
 	  { apt-get update --quiet && apt-get install --yes --quiet chromium; } || true
-	$(BIN)/python -m pip install --quiet --editable '.[web]'
-	@touch $(WEB)
+	@touch $(CHROMIUM)
 
 # make test-gpu DEVICE=cpu: what a CPU can show of it. The figures go into gpu.json. Where nothing can be fetched, first
 # `make gpu-wheels` where something can, then `make test-gpu WHEELS=.gpu-wheels` there, beside what GPU_HAS names.
@@ -81,12 +107,8 @@ gpu-wheels: $(READY)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir .gpu-wheels .
 
 # SECONDS for each target; `make fuzz SECONDS=600` for longer, TARGETS="arrays push" for some.
-fuzz: $(FUZZ)
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
-
-$(FUZZ): $(READY)
-	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
-	@touch $(FUZZ)
+fuzz: $(READY)
+	.ci/stage fuzz $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
 
 # make bench-soak ARGS="--rounds 40": those beside `fednode bench`; `python -m tests.bench --help` lists them.
 bench-%: $(READY)
@@ -107,20 +129,16 @@ proto: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" sh proto/generate.sh
 
 # docs/_build/index.html; a link within that leads nowhere is an error.
-docs: $(DOCS)
+docs: $(READY)
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
 # docs/_build/man: fednode(1), fednode-node.yaml(5), fednode-genesis.yaml(5).
-man: $(DOCS)
+man: $(READY)
 	$(BIN)/python -m sphinx -q -n -W --keep-going -b man docs docs/_build/man
 
 # The pages of docs/reference, from the code; a test holds them to it.
 reference: $(READY)
 	PYTHONPATH=. $(BIN)/python docs/generate.py
-
-$(DOCS): $(READY)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	@touch $(DOCS)
 
 # Needs pip-tools on the path. torch for the CPU, since the one for CUDA stands on gigabytes more; the first lines stay.
 lock:
@@ -172,4 +190,4 @@ demo: $(READY)
 	$(BIN)/fednode demo
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist docs/_build
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info build dist docs/_build .reports

@@ -1,12 +1,22 @@
 """For every test: how long anything takes is not what Hypothesis judges, on a machine that others use too; and what is
-started heeds Ctrl-C, also where a shell runs the tests in the background, which has them ignore it."""
+started heeds Ctrl-C, also where a shell runs the tests in the background, which has them ignore it. At the end stands
+which tests have taken longer than a test by default should; no run fails by it."""
 
 from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from support.durations import list_too_long
 
 settings.register_profile("fednode", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fednode")
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if lines := list_too_long(terminalreporter.stats):
+        terminalreporter.section("too long for what runs by default: make them shorter, or mark them")
+        terminalreporter.write_line("\n".join(lines))

@@ -9,6 +9,8 @@ import pytest
 from bench.aggregation import TIMED
 from bench.application import main
 
+pytestmark = pytest.mark.outer
+
 SPREAD = {"median", "min", "max"}
 
 

@@ -12,6 +12,8 @@ import typer.main
 
 from bench.application import COMMANDS, make_app
 
+pytestmark = pytest.mark.outer
+
 ROOT = Path(__file__).parents[2]
 
 

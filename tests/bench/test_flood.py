@@ -13,6 +13,8 @@ from node.bench.figures import get_quantile
 from node.errors import NodeError
 from node.host.procfs import read_cpu_s, read_memory
 
+pytestmark = pytest.mark.outer
+
 
 def test_blocks_count_from_the_beginning_to_the_end_and_no_others() -> None:
     found = describe_finality([9.0, 10.0, 11.0, 13.0, 14.0, 21.0], began=10.0, ended=15.0)

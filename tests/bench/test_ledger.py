@@ -9,6 +9,8 @@ import pytest
 from bench.application import main
 from bench.ledger import compute_growth
 
+pytestmark = pytest.mark.outer
+
 
 def test_growth_between_two_sizes_is_the_power_of_the_size() -> None:
     def make(factor: float) -> dict[str, object]:

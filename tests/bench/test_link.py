@@ -9,6 +9,8 @@ import pytest
 from bench.application import main
 from support.machines import nat
 
+pytestmark = pytest.mark.outer
+
 OBSTACLE = nat.find_obstacle()
 
 

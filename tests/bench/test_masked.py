@@ -6,6 +6,8 @@ import pytest
 
 from bench import masked as bench_masked
 
+pytestmark = pytest.mark.outer
+
 
 def test_each_pair_is_compared_and_the_median_told() -> None:
     plain = [{"round_s": 1.0}, {"round_s": 2.0}, {"round_s": 4.0}]

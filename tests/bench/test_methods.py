@@ -14,6 +14,8 @@ from bench.methods import PARTS, ROWS, run_methods_bench
 from ml.errors import MlError, SpecError
 from ml.simulation.run import SimulationConfig
 
+pytestmark = pytest.mark.outer
+
 SPREAD = {"median", "min", "max"}
 
 

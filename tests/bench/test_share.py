@@ -17,6 +17,8 @@ from bench.share import JUDGED_MB, _Answers, _judge, _Pull, _read_pulls, _Watche
 from node.errors import ConfigError
 from node.host.procfs import MB
 
+pytestmark = pytest.mark.outer
+
 LOG = """\
 2026-11-22T10:00:00.000Z INFO node.payloads.transfers: encrypted set of node1 from node1  began at 0.0 of 5.5 MB
 2026-11-22T10:00:00.500Z INFO node.payloads.transfers: encrypted set of node1 from node1  broke off at 2.1 of 5.5 MB: s

@@ -13,6 +13,8 @@ from bench.simulate import run_simulate_bench
 from ml.errors import DataError
 from ml.simulation.run import SimulationConfig
 
+pytestmark = pytest.mark.outer
+
 SPREAD = {"median", "min", "max"}
 
 

@@ -7,6 +7,8 @@ import pytest
 from bench.soak import EVERY, Sample, compute_slopes, draw_faults
 from node.host.procfs import Usage
 
+pytestmark = pytest.mark.outer
+
 ROUNDS = 100
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from bench.application import main
 
+pytestmark = pytest.mark.outer
+
 
 @pytest.mark.parametrize(
     ("options", "said"),

@@ -8,7 +8,7 @@ import pytest
 
 from support.federation.real_nodes import run_bench
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer, pytest.mark.slow]
 
 
 def test_processes_are_measured_each_for_itself() -> None:

@@ -10,7 +10,7 @@ from node.bench.net import compare_delays, compare_rates
 from node.cli.bench.net import _show
 from support.federation.real_nodes import run_process
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
 
 def test_delays_and_rates_are_told_as_how_many_times_as_long() -> None:

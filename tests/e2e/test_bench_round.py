@@ -8,7 +8,7 @@ import pytest
 
 from support.federation.real_nodes import run_process
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer, pytest.mark.slow]
 
 ALWAYS = ("taken_in", "trained", "contributed", "arrived", "verified", "cutoff", "block", "candidate", "final")
 

@@ -39,6 +39,7 @@ with lan(2) as net:
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.outer,
     pytest.mark.skipif(OBSTACLE is not None, reason=f"needs network namespaces: {OBSTACLE}"),
 ]
 

@@ -39,6 +39,7 @@ with sites(2, behind=[1]) as net:
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.outer,
     pytest.mark.slow,
     pytest.mark.skipif(OBSTACLE is not None, reason=f"needs network namespaces with NAT: {OBSTACLE}"),
 ]

@@ -13,7 +13,7 @@ from node.experiments.pool import Advanced, Died, Event, Finished, Listed, work_
 from support.data.experiments import double, double_or_die, meet, tell_pid_and_wait, tell_variable
 from support.federation.processes import is_alive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.outer]
 
 
 def get_outcomes(events: list[Event]) -> dict[int, object]:

@@ -20,7 +20,7 @@ from node.experiments.stock import take_stock
 from support.data.experiments import make_experiment
 from support.federation.real_nodes import WAIT_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.outer]
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed: pip install '.[ray]'")

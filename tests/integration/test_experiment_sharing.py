@@ -18,7 +18,7 @@ import pytest
 from node.experiments.claims import CLAIMS
 from support.federation.real_nodes import WAIT_S, run_command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.outer]
 
 TEXT = """\
 name: shared

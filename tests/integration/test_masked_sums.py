@@ -205,7 +205,7 @@ OF_ROUNDS = ("contribution", "append", "blob")  # what masks hang on
 DURABLE_STEPS = [step for step in STEPS if step.split(".")[0] in OF_ROUNDS]
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize("step", DURABLE_STEPS)
 @pytest.mark.parametrize("height", [2, 3])
 def test_a_member_killed_at_a_durable_step_bares_nothing_and_takes_part_again(
@@ -271,7 +271,7 @@ async def takes_part_again(net: Cluster) -> None:
     await net.wait_for(is_in_a_sum, "an input of node0 in a sum")
 
 
-@pytest.mark.parametrize("seed", slow_after(3, range(12)))
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.outer) for seed in range(3, 12))])
 def test_whoever_dies_whenever_no_input_is_ever_bare(tmp_path: Path, seed: int, method: Method) -> None:
     async def story() -> None:
         random = Random(seed)

@@ -14,6 +14,8 @@ from node.cli.bench.chain import _show
 from node.errors import VerificationFailed
 from node.ledger.offline import verify_data_dir
 
+pytestmark = pytest.mark.outer
+
 TIMED = {"blocks", "seconds", "blocks_per_s", "mb_per_s", "bare_blocks_per_s", "ratio"}
 
 

@@ -16,6 +16,8 @@ from node.cli import main
 from node.cli.bench.crypto import _show
 from node.testnet.synthetic import extend_chain, make_prototype_genesis
 
+pytestmark = pytest.mark.outer
+
 GROUPS = {
     "signatures": {"sign_contribution", "sign_vote", "verify_contribution", "verify_vote", "verify_block"},
     "digests": {"seal", "block_id", "body", "stored_row", "blob_file"},

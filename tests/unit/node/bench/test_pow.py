@@ -13,6 +13,8 @@ from node.bench.pow import SLICE, describe_solutions, make_seal, measure_bare
 from node.cli import main
 from node.cli.bench.pow import _show
 
+pytestmark = pytest.mark.outer
+
 
 def test_searches_are_held_against_what_the_difficulty_lets_expect() -> None:
     found = describe_solutions([1.0, 3.0, 2.0, 2.0], [100, 300, 150, 250], difficulty=100, hashes_per_s=50)

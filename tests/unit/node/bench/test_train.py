@@ -15,10 +15,13 @@ from node.bench.train import JOBS, Job, run_train_bench
 from node.cli import main
 from node.errors import ConfigError
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:This DataLoader will create:UserWarning",  # on a machine with one core
-    "ignore:This process:DeprecationWarning",  # from Python 3.12 on: a fork of a process with threads
-)
+pytestmark = [
+    pytest.mark.outer,
+    pytest.mark.filterwarnings(
+        "ignore:This DataLoader will create:UserWarning",  # on a machine with one core
+        "ignore:This process:DeprecationWarning",  # from Python 3.12 on: a fork of a process with threads
+    ),
+]
 
 SPREAD = {"median", "min", "max"}
 

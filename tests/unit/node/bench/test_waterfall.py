@@ -10,6 +10,8 @@ from node.bench.waterfall import describe_steps
 from node.cli.bench.waterfall import BAR_CHARS, draw_bar, show_waterfall
 from node.consensus.record import RoundRecord
 
+pytestmark = pytest.mark.outer
+
 
 def test_a_step_takes_from_the_end_of_the_one_before() -> None:
     rounds = [
