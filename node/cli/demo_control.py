@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -87,19 +88,20 @@ def show_logs(
     nodes = [node for node in demo.nodes if name is None or node.name == name]
     if not nodes:
         raise NotFound(f"{demo.directory}: no node {name!r}; there are {', '.join(node.name for node in demo.nodes)}")
-    opened = [(node, _open_log(node)) for node in nodes]
-    for node, log in opened:
-        lines = log.readlines()
-        for line in lines[len(lines) - min(tail, len(lines)) :]:
-            _print_line(node, line, as_json)
-    try:
-        while follow:
-            time.sleep(FOLLOW_S)
-            for node, log in opened:
-                for line in log:
-                    _print_line(node, line, as_json)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    with ExitStack() as logs:
+        opened = [(node, logs.enter_context(_open_log(node))) for node in nodes]
+        for node, log in opened:
+            lines = log.readlines()
+            for line in lines[len(lines) - min(tail, len(lines)) :]:
+                _print_line(node, line, as_json)
+        try:
+            while follow:
+                time.sleep(FOLLOW_S)
+                for node, log in opened:
+                    for line in log:
+                        _print_line(node, line, as_json)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
 
 
 def _open_log(node: DemoNode) -> TextIO:
