@@ -353,12 +353,13 @@ class PeerService:
         lines = self._served.get(intake.peer)
         if lines is None or not lines.num_pushing:
             raise NotAnswered(grpc.StatusCode.FAILED_PRECONDITION, "expected a stream of messages first")
-        await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
         if lines.is_full:
             intake.counters.refusals[Reason.CALLS] += 1
             raise NotAnswered(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
         line = ServedLine(lines, context)
         with lines.holding(line):
+            await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))  # so who hears it is counted here
+            lines.put(line)
             await line.ended
 
 
