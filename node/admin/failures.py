@@ -14,10 +14,12 @@ from chain.errors import (
     StoreLocked,
     StoreMismatch,
 )
+from node.addresses import parse_address
 from node.config.node_config import NodeConfig
 from node.consensus.halted import Halted
 from node.consensus.keys import OtherKeyInForce
 from node.errors import ConfigError, NodeError, PermissionRefused
+from node.host.procfs import name_listener
 from node.p2p.transport.base import AddressInUse, CannotListen
 
 
@@ -58,7 +60,10 @@ def translate(error: BaseException) -> BaseException:
     """The first of a group's failures that means something to an operator, else the group itself."""
     for one in _flatten(error):
         if isinstance(one, AddressInUse):
-            return ConfigError(f"network.listen: {one.strerror}; choose another port, or stop what is there")
+            who = name_listener(parse_address(str(one.filename))[1])
+            return ConfigError(
+                f"network.listen: {one.filename} is in use by {who}; choose another port, or stop what is there"
+            )
         if isinstance(one, CannotListen):
             return ConfigError(f"network.listen: {one.filename}: cannot listen there ({one.strerror})")
         if isinstance(one, ChainError | OtherKeyInForce):

@@ -33,7 +33,7 @@ from node.p2p.transport.calls import SERVICE
 from node.p2p.transport.channel import Caller
 from node.p2p.transport.rate_limits import RateLimits
 from node.pb import peer_pb2 as pb
-from node.testnet.layout import LOOPBACK, find_free_ports
+from node.testnet.ports import LOOPBACK, find_free_ports
 
 WINDOW = 64  # messages under way at once, where their number counts
 TIMEOUT_S = 120.0

@@ -23,7 +23,7 @@ from node.p2p.null_handler import NullHandler
 from node.p2p.transport.base import CHUNK_BYTES, Message, MessageKind
 from node.p2p.transport.rate_limits import RateLimits
 from node.p2p.transport.rpc import RpcTransport
-from node.testnet.layout import LOOPBACK
+from node.testnet.ports import LOOPBACK
 from node.testnet.synthetic import make_prototype_genesis
 
 BARE = "fednode.bench.Bare"

@@ -36,12 +36,19 @@ def init(
         ),
     ] = None,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where peers reach the node on this machine.")
-    ] = "0.0.0.0:7050",
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where peers reach the node on this machine; by default on all its addresses, at the port they dial.",
+        ),
+    ] = None,
     advertise: Annotated[
         str | None,
         typer.Option(
-            "--advertise", metavar="HOST:PORT", help="What peers dial; by default this machine's name and the port."
+            "--advertise",
+            metavar="HOST:PORT",
+            help="What peers dial; by default this machine's name, and the port of --listen or 7050.",
         ),
     ] = None,
     dial_out: Annotated[
@@ -78,14 +85,14 @@ def init(
     Examples: fednode init hospital-a --advertise fed.hospital-a.example:7050 --data imagefolder:/srv/scans, fednode
     init hospital-b --data csv:/srv/patients.csv --label diagnosis, or fednode init hospital-d --join federation.join
     """
-    from node.config.init import SiteSpec, make_site
+    from node.config.init import DEFAULT_PORT, SiteSpec, make_site
 
     if genesis is not None and join is not None:
         raise typer.BadParameter("expected --genesis of a founder, or --join, not both")
     if dial_out and advertise is not None:
         raise typer.BadParameter("expected --advertise of a node that peers dial, or --dial-out, not both")
     if not dial_out and advertise is None:
-        advertise = f"{socket.gethostname()}:{listen.rpartition(':')[2]}"
+        advertise = f"{socket.gethostname()}:{DEFAULT_PORT if listen is None else listen.rpartition(':')[2]}"
     spec = SiteSpec(
         name=name or directory.absolute().name,
         genesis_file=genesis,

@@ -129,8 +129,14 @@ def make(
         str, typer.Option("--host", metavar="HOST", help="Where nodes are dialled; {i} in it is the node's number.")
     ] = "127.0.0.1",
     base_port: Annotated[
-        int, typer.Option("--base-port", metavar="P", min=0, help="Node i listens on this plus i; 0 takes free ports.")
-    ] = 7050,
+        int | None,
+        typer.Option(
+            "--base-port",
+            metavar="P",
+            min=0,
+            help="Node i listens on this plus i; 0 takes free ports. By default 7050, or more where somebody listens.",
+        ),
+    ] = None,
     http_port: HttpPortOption = None,
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME", help="cpu (the default), auto, cuda or cuda:N.")
@@ -226,6 +232,9 @@ def _show(made: Testnet, out: Path, http_port: int | None) -> None:
         samples = f"{node.num_train} train / {node.num_test} test, classes {' '.join(node.classes)}"
         page = "" if http_port is None else f"  page http://127.0.0.1:{http_port + i}/"
         print(f"  {node.name}  {encode_id(node.key)[:8]}…  {node.address}  {samples}{page}")
+    if made.taken_port is not None:
+        first, last = (made.nodes[i].address.rpartition(":")[2] for i in (0, -1))
+        print(f"port {made.taken_port} is taken on this machine: these nodes have {first} to {last}")
     if made.pretrained is not None:
         print(made.pretrained)
 

@@ -20,6 +20,7 @@ from chain.errors import ChainError
 from chain.join_file import JoinFile
 from chain.join_request import JoinRequest
 from chain.signing import SigningKey, encode_id
+from node.addresses import ANY_HOSTS, parse_address
 from node.config.federation import read_join_file
 from node.config.genesis_file import load_genesis
 from node.config.identity import create_identity, open_key, read_passphrase
@@ -32,7 +33,7 @@ from node.config.yaml_source import Keys, YamlSource, dump_yaml
 from node.errors import ConfigError, NodeError
 
 CONFIG, SCHEMA, JOIN_FILE = "node.yaml", "node.schema.json", "federation.join"
-DEFAULT_PORT = 7050
+ANY_HOST, DEFAULT_PORT = ANY_HOSTS[0], 7050
 
 _OPTIONS: dict[Keys, str] = {
     ("node", "name"): "--name",
@@ -55,7 +56,8 @@ _JOINS = f"#   - a member has the same {JOIN_FILE}: fednode doctor shows its has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSpec:
-    """The options of a new `node.yaml`. With `dial_out` it has no address, and does not listen. `data` is `digits` or
+    """The options of a new `node.yaml`. It listens at the port that peers dial where `listen` does not say otherwise;
+    with `dial_out` it has no address, and does not listen. `data` is `digits` or
     `FORMAT:PATH`, `label` the column of a table that its labels are in; `key_file` an identity there already is, of
     which `passphrase_file` is the passphrase, or that of the new one. With a `join_file` the site joins a chain that is
     there."""
@@ -63,13 +65,22 @@ class SiteSpec:
     name: str
     genesis_file: Path | None = None
     join_file: Path | None = None
-    listen: str = f"0.0.0.0:{DEFAULT_PORT}"
+    listen: str | None = None
     advertise: str | None
     dial_out: bool = False
     data: str = "digits"
     label: tuple[str, ...] | None = None
     key_file: Path | None = None
     passphrase_file: Path | None = None
+
+    def get_listen(self) -> str:
+        if self.listen is not None:
+            return self.listen
+        try:
+            port = DEFAULT_PORT if self.advertise is None else parse_address(self.advertise)[1]
+        except ValueError:  # which is said of --advertise
+            port = DEFAULT_PORT
+        return f"{ANY_HOST}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +161,7 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
             load_genesis(spec.genesis_file)
         named = "genesis.yaml" if spec.genesis_file is None else _show_path(spec.genesis_file, directory)
         federation = {"genesis_file": named}
-    reach = {"dial_out": True} if spec.dial_out else {"listen": spec.listen, "advertise": spec.advertise}
+    reach = {"dial_out": True} if spec.dial_out else {"listen": spec.get_listen(), "advertise": spec.advertise}
     node: dict[str, Any] = {"name": spec.name, "identity_key_file": _show_path(key_file, directory)}
     if spec.passphrase_file is not None:
         node["identity_passphrase_file"] = _show_path(spec.passphrase_file, directory)

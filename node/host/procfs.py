@@ -98,10 +98,29 @@ def describe_process(pid: int) -> str:
     return " ".join(word.decode(errors="replace") for word in words if word)[:80] or "without a name"
 
 
+def name_listener(port: int) -> str:
+    """Who listens at a TCP port, as far as that can be seen: its command, and of a node where its data lies."""
+    listeners = sorted(find_listeners(port))
+    if not listeners:
+        return "another process"
+    data = _find_data_dir(listeners[0])
+    where = "" if data is None else f", a node with its data in {data}"
+    return f"process {listeners[0]} ({describe_process(listeners[0])}){where}"
+
+
+def _find_data_dir(pid: int) -> Path | None:
+    """The directory whose `lock` a process holds open, beside its chain."""
+    for file in _list_files(pid):
+        lock = Path(file)
+        if lock.name == "lock" and (lock.parent / "chain.db").exists():
+            return lock.parent
+    return None
+
+
 def find_listeners(port: int) -> set[int]:
     """The processes that listen at a TCP port; those of other users only root can see."""
     sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
-    return {pid for pid in _list_processes() if sockets and _holds(pid, sockets)}
+    return {pid for pid in _list_processes() if sockets and sockets & _list_files(pid)}
 
 
 def _find_inodes(port: int) -> set[str]:
@@ -121,11 +140,12 @@ def _list_processes() -> list[int]:
     return []
 
 
-def _holds(pid: int, files: set[str]) -> bool:
-    with suppress(OSError):  # it has ended, or is another user's
+def _list_files(pid: int) -> set[str]:
+    """What it holds open; nothing where it has ended, or is another user's."""
+    found = set()
+    with suppress(OSError):
         directory = f"/proc/{pid}/fd"
         for name in os.listdir(directory):
             with suppress(OSError):
-                if os.readlink(f"{directory}/{name}") in files:
-                    return True
-    return False
+                found.add(os.readlink(f"{directory}/{name}"))
+    return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -38,13 +37,15 @@ from node.config.plugins import list_names, split_data
 from node.config.value_types import MAX_SOCKET_PATH_BYTES
 from node.config.yaml_source import YamlSource, dump_yaml
 from node.errors import ConfigError
+from node.host.procfs import name_listener
+from node.testnet.ports import LOOPBACK, find_free_ports, find_taken
 from node.testnet.targets import DATA_DIR, KEY_FILE, SOCKET_DIR, TARGETS, Target
 from node.testnet.targets.compose import write_compose
 from node.testnet.targets.kubernetes import write_kustomization
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
 BASE_PORT = 7050
-LOOPBACK = "127.0.0.1"
+PORTS_STEP = 10  # from the usual ports to the next ones, where somebody listens at them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +54,9 @@ class TestnetSpec(GenesisSpec):
     (`data.columns.label=grade`).
 
     `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
-    are free now. From `http_port` on the nodes answer HTTP, each at a port of its own. Containers are dialled by the
-    names that their `target` gives them, so `host` and `base_port` are not theirs to choose.
+    are free now; without one they are the usual ones, or the next at which nobody listens. From `http_port` on the
+    nodes answer HTTP, each at a port of its own. Containers are dialled by the names that their `target` gives them, so
+    `host` and `base_port` are not theirs to choose.
 
     So many `gpus` are dealt out in turn: node i trains on number i modulo `gpus`, whatever `device` is.
     """
@@ -66,7 +68,7 @@ class TestnetSpec(GenesisSpec):
     partition: str = "classes:3,1"
     shots: int | None = None
     host: str = LOOPBACK
-    base_port: int = BASE_PORT
+    base_port: int | None = None
     http_port: int | None = None
     device: str = "cpu"
     gpus: int | None = None
@@ -100,7 +102,8 @@ class TestnetNode:
 
 @dataclass(frozen=True, slots=True)
 class Testnet:
-    """A test network as written; `pretrained` says what the initial model was taken from."""
+    """A test network as written; `pretrained` says what the initial model was taken from. `taken_port` is the usual
+    port at which somebody listens, so that the nodes have others."""
 
     __test__ = False
 
@@ -108,6 +111,7 @@ class Testnet:
     genesis: Genesis
     nodes: tuple[TestnetNode, ...]
     pretrained: str | None = None
+    taken_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,7 @@ class _Plan:
     addresses: tuple[str, ...]
     splits: tuple[ClientSplit, ...]
     classes: tuple[tuple[str, ...], ...]
+    taken_port: int | None
 
     @classmethod
     def make(cls, spec: TestnetSpec, directory: Path) -> _Plan:
@@ -132,10 +137,11 @@ class _Plan:
             raise ConfigError(f"--nodes: expected 1 to {MAX_MEMBERS} (got {n})")
         target = _get_target(spec)
         names = target.name_nodes(n)
-        addresses = target.dial_nodes(n) if target.is_container else _choose_addresses(spec)
+        addresses, taken_port = (target.dial_nodes(n), None) if target.is_container else _choose_addresses(spec)
         if spec.http_port is not None:
-            same_host = () if "{i}" in spec.host else addresses
-            _validate_http_ports(range(spec.http_port, spec.http_port + n), same_host)
+            _validate_http_ports(spec, addresses)
+        if spec.base_port:
+            _validate_untaken("--base-port", addresses)
         draft, data = draft_genesis(spec)
         if spec.target == "k8s" and data.get("path") is not None:
             raise ConfigError(f"--data: expected digits, which the image brings, with --target k8s (got {spec.data!r})")
@@ -167,6 +173,7 @@ class _Plan:
             addresses=tuple(addresses),
             splits=tuple(splits),
             classes=tuple(_list_classes(train, split) for split in splits),
+            taken_port=taken_port,
         )
 
     def get_members(self) -> list[dict[str, str]]:
@@ -221,14 +228,14 @@ def make_testnet(out: Path, spec: TestnetSpec) -> Testnet:
             plan.names, plan.keys, plan.addresses, plan.splits, plan.classes, strict=True
         )
     )
-    return Testnet(out, genesis, nodes, None if pretrained is None else pretrained.describe())
+    return Testnet(out, genesis, nodes, None if pretrained is None else pretrained.describe(), plan.taken_port)
 
 
 def _get_target(spec: TestnetSpec) -> Target:
     target = TARGETS.get(spec.target)
     if target is None:
         raise ConfigError(f"--target: expected one of {', '.join(TARGETS)} (got {spec.target!r})")
-    if target.is_container and (spec.host, spec.base_port) != (LOOPBACK, BASE_PORT):
+    if target.is_container and (spec.host, spec.base_port) != (LOOPBACK, None):
         raise ConfigError(f"--target {spec.target}: expected no --host and no --base-port: containers have their own")
     if target.is_container and spec.http_port is not None:
         raise ConfigError(f"--target {spec.target}: expected no --http-port: containers have one of their own")
@@ -263,27 +270,49 @@ def _validate_out(out: Path) -> None:
         raise ConfigError(f"{out}: expected a new directory (got the current one); name one below it")
 
 
-def _choose_addresses(spec: TestnetSpec) -> list[str]:
+def _choose_addresses(spec: TestnetSpec) -> tuple[list[str], int | None]:
+    """Also the first of the usual ports that is taken."""
     n = spec.num_nodes
     if spec.base_port == 0:
-        ports = find_free_ports(n)
-    elif 1 <= spec.base_port <= 65536 - n:
-        ports = [spec.base_port + i for i in range(n)]
-    else:
-        raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
+        return _name_addresses(spec, find_free_ports(n)[0]), None
+    if spec.base_port is not None:
+        if not 1 <= spec.base_port <= 65536 - n:
+            raise ConfigError(f"--base-port: expected 0, or 1 to {65536 - n} for {n} nodes (got {spec.base_port})")
+        return _name_addresses(spec, spec.base_port), None
+    taken_port = None
+    for first in range(BASE_PORT, 65536 - n, PORTS_STEP * (1 + (n - 1) // PORTS_STEP)):
+        addresses = _name_addresses(spec, first)
+        if (taken := find_taken(addresses)) is None:
+            return addresses, taken_port
+        taken_port = taken_port or parse_address(taken)[1]
+    raise ConfigError(f"--base-port: expected {n} free ports in a row from {BASE_PORT} on; 0 looks elsewhere, too")
+
+
+def _name_addresses(spec: TestnetSpec, first: int) -> list[str]:
     host = f"[{spec.host}]" if ":" in spec.host and not spec.host.startswith("[") else spec.host
-    return [f"{host.replace('{i}', str(i))}:{port}" for i, port in enumerate(ports)]
+    return [f"{host.replace('{i}', str(i))}:{first + i}" for i in range(spec.num_nodes)]
 
 
-def _validate_http_ports(ports: range, addresses: Sequence[str]) -> None:
+def _validate_untaken(option: str, addresses: Sequence[str]) -> None:
+    if taken := find_taken(addresses):
+        raise ConfigError(f"{option}: {taken} is in use by {name_listener(parse_address(taken)[1])}")
+
+
+def _validate_http_ports(spec: TestnetSpec, addresses: Sequence[str]) -> None:
+    first = spec.http_port or 0
+    ports = range(first, first + spec.num_nodes)
     if ports.start < 1 or ports.stop > 65536:
         raise ConfigError(f"--http-port: expected 1 to {65536 - len(ports)} for {len(ports)} nodes (got {ports.start})")
+    if "{i}" in spec.host:  # a host for each
+        return
     for address in addresses:
         if parse_address(address)[1] in ports:
             raise ConfigError(
                 f"--http-port: expected {len(ports)} ports of their own (got {ports.start} to {ports.stop - 1}, and a "
                 f"node listens at {address})"
             )
+    if addresses and is_on_loopback(addresses[0]):  # the nodes are to run here
+        _validate_untaken("--http-port", [f"{LOOPBACK}:{port}" for port in ports])
 
 
 def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path:
@@ -338,12 +367,3 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
         **({} if spec.http_port is None else {"http": {"listen": f"127.0.0.1:{spec.http_port + i}"}}),
         "log": {"level": "info", "format": "text"},
     }
-
-
-def find_free_ports(count: int) -> list[int]:
-    """So many of this machine's, free a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for free in sockets:
-            free.bind((LOOPBACK, 0))
-        return [free.getsockname()[1] for free in sockets]

@@ -33,7 +33,8 @@ from node.host.private_file import write_private
 from node.host.procfs import read_cpu_s
 from node.pb import admin_pb2 as pb
 from node.testnet.cluster import NodeProcess
-from node.testnet.layout import LOOPBACK, Testnet, TestnetNode, TestnetSpec, find_free_ports
+from node.testnet.layout import Testnet, TestnetNode, TestnetSpec
+from node.testnet.ports import LOOPBACK, find_free_ports
 from node.testnet.synthetic import make_chain
 
 NUM_NODES = 4

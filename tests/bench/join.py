@@ -16,7 +16,8 @@ from node.bench.fixtures import DIFFICULTY, temporary_testnet
 from node.config.yaml_source import dump_yaml, read_yaml
 from node.host.machine import get_machine
 from node.testnet.cluster import NodeProcess
-from node.testnet.layout import LOOPBACK, Testnet, TestnetNode, TestnetSpec, find_free_ports
+from node.testnet.layout import Testnet, TestnetNode, TestnetSpec
+from node.testnet.ports import LOOPBACK, find_free_ports
 from node.testnet.synthetic import make_chain
 from support.federation.operators import (
     approve,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +20,8 @@ from ml.attacks import ATTACKS
 from node.cli import main
 from node.cli.app import MODULES
 from node.config.genesis_file import load_genesis
+from node.testnet import layout
+from support.federation.ports import find_free_ports
 
 Captured = pytest.CaptureFixture[str]
 
@@ -272,6 +276,25 @@ def test_testnet_says_what_it_made(capsys: Captured, tmp_path: Path) -> None:
     code, out, err = run(capsys, "testnet", "-n", "2", "-o", str(tmp_path / "c"))
     assert (code, out) == (78, "")
     assert err == f"fednode: {tmp_path}/c: expected a new or empty directory (got one with files in it)\n"
+
+
+def test_a_second_testnet_beside_a_running_one_has_other_ports_and_says_so(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = find_free_ports(14)[0]
+    monkeypatch.setattr(layout, "BASE_PORT", usual)
+    with socket.create_server(("127.0.0.1", usual)):
+        code, out, err = run(capsys, "testnet", "-n", "3", "-o", str(tmp_path / "second"))
+        assert (code, err) == (0, "")
+        line = f"port {usual} is taken on this machine: these nodes have {usual + 10} to {usual + 12}"
+        assert line in out.splitlines()
+
+        named = ("-n", "2", "-o", str(tmp_path / "named"), "--base-port", str(usual))
+        code, out, err = run(capsys, "testnet", *named)
+        assert (code, out) == (78, "")
+        assert err.startswith(f"fednode: --base-port: 127.0.0.1:{usual} is in use by process {os.getpid()} (")
+        assert len(err.splitlines()) == 1
+        assert not (tmp_path / "named").exists()
 
 
 def test_simulate_prints_one_json_object_with_its_contract(capsys: Captured) -> None:

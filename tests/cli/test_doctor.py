@@ -29,10 +29,10 @@ from node.config.node_config import load_config
 from node.p2p.probe import Greeting, NotReached, ProbeFailed, WrongPeer
 from node.p2p.tls import MutualTls
 from node.pb import admin_pb2 as pb
-from node.testnet.layout import find_free_ports
 from node.version import get_version
 from support.data.chains import make_keys
 from support.data.changes import LivingChain
+from support.federation.ports import find_free_ports
 
 Captured = pytest.CaptureFixture[str]
 
@@ -290,6 +290,25 @@ def test_whoever_holds_the_data_directory_or_the_port_is_named(capsys: Captured,
     assert f"process {os.getpid()} (" in found["data directory"][1]
     assert found["port"][1].startswith(f"{listen}: process {os.getpid()} (")
     assert examine(capsys, single, code=0)["data directory"][1].endswith("of this chain")
+
+
+def test_of_a_port_that_another_node_has_it_is_told_where_that_ones_data_lies(
+    capsys: Captured, single: Path, originals: Path
+) -> None:
+    other, (port,) = originals / "3", find_free_ports(1)
+    key, listen = open_key(other / "keys" / "node0.key"), f"127.0.0.1:{port}"
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_secure_port(listen, MutualTls(key, {key.id}).make_server_credentials())
+    server.start()
+    data = single / "elsewhere"
+    try:
+        with SqliteStore.open(data, load_genesis(other / "genesis.yaml")[0]):
+            found = examine(capsys, single, "--set", f"network.listen={listen}", code=6)
+    finally:
+        server.stop(None).wait()
+    assert get_failed(found) == ["port"]
+    assert found["port"][1].startswith(f"{listen}: node {encode_id(key.id)} listens there: process {os.getpid()} (")
+    assert found["port"][1].endswith(f", a node with its data in {data}")
 
 
 def test_a_node_elsewhere_with_the_same_key_is_found_where_others_dial_it(capsys: Captured, single: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import stat
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,25 @@ def test_three_sites_begin_with_ids_and_one_file(capsys: Captured, tmp_path: Pat
         code, out, err = run(capsys, "start", "--check", "--config", str(site / "node.yaml"))
         assert code == 0, err
         assert f"ok: {site.name} is {site.name} (" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "listen", "advertise"),
+    [
+        (("--advertise", "alice.example:7070"), "0.0.0.0:7070", "alice.example:7070"),
+        (("--advertise", "[2001:db8::1]:7070"), "0.0.0.0:7070", "[2001:db8::1]:7070"),
+        (("--advertise", "alice.example:443", "--listen", "10.0.0.1:7071"), "10.0.0.1:7071", "alice.example:443"),
+        (("--listen", "10.0.0.1:7071"), "10.0.0.1:7071", f"{socket.gethostname()}:7071"),
+        ((), "0.0.0.0:7050", f"{socket.gethostname()}:7050"),
+    ],
+    ids=["a name", "IPv6", "behind a forwarded port", "listen alone", "neither"],
+)
+def test_a_site_listens_at_the_port_that_its_peers_dial_unless_told_otherwise(
+    capsys: Captured, tmp_path: Path, options: tuple[str, ...], listen: str, advertise: str
+) -> None:
+    assert init(capsys, tmp_path / "alice", *options).endswith(f"@{advertise}")
+    network = load_config(tmp_path / "alice" / "node.yaml").network
+    assert (network.listen, network.advertise) == (listen, advertise)
 
 
 def test_init_keeps_the_key_to_its_owner_and_says_the_id_it_has(capsys: Captured, tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 
 from node.p2p.transport import link
-from node.p2p.transport.base import Direction, Message, MessageKind, PeerUnavailable
+from node.p2p.transport.base import Direction, Handler, Message, MessageKind, PeerUnavailable
 from node.p2p.transport.session import Session, Stream
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, wait_until
@@ -17,6 +18,8 @@ from support.federation.transports import RpcNet, RpcNode, make_keys, rpc_net
 
 DIGEST = b"d" * 32
 DIALLED, ACCEPTED = Direction
+
+T = TypeVar("T")
 
 
 def get_direction(one: RpcNode, other: RpcNode) -> Direction | None:
@@ -28,12 +31,23 @@ async def pull(reader: RpcNode, owner: RpcNode) -> bytes:
     return b"".join([chunk async for chunk in reader.transport.fetch_blob(owner.id, DIGEST)])
 
 
+async def get_in_time(ask: Callable[[], Awaitable[T]]) -> T:
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await ask()
+            except PeerUnavailable:
+                await asyncio.sleep(0.01)
+
+
 async def check_both_ways(alice: RpcNode, bob: RpcNode) -> None:
-    """Messages, blobs and blocks go from each to the other."""
+    """Messages, blobs and blocks go from each to the other. Who asks while one stream takes another's place asks again,
+    as a node does."""
     for one, other in ((alice, bob), (bob, alice)):
-        assert await pull(one, other) == b"blob of " + other.id
+        assert await get_in_time(lambda o=one, r=other: pull(o, r)) == b"blob of " + other.id  # type: ignore[misc]
         other.recorder.blocks = [(b"block", other.id)]
-        assert await one.transport.request_blocks(other.id, 0, 1) == other.recorder.blocks
+        blocks = await get_in_time(lambda o=one, r=other: o.transport.request_blocks(r.id, 0, 1))  # type: ignore[misc]
+        assert blocks == other.recorder.blocks
         one.transport.post(other.id, Message(MessageKind.VOTE, one.id))
         await wait_until(lambda o=one, r=other: o.id in r.recorder.get_data(MessageKind.VOTE), "the vote")  # type: ignore[misc]
 
@@ -60,10 +74,11 @@ async def pair_with_wrong_address(wrong: int) -> AsyncIterator[tuple[RpcNode, Rp
 async def test_of_two_that_know_each_other_the_lower_key_dials() -> None:
     async with rpc_net(3) as net:
         alice, bob, carol = net.nodes
-        await asyncio.sleep(2 * link.DEFER_S)
-        assert [get_direction(alice, other) for other in (bob, carol)] == [DIALLED, DIALLED]
-        assert [get_direction(bob, other) for other in (alice, carol)] == [ACCEPTED, DIALLED]
-        assert [get_direction(carol, other) for other in (alice, bob)] == [ACCEPTED, ACCEPTED]
+        pairs = ((alice, bob), (alice, carol), (bob, carol))
+        await asyncio.sleep(2 * link.DEFER_S)  # when the higher keys may dial, too
+        for one, other in pairs:
+            await wait_until(lambda o=one, r=other: get_direction(o, r) is DIALLED, "the lower key's stream")  # type: ignore[misc]
+            await wait_until(lambda o=one, r=other: get_direction(r, o) is ACCEPTED, "the same")  # type: ignore[misc]
         assert [len(node.recorder.ups) for node in net.nodes] == [2, 2, 2]
         assert not any(node.recorder.downs for node in net.nodes)
         await check_both_ways(alice, bob)
@@ -99,14 +114,56 @@ async def test_of_two_streams_the_higher_keys_is_given_up_and_nothing_is_lost(mo
         alice, bob = net.nodes
         await wait_until(lambda: get_direction(alice, bob) is DIALLED, "alice's stream")
         monkeypatch.setattr(link, "FIRST_PAUSE_S", 0.0)
-        for i in range(1000):
-            for one, other in ((alice, bob), (bob, alice)):
-                one.transport.post(other.id, Message(MessageKind.VOTE, i.to_bytes(4, "big")))
-            await asyncio.sleep(0.001)
-        await wait_until(lambda: all(len(node.recorder.messages) == 1000 for node in net.nodes), "every vote of both")
+        num_votes = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while num_votes < 1000 or sum(ended.is_set() for ended in given_up) < 2:
+                for one, other in ((alice, bob), (bob, alice)):
+                    one.transport.post(other.id, Message(MessageKind.VOTE, num_votes.to_bytes(4, "big")))
+                num_votes += 1
+                await asyncio.sleep(0.001)
+        await wait_until(
+            lambda: all(len(node.recorder.messages) == num_votes for node in net.nodes), "every vote of both"
+        )
         assert (get_direction(alice, bob), get_direction(bob, alice)) == (DIALLED, ACCEPTED)
         assert [node.recorder.downs for node in net.nodes] == [[], []]
-        assert sum(ended.is_set() for ended in given_up) >= 2
+
+
+async def test_a_stream_is_kept_until_the_one_that_stays_is_open_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alice is the last to see that bob has taken her stream: he has given his own up by then."""
+    monkeypatch.setattr(link, "DEFER_S", 0.0)
+    monkeypatch.setattr(Session, "has_accepted", False)
+    lower, higher = (key.id for key in make_keys(2))
+    gives_up, sees = asyncio.Event(), asyncio.Event()
+    converse, give_up = link.Link._converse, link.Link._give_up
+
+    async def at_once(_: Session) -> None:
+        pass
+
+    async def see_late(self: link.Link, call: object, stream: Stream, handler: Handler) -> None:
+        if self.peer == higher:
+            await sees.wait()
+        await converse(self, call, stream, handler)
+
+    async def note(self: link.Link, call: object, stream: Stream) -> None:
+        if self.peer == lower:
+            await stream.superseded.wait()
+            gives_up.set()
+        await give_up(self, call, stream)
+
+    monkeypatch.setattr(Session, "until_alone", at_once)
+    monkeypatch.setattr(link.Link, "_converse", see_late)
+    monkeypatch.setattr(link.Link, "_give_up", note)
+    async with rpc_net(2) as net:
+        alice, bob = net.nodes
+        await asyncio.wait_for(gives_up.wait(), PATIENCE_S)
+        await asyncio.sleep(0.3)  # would she go down, she did now
+        alice.transport.post(bob.id, Message(MessageKind.VOTE, b"alice goes on"))
+        await wait_until(lambda: bool(bob.recorder.messages), "her vote")
+        assert get_direction(alice, bob) is ACCEPTED
+        sees.set()
+        await wait_until(lambda: get_direction(alice, bob) is DIALLED, "her own stream")
+        assert [node.recorder.downs for node in net.nodes] == [[], []]
+        await check_both_ways(alice, bob)
 
 
 @pytest.mark.parametrize("stopped", [0, 1], ids=["lower", "higher"])

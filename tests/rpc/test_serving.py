@@ -19,6 +19,7 @@ from node.p2p.transport import served_lines
 from node.p2p.transport.base import CHUNK_BYTES, BlobTooLong, PeerUnavailable
 from node.p2p.transport.link import ACCEPTED_KEY
 from node.p2p.transport.rate_limits import RateLimits
+from node.p2p.transport.server import PeerService
 from node.pb import common_pb2
 from node.pb import peer_pb2 as pb
 from support.faults.strangers import open_channel, own_leaf, pushing
@@ -31,6 +32,13 @@ LIMITS = RateLimits(blob_grace_s=PATIENCE_S)
 SHORT_S = 0.3
 DIGEST = b"d" * 32
 GARBAGE = b"\xff\xff\xff"
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is to be held open is waited for as long as a busy machine takes."""
+    monkeypatch.setattr(served_lines, "LINE_S", PATIENCE_S)
+
 
 # A lying dialler: alice asks bob, whose key is in the hands of the test
 
@@ -107,6 +115,32 @@ async def test_streams_are_held_by_who_pushes_and_no_more_than_may_be_asked() ->
             await asyncio.wait_for(call.code(), PATIENCE_S)
 
 
+async def test_a_stream_counts_before_its_holder_hears_that_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold_line, comes_back = PeerService._hold_line, asyncio.Event()
+
+    class Late:
+        """A call whose servicer goes on long after the other end has heard it."""
+
+        def __init__(self, context: Any) -> None:
+            self._context = context
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._context, name)
+
+        async def send_initial_metadata(self, metadata: object) -> None:
+            await self._context.send_initial_metadata(metadata)
+            await comes_back.wait()
+
+    monkeypatch.setattr(PeerService, "_hold_line", lambda self, intake, context: hold_line(self, intake, Late(context)))
+    async with asked() as (alice, bob, channel), pushing(channel):
+        for _ in range(LIMITS.max_lines):
+            await hold(channel)
+        surplus = channel.stream_stream(PATH, None, None)(None)
+        assert await asyncio.wait_for(surplus.code(), PATIENCE_S) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert alice.transport.counters()[bob].refusals == {Reason.CALLS: 1}
+        comes_back.set()
+
+
 @pytest.mark.parametrize(
     ("replies", "error"),
     [
@@ -156,15 +190,18 @@ async def test_silence_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
                 await pull(alice, bob)
 
 
-async def test_blocks_out_of_bounds_are_no_answer() -> None:
-    block = common_pb2.FinalisedBlock(block=b"block")
-    async with asked() as (alice, bob, channel):
-        async with answering(channel, reply(blocks=pb.BlocksReply(blocks=[block] * 3))):
-            with pytest.raises(PeerUnavailable, match="at most 2 blocks"):
-                await alice.transport.request_blocks(bob, 0, 2)
-        async with answering(channel, reply(chunk=pb.BlobChunk(data=b"x", last=True))):
-            with pytest.raises(PeerUnavailable, match="other bytes"):
-                await alice.transport.request_blocks(bob, 0, 2)
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (reply(blocks=pb.BlocksReply(blocks=[common_pb2.FinalisedBlock(block=b"block")] * 3)), "at most 2 blocks"),
+        (reply(chunk=pb.BlobChunk(data=b"x", last=True)), "other bytes"),
+    ],
+    ids=["too many", "another kind"],
+)
+async def test_blocks_out_of_bounds_are_no_answer(answer: bytes, error: str) -> None:
+    async with asked() as (alice, bob, channel), answering(channel, answer):
+        with pytest.raises(PeerUnavailable, match=error):
+            await alice.transport.request_blocks(bob, 0, 2)
 
 
 # A lying asker, whom alice has dialled
@@ -266,7 +303,12 @@ async def test_one_stream_is_idle_and_there_are_as_many_as_may_be_asked_at_once(
         assert asker.num_streams == 1
         asked.set()
         await wait_until(lambda: asker.num_streams == LIMITS.max_lines, "all there may be")
+        refusals = alice.transport.counters()[liar].refusals
+        await wait_until(lambda: alice.recorder.open_streams == LIMITS.blob_streams, "as many blobs as may be")
+        await wait_until(
+            lambda: refusals[Reason.CALLS] == LIMITS.blocks_at_once, "the others, told that it is too many"
+        )
         await asyncio.sleep(SHORT_S)
         assert asker.num_streams == LIMITS.max_lines
-        assert alice.recorder.open_streams == LIMITS.blob_streams  # the others are told that it is too many
-        assert alice.transport.counters()[liar].refusals[Reason.CALLS] == LIMITS.blocks_at_once
+        assert alice.recorder.open_streams == LIMITS.blob_streams
+        assert refusals[Reason.CALLS] == LIMITS.blocks_at_once

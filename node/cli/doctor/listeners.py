@@ -18,7 +18,7 @@ from node.cli.doctor.findings import Finding, fail, ok, warn
 from node.config.node_config import NodeConfig
 from node.config.node_sections import HttpSection
 from node.errors import ConfigError, NodeError
-from node.host.procfs import describe_process, find_listeners
+from node.host.procfs import find_listeners, name_listener
 from node.p2p.probe import NotReached, identify_server
 from node.p2p.transport.base import AddressInUse
 from node.p2p.transport.rpc import validate_free
@@ -67,7 +67,8 @@ def _judge_listener(config: NodeConfig, key: SigningKey | None, *, is_ours: bool
         if identity is not None and key is not None and identity == key.id:
             return ok("port", f"{listen}: this node listens there")
         if identity is not None:
-            return fail("port", f"{listen}: node {encode_id(identity)} listens there", "choose another network.listen")
+            found = f"{listen}: node {encode_id(identity)} listens there: {_name_listener(listen)}"
+            return fail("port", found, "choose another network.listen, or stop it")
     return fail(
         "port", f"{listen}: {_name_listener(listen)} listens there", "stop it, or choose another network.listen"
     )
@@ -190,5 +191,4 @@ def _is_own(address: str, node: pb.NodeStatus | None) -> bool:
 
 
 def _name_listener(address: str) -> str:
-    listeners = sorted(find_listeners(parse_address(address)[1]))
-    return f"process {listeners[0]} ({describe_process(listeners[0])})" if listeners else "another process"
+    return name_listener(parse_address(address)[1])

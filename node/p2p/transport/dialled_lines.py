@@ -64,7 +64,7 @@ class Connection:
                 raise
             raise PeerUnavailable("let in no more") from error
         except asyncio.InvalidStateError as error:
-            raise PeerUnavailable("the stream had ended") from error
+            raise PeerUnavailable("the stream has ended") from error
         except grpc.aio.AioRpcError as error:
             raise translate(error) from error
 

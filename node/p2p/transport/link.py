@@ -21,13 +21,12 @@ from node.p2p.refusals import Reason
 from node.p2p.transport.base import Direction, Handler, PeerFault
 from node.p2p.transport.calls import Malformed, PeerCalls
 from node.p2p.transport.channel import Caller, get_last_retry_s
-from node.p2p.transport.session import Session, Stream
+from node.p2p.transport.session import GIVE_UP_S, Session, Stream
 from node.pb import peer_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 DEFER_S = 0.5  # how long the higher of two keys waits for the lower to dial
-GIVE_UP_S = 10.0  # how long a stream that is given up is heard out
 LOOK_S = 1.0  # how often to look whether a refusal has ended
 DEAF_KEY = "fednode-deaf"  # metadata: who calls takes nothing of whoever it calls, for now
 ACCEPTED_KEY = "fednode-accepted"  # initial metadata: this stream is taken, not about to be refused
@@ -142,6 +141,7 @@ class Link:
         stream = Stream(is_deaf=self._intake.is_refused())
         metadata = (*self._caller.get_metadata(), *(((DEAF_KEY, "1"),) if stream.is_deaf else ()))
         call = PeerCalls(channel).push(None, metadata=metadata, wait_for_ready=True)
+        self._session.is_dialling = True
         try:
             async with asyncio.timeout(REDIAL_S):
                 answer = await call.initial_metadata()
@@ -154,6 +154,7 @@ class Link:
         except grpc.aio.AioRpcError as error:
             return error.code()
         finally:
+            self._session.is_dialling = False
             call.cancel()
 
     async def _converse(self, call: Any, stream: Stream, handler: Handler) -> None:

@@ -350,7 +350,7 @@ class RpcTransport:
                 return server.add_insecure_port(self._listen)
             return server.add_secure_port(self._listen, self.tls.make_server_credentials())
         except RuntimeError as error:  # taken since we looked
-            raise AddressInUse(errno.EADDRINUSE, f"cannot listen on {self._listen}") from error
+            raise AddressInUse(errno.EADDRINUSE, f"cannot listen on {self._listen}", self._listen) from error
 
     def _refuse(self, peer: Id, fault: PeerFault) -> None:
         if self._service is not None:
@@ -391,5 +391,5 @@ def validate_free(listen: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(error.errno, f"{listen} is in use by another process") from error
+                raise AddressInUse(error.errno, f"{listen} is in use by another process", listen) from error
             raise CannotListen(error.errno, error.strerror, listen) from error

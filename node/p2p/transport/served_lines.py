@@ -56,7 +56,7 @@ class ServedLine:
     def _translating(self) -> Iterator[None]:
         """The peer has gone: to gRPC that is a call cancelled, or one that is over."""
         if self.done():
-            raise PeerUnavailable("the stream had ended")
+            raise PeerUnavailable("the stream has ended")
         try:
             yield
         except asyncio.CancelledError as error:
@@ -100,9 +100,8 @@ class ServedLines:
 
     @contextmanager
     def holding(self, line: ServedLine) -> Iterator[None]:
-        """A stream that has been opened, until it ends."""
+        """A stream that has been opened, until it ends. It is `put` here once it can be asked on."""
         self._lines.add(line)
-        self.put(line)
         try:
             yield
         finally:

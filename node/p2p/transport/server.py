@@ -273,7 +273,7 @@ class PeerService:
             with self._lending(intake.peer), session.joined(Direction.ACCEPTED, stream, self._handler):
                 await context.send_initial_metadata(accepted)  # so who hears it is up here
                 writing = session.write(stream, context.write)
-                await self._converse(self._read(intake, context), writing, stream.ended.wait())
+                await self._converse(self._hear(intake, context, session, stream), writing, stream.ended.wait())
         if stream.ended.is_set():
             await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
 
@@ -302,6 +302,12 @@ class PeerService:
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, grpc.aio.BaseError)):
                 raise outcome
+
+    async def _hear(self, intake: Intake, context: Context, session: Session, stream: Stream) -> None:
+        """What the caller says, and after it what is still to be said to one who gives the stream up."""
+        await self._read(intake, context)
+        if not intake.is_refused():
+            await session.until_replaced(stream)
 
     async def _read(self, intake: Intake, context: Context) -> None:
         while (batch := await _read(context, pb.Batch)) is not None:
@@ -347,12 +353,13 @@ class PeerService:
         lines = self._served.get(intake.peer)
         if lines is None or not lines.num_pushing:
             raise NotAnswered(grpc.StatusCode.FAILED_PRECONDITION, "expected a stream of messages first")
-        await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
         if lines.is_full:
             intake.counters.refusals[Reason.CALLS] += 1
             raise NotAnswered(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
         line = ServedLine(lines, context)
         with lines.holding(line):
+            await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))  # so who hears it is counted here
+            lines.put(line)
             await line.ended
 
 

@@ -2,14 +2,15 @@
 for a moment both. Either carries both directions.
 
 Of two, the one that the lower key has dialled stays. What is posted goes over the one that stays, and the other end
-gives up its own: it says no more on it, hears it out, and nothing is lost.
+gives up its own: it says no more on it, hears it out, and nothing is lost. It is the first to see that there are two,
+so the lower key keeps the other's stream until it sees its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from chain.block import Id
 from node.boundary import Boundary
@@ -18,6 +19,8 @@ from node.p2p.transport.rate_limits import Intake
 from node.p2p.transport.sender import Sender
 from node.pb import peer_pb2 as pb
 
+GIVE_UP_S = 10.0  # how long a stream that is given up is heard out
+
 
 class Stream:
     """A Push stream that is open. `is_deaf`: we have dialled it and take nothing of what the peer says."""
@@ -25,7 +28,7 @@ class Stream:
     def __init__(self, *, is_deaf: bool = False) -> None:
         self.is_deaf = is_deaf
         self.chosen = asyncio.Event()  # what is posted goes over this one
-        self.superseded = asyncio.Event()  # the peer's stays, so this one is to be given up
+        self.superseded = asyncio.Event()  # the other one stays, so this one is to be given up
         self.ended = asyncio.Event()  # to be broken off
         self.writing = asyncio.Lock()
 
@@ -38,6 +41,7 @@ class Session:
         self.intake = intake
         self.sender = sender
         self.dials_first = me < self.peer
+        self.is_dialling = False  # a stream was asked for, which may be open at the other end already
         self._boundary = boundary
         self._streams: dict[Direction, Stream] = {}
         self._heard: Stream | None = None
@@ -87,6 +91,17 @@ class Session:
                     with self._boundary.around("connection", self.peer):
                         handler.on_peer_down(self.peer)
 
+    async def until_replaced(self, stream: Stream) -> None:
+        """Returns once `stream`, on which the peer says no more, can end: nothing is lost by it, as ours has taken its
+        place, or none of ours is coming."""
+        if self.is_dialling:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GIVE_UP_S):
+                    await stream.superseded.wait()
+        if stream.superseded.is_set() and not stream.chosen.is_set():
+            async with stream.writing:  # what is being said on it is said
+                pass
+
     @contextmanager
     def hearing(self, stream: Stream) -> Iterator[None]:
         """`stream` is one on which the peer takes nothing: it is heard, and not up by that."""
@@ -121,8 +136,7 @@ class Session:
                 stream.chosen.set()
             else:
                 stream.chosen.clear()
-        if dialled is not None and accepted is not None and not ours_stays:
-            dialled.superseded.set()
+                stream.superseded.set()
         if accepted is None:
             self._alone.set()
         else:

@@ -1,38 +1,36 @@
-"""Ports for servers on loopback.
+"""Ports for servers on loopback, chosen as the product chooses them.
 
-They lie below those that the kernel deals out (from 32768 on), so that no connection of anybody, such as one of those
-that dial a node before it listens, can take a port before its node does. Of tests that run side by side, each process
-has a range of its own.
+Of tests that run side by side each process has a range of its own, and within it takes one port after the other: one
+that was found and is not listened at yet is not found again.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-from contextlib import ExitStack
-from random import SystemRandom
+from collections.abc import Iterator
+from functools import cache
+from itertools import cycle
 
-LOWEST, HIGHEST = 10_000, 32_767
+from node.testnet.ports import FREE_PORTS, are_free
 
 
 def find_free_ports(count: int) -> list[int]:
     """So many ports in a row, free a moment ago."""
-    lowest, highest = _get_range()
-    while True:
-        first = SystemRandom().randint(lowest, highest + 1 - count)
-        ports = list(range(first, first + count))
-        try:
-            with ExitStack() as taken:
-                for port in ports:
-                    taken.enter_context(socket.socket()).bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return ports
+    turn = _get_turn()
+    ports = [next(turn)]
+    while len(ports) < count or not are_free(range(ports[0], ports[-1] + 1)):
+        port = next(turn)
+        follows = len(ports) < count and port == ports[-1] + 1
+        ports = [*ports, port] if follows else [port]
+    return ports
 
 
-def _get_range() -> tuple[int, int]:
-    """The lowest and the highest that this process of pytest-xdist may take; all, of a process that is none of its."""
+@cache
+def _get_turn() -> Iterator[int]:
+    """The ports that this process of pytest-xdist may take, over and over; all, of a process that is none of its. They
+    begin where another run on this machine most likely does not."""
     worker, num_workers = os.environ.get("PYTEST_XDIST_WORKER"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    size = (HIGHEST + 1 - LOWEST) // num_workers
-    lowest = LOWEST + size * (0 if worker is None else int(worker.removeprefix("gw")) % num_workers)
-    return lowest, lowest + size - 1
+    size = len(FREE_PORTS) // num_workers
+    lowest = size * (0 if worker is None else int(worker.removeprefix("gw")) % num_workers)
+    ports, begin = FREE_PORTS[lowest : lowest + size], os.getpid() * 97 % size
+    return cycle([*ports[begin:], *ports[:begin]])

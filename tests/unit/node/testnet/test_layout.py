@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import stat
 import tempfile
 from dataclasses import replace
@@ -17,6 +19,7 @@ from ml.clients.build import Federation, make_client, make_clients
 from ml.data import load_dataset
 from ml.data.partition import split_from_mapping
 from ml.payload import decode_arrays
+from node.addresses import parse_address
 from node.config.genesis_file import load_genesis
 from node.config.identity import open_identity
 from node.config.node_config import NodeConfig, load_config
@@ -24,8 +27,14 @@ from node.config.value_types import MAX_SOCKET_PATH_BYTES
 from node.errors import ConfigError
 from node.testnet import layout as testnet
 from node.testnet.layout import Testnet, TestnetSpec, make_testnet
+from node.testnet.ports import FREE_PORTS
+from support.federation.ports import find_free_ports
 
 SMALL = TestnetSpec(num_nodes=4, rounds=3, seed=1, settings=("local_iterations=2", "model.hidden=[8]"))
+
+
+def get_ports(made: Testnet) -> list[int]:
+    return [parse_address(node.address)[1] for node in made.nodes]
 
 
 def load_nodes(made: Testnet) -> list[NodeConfig]:
@@ -43,8 +52,8 @@ def test_everything_it_writes_loads(tmp_path: Path) -> None:
     assert sorted(ids) == list(genesis.state.member_ids)
     for i, config in enumerate(configs):
         assert config.genesis_file == tmp_path / "cluster/genesis.yaml"
-        assert config.network.listen == f"127.0.0.1:{7050 + i}"
-        expected = {key: f"127.0.0.1:{7050 + j}" for j, key in enumerate(ids) if j != i}
+        assert config.network.listen == f"127.0.0.1:{get_ports(made)[0] + i}"
+        expected = {key: made.nodes[j].address for j, key in enumerate(ids) if j != i}
         assert config.network.get_peer_addresses() == expected
         assert config.training.threads == 1
 
@@ -142,10 +151,41 @@ def test_settings_reach_the_method_and_the_sections_of_genesis(tmp_path: Path) -
 
 
 def test_free_ports_are_found(tmp_path: Path) -> None:
-    made = make_testnet(tmp_path / "cluster", replace(SMALL, base_port=0))
-    ports = [int(node.address.rpartition(":")[2]) for node in made.nodes]
-    assert len(set(ports)) == 4
-    assert min(ports) >= 1024
+    ports = get_ports(make_testnet(tmp_path / "cluster", replace(SMALL, base_port=0)))
+    assert ports == [ports[0] + i for i in range(4)]
+    assert set(ports) <= set(FREE_PORTS)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_where_somebody_listens_at_a_usual_port_the_nodes_have_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    usual = find_free_ports(24)[0]
+    monkeypatch.setattr(testnet, "BASE_PORT", usual)
+    free = make_testnet(tmp_path / "free", SMALL)
+    assert (get_ports(free), free.taken_port) == ([usual + i for i in range(4)], None)
+    with socket.create_server((host, usual + 1)), socket.create_server((host, usual + 13)):
+        moved = make_testnet(tmp_path / "moved", SMALL)
+    assert (get_ports(moved), moved.taken_port) == ([usual + 20 + i for i in range(4)], usual + 1)
+
+
+@pytest.mark.parametrize("option", ["base_port", "http_port"])
+def test_ports_that_were_asked_for_and_are_taken_are_refused_and_nothing_is_written(
+    tmp_path: Path, option: str
+) -> None:
+    first = find_free_ports(4)[0]
+    with socket.create_server(("127.0.0.1", first + 2)), pytest.raises(ConfigError) as caught:
+        make_testnet(tmp_path / "cluster", replace(SMALL, **{"base_port": 0, option: first}))
+    name = option.replace("_", "-")
+    assert str(caught.value).startswith(f"--{name}: 127.0.0.1:{first + 2} is in use by process {os.getpid()} (")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_another_machines_ports_nothing_is_asked(tmp_path: Path) -> None:
+    first = find_free_ports(4)[0]
+    with socket.create_server(("127.0.0.1", first)):
+        made = make_testnet(tmp_path / "cluster", replace(SMALL, host="node{i}", base_port=first, http_port=first + 4))
+    assert get_ports(made)[0] == first
 
 
 def test_each_node_answers_http_at_a_port_of_its_own_if_at_all(tmp_path: Path) -> None:
@@ -260,4 +300,5 @@ def test_ids_in_the_files_are_those_of_the_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_a_host_of_ipv6_is_written_in_brackets(tmp_path: Path, host: str) -> None:
     configs = load_nodes(make_testnet(tmp_path / "cluster", replace(SMALL, host=host)))
-    assert [config.network.listen for config in configs] == [f"[::1]:{7050 + i}" for i in range(4)]
+    first = parse_address(configs[0].network.listen)[1]
+    assert [config.network.listen for config in configs] == [f"[::1]:{first + i}" for i in range(4)]
