@@ -1,11 +1,13 @@
-"""One federation that has done all its rounds, for every test of what such a federation leaves."""
+"""Federations that have done all their rounds, each lived through once for all tests that ask of it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
+from support.federation.networks import NETWORKS, Lived
 from support.federation.real_nodes import DemoRun, run_process
 
 PATIENCE_S = 900.0  # for a test with all its waits, on a machine that others use too
@@ -28,3 +30,26 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> DemoRun:
     )
     lines = finished.out.splitlines()
     return DemoRun(directory, rounds, seed, finished, json.loads(lines[-1]) if lines else {})
+
+
+@pytest.fixture(scope="session")
+def live_through(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lived]:
+    """What a network said and left: it is lived through when it is first asked for, and never twice."""
+    lived: dict[str, Lived] = {}
+    failed: set[str] = set()
+    networks = {network.name: network for network in NETWORKS}
+
+    def find(name: str) -> Lived:
+        assert name not in failed, f"{name} could not be lived through: see its first test"
+        if name not in lived:
+            failed.add(name)
+            lived[name] = networks[name].live(tmp_path_factory.mktemp(name) / "net")
+            failed.remove(name)
+        return lived[name]
+
+    return find
+
+
+@pytest.fixture
+def lived(request: pytest.FixtureRequest, live_through: Callable[[str], Lived]) -> Lived:
+    return live_through(request.param)

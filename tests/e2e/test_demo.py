@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chain.signing import decode_id
-from support.federation.real_nodes import DemoRun, run_command, run_process
+from support.federation.real_nodes import DemoRun, Federation, run_command, run_process
 
 pytestmark = pytest.mark.e2e
 
@@ -41,6 +41,18 @@ def test_it_measures_what_the_nodes_did(demo: DemoRun) -> None:
     assert 0 < demo.result["payload_bytes_per_round"] < demo.result["model_bytes"]
     phases = [seconds[phase] for phase in PHASES if phase != "wall"]
     assert all(0 <= took <= seconds["wall"] for took in phases)  # each is a median of its own
+
+
+async def test_a_node_that_was_kept_starts_again_where_it_was(demo: DemoRun) -> None:
+    async with Federation(demo.directory) as net:
+        await net.start("node2")
+        status = await net.get_status("node2")
+        told = next(node for node in demo.result["nodes"] if node["name"] == "node2")
+        assert (status["phase"], status["done"]) == ("done", True)
+        assert {key: status[key] for key in ("id", "height", "head", "accuracy")} == {
+            key: told[key] for key in ("id", "height", "head", "accuracy")
+        }
+        assert await net.stop("node2") == 0
 
 
 def test_in_a_pipe_it_prints_a_line_per_round_and_takes_method_and_settings() -> None:

@@ -6,43 +6,27 @@ What one of them alone has to say stands below.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from chain.signing import encode_id
-from support.federation.networks import MESSAGE_KINDS, NETWORKS, PER_PEER_AND_KIND, SAMPLES, Lived, Network
-from support.federation.real_nodes import run_command
+from support.federation.networks import (
+    MESSAGE_KINDS,
+    NETWORKS,
+    PER_PEER_AND_KIND,
+    SAMPLES,
+    SAMPLES_FILE,
+    Lived,
+    Network,
+)
+from support.federation.real_nodes import Federation, run_command
 
 pytestmark = pytest.mark.e2e
-
-QUICK = ("dfpl",)  # the rest is slow
-
-LiveThrough = Callable[[str], Lived]
-
-
-@pytest.fixture(scope="session")
-def live_through(tmp_path_factory: pytest.TempPathFactory) -> LiveThrough:
-    """What a network said and left: it is lived through when it is first asked for, and never twice."""
-    lived: dict[str, Lived] = {}
-    failed: set[str] = set()
-    networks = {network.name: network for network in NETWORKS}
-
-    def find(name: str) -> Lived:
-        assert name not in failed, f"{name} could not be lived through: see its first test"
-        if name not in lived:
-            failed.add(name)
-            lived[name] = networks[name].live(tmp_path_factory.mktemp(name) / "net")
-            failed.remove(name)
-        return lived[name]
-
-    return find
-
-
-@pytest.fixture
-def lived(request: pytest.FixtureRequest, live_through: LiveThrough) -> Lived:
-    return live_through(request.param)
 
 
 def of(holds: Callable[[Network], bool]) -> pytest.MarkDecorator:
@@ -51,7 +35,7 @@ def of(holds: Callable[[Network], bool]) -> pytest.MarkDecorator:
         pytest.param(
             network.name,
             id=network.name,
-            marks=[pytest.mark.xdist_group(network.name), *([] if network.name in QUICK else [pytest.mark.slow])],
+            marks=[pytest.mark.xdist_group(network.name), *map(pytest.mark.__getattr__, filter(None, [network.stage]))],
         )
         for network in NETWORKS
         if holds(network)
@@ -63,8 +47,8 @@ def of_all() -> pytest.MarkDecorator:
     return of(lambda network: True)
 
 
-def of_one(name: str) -> pytest.MarkDecorator:
-    return of(lambda network: network.name == name)
+def of_those(*names: str) -> pytest.MarkDecorator:
+    return of(lambda network: network.name in names)
 
 
 # ---- what holds of each
@@ -150,7 +134,7 @@ def test_a_node_that_is_back_says_what_is_so(lived: Lived) -> None:
     status = said["status",]
     assert (status["name"], status["id"], status["members"]) == (lived.asked, after["id"], len(lived.network.members))
     peers = {peer["name"] for peer in said["peers",]["peers"]}
-    assert peers == {*lived.network.members} - {lived.asked}
+    assert peers - {*lived.network.leavers} == {*lived.network.members} - {lived.asked}
     report = said["chain", "verify", "--deep"]
     assert report["ok"]
     assert report["to"] == report["blocks"] - 1
@@ -188,12 +172,12 @@ def test_nothing_is_left_behind(lived: Lived) -> None:
 # ---- MP-FedCL
 
 
-@of_one("mpfedcl")
+@of_those("mpfedcl")
 def test_a_contribution_has_a_model_and_prototypes(lived: Lived) -> None:
     assert get_kinds(lived, "head") == {frozenset({"model", "prototypes"})}
 
 
-@of_one("mpfedcl")
+@of_those("mpfedcl")
 def test_an_answer_names_the_member_whose_prototype_was_nearest(lived: Lived) -> None:
     authors = {encode_id(key) for key in lived.ids}
     assert {
@@ -205,10 +189,40 @@ def test_an_answer_names_the_member_whose_prototype_was_nearest(lived: Lived) ->
         assert 0 <= found["distance"] <= 2  # between two vectors of at most unit length
 
 
-@of_one("reembed")
+@of_those("reembed")
 def test_the_last_block_is_of_prototypes_of_the_averaged_model_alone(lived: Lived) -> None:
     assert get_kinds(lived, lived.network.rounds - 1) == {frozenset({"model", "prototypes"})}
     assert get_kinds(lived, lived.network.rounds) == {frozenset({"prototypes"})}
+
+
+@of_those("reembed")
+async def test_answers_lean_to_the_sites_own_classes_the_more_the_larger_the_prior(lived: Lived) -> None:
+    answers: dict[object, list[dict[str, Any]]] = {}
+    async with Federation(lived.directory) as net:
+        await net.start(lived.asked)
+        await net.wait_for(lambda now: now[lived.asked]["device"] is not None, "a worker that is ready")
+        for kappa in (None, 0, 0.5, 50):
+            config = net.nodes[lived.asked].node.config_file
+            asked = ("predict", lived.directory / SAMPLES_FILE, "--config", config, "--json", "--top", 10)
+            prior = () if kappa is None else ("--prior", kappa)
+            finished = await asyncio.to_thread(run_command, *asked, *prior)
+            assert finished.code == 0, finished.err
+            answers[kappa] = json.loads(finished.out)["predictions"]
+    classes = {kappa: [said["class"] for said in given] for kappa, given in answers.items()}
+    assert classes[None] == classes[0]
+    (most,) = set(classes[50])  # the class that the site has most of, whatever is asked
+    assert len(set(classes[0])) > 5
+    own = {kappa: given.count(most) for kappa, given in classes.items()}
+    assert own[0] <= own[0.5] <= own[50] == SAMPLES
+    for kappa in (0, 0.5):
+        for said in answers[kappa]:
+            shown = sum(other["probability"] for other in said["top"])
+            assert shown == pytest.approx(1, abs=1e-3)
+            assert said["probability"] == said["top"][0]["probability"]
+            assert said["applied_round"] == lived.network.rounds
+    members = {said.get("nearest") for said in answers[0]}
+    assert None in members  # to some, a sample of the site's own was nearest
+    assert len(members) > 1
 
 
 def get_kinds(lived: Lived, height: object) -> set[frozenset[str]]:
@@ -220,7 +234,7 @@ def get_kinds(lived: Lived, height: object) -> set[frozenset[str]]:
 # ---- UA-PDFL
 
 
-@of_one("uapdfl")
+@of_those("uapdfl", "alike")
 def test_each_node_pulls_what_the_rule_asks_for_and_draws_as_the_simulation_does(lived: Lived) -> None:
     last = lived.ask(0, "chain", "show", "head", "--payloads")
     sizes = {payload["kind"]: int(payload["bytes"]) for payload in last["contributions"][0]["payloads"]}
@@ -234,7 +248,7 @@ def test_each_node_pulls_what_the_rule_asks_for_and_draws_as_the_simulation_does
         assert result.dropout == pytest.approx(sum(branches) / len(lived.names))
 
 
-@of_one("uapdfl")
+@of_those("uapdfl", "alike")
 def test_rounds_show_tells_who_drew_whom_and_why(lived: Lived) -> None:
     shown = run_command("rounds", "show", lived.network.rounds, "--data-dir", lived.directory / "data/node3")
     assert shown.code == 0, shown.err
@@ -245,7 +259,7 @@ def test_rounds_show_tells_who_drew_whom_and_why(lived: Lived) -> None:
     assert all(earlier["round"] + 1 == later["round"] for earlier, later in pairwise(lived.rounds[0]))
 
 
-@of_one("stale")
+@of_those("stale")
 def test_rounds_tell_of_which_round_a_stale_peer_is_and_for_how_long(lived: Lived) -> None:
     victim, staleness = lived.names[-1], int(lived.federation.genesis.run.method["staleness"])
     back = lived.simulated_rounds + 1
@@ -261,7 +275,7 @@ def test_rounds_tell_of_which_round_a_stale_peer_is_and_for_how_long(lived: Live
 # ---- a member that comes late
 
 
-@of_one("late")
+@of_those("late")
 def test_the_difficulty_follows_the_miners_and_the_late_one_is_in_no_block_before_it_came(lived: Lived) -> None:
     """Mining takes far less than the target of 10 minutes, so the difficulty rises by the most that it may: 4 times."""
     expected = [1] + [16_384] * 16 + [65_536] * 16 + [262_144] * 2

@@ -35,7 +35,8 @@ from support.federation.real_nodes import (
     run_command,
 )
 
-SAMPLES = 40  # that a node is asked to classify
+SAMPLES = 60  # that a node is asked to classify
+SAMPLES_FILE = "digits.npz"
 GUARD = 4.0  # the nodes' own: `max_loss_ratio` of a simulation
 PER_PEER_AND_KIND = 1024  # bytes a round may cost besides 1.1 times its payloads (DESIGN §8)
 MESSAGE_KINDS = 5  # status, contribution, block, vote, blob
@@ -69,6 +70,7 @@ class Network:
     find_simulated: Callable[[Lived], int] | None = None
     right: float = 0.5
     on_demand: tuple[str, ...] = ()
+    stage: str = "slow"  # the mark of its tests, if any
 
     def __str__(self) -> str:
         return self.name
@@ -98,7 +100,7 @@ class Network:
         return asyncio.run(self._live(directory))
 
     async def _live(self, directory: Path) -> Lived:
-        samples = directory.parent / f"{self.name}.npz"
+        samples = directory / SAMPLES_FILE
         net = Federation(directory)
         with CutNetwork(list_nodes(net)) if self.can_be_cut else nullcontext() as ways:
             async with net:
@@ -244,7 +246,7 @@ def _turn(names: Sequence[str]) -> list[str]:
 
 def _is_back(status: Status, network: Network) -> bool:
     done = status["phase"] == "done" if network.rounds else True
-    return bool(status["ready"] and done and status["peers_connected"] == len(network.members) - 1)
+    return bool(status["ready"] and done and status["members_in_sight"] == len(network.members))
 
 
 def _list_pids(status: Status) -> list[int]:
@@ -277,7 +279,7 @@ async def run_all_rounds(net: Federation, _: CutNetwork | None) -> None:
 async def wait_until_done(net: Federation, *names: str) -> None:
     def are_done(now: Statuses) -> bool:
         wanted = [now[name] for name in names or now]
-        return all(status["done"] and status["measured_round"] == status["rounds"] for status in wanted)
+        return all(status["done"] and status["measured_round"] == status["applied_round"] for status in wanted)
 
     await net.wait_for(are_done, "the end of all rounds")
 
@@ -318,6 +320,8 @@ async def two_are_killed_in_turn(net: Federation, _: CutNetwork | None) -> None:
     for victim in net.names[:2]:
         height = await net.wait_for_contribution(victim, (await net.get_status(victim))["height"])
         await net.kill(victim)
+        left = await asyncio.to_thread(run_command, "chain", "verify", "--deep", "--data-dir", net.get_data_dir(victim))
+        assert left.code == 0, left.err
         await net.wait_for_height(height + 2)
         await net.start(victim)
         await net.wait_for_contribution(victim, height + 2)
@@ -356,13 +360,24 @@ def find_return(lived: Lived) -> int:
 
 
 NETWORKS = (
-    Network(name="dfpl", method="dfpl", story=run_all_rounds, rounds=10),
+    Network(name="dfpl", method="dfpl", story=run_all_rounds, rounds=10, stage=""),
     Network(
-        name="swim", method="swim", story=run_all_rounds, rounds=3, settings=("local_iterations=2",), right=0.1
-    ),  # needs the number of rounds
+        name="swim",
+        method="swim",  # needs the number of rounds
+        story=run_all_rounds,
+        rounds=3,
+        settings=("local_iterations=2",),
+        right=0.1,
+    ),
     Network(
-        name="fedintr", method="fedintr", story=run_all_rounds, rounds=3, settings=("local_iterations=2",), right=0.1
-    ),  # sends more than a model
+        name="fedintr",
+        method="fedintr",  # sends more than a model
+        story=run_all_rounds,
+        rounds=3,
+        settings=("local_iterations=2",),
+        right=0.1,
+        stage="long",
+    ),
     Network(name="mpfedcl", method="mpfedcl", story=run_all_rounds, rounds=10, partition="dirichlet:0.3", right=0.6),
     Network(
         name="reembed",
@@ -380,6 +395,17 @@ NETWORKS = (
         settings=("num_peers=2", "input.normalize=none"),  # by which all draw somebody in each round
         on_demand=("g", "h"),
         right=0.1,
+    ),
+    Network(
+        name="alike",
+        method="uapdfl",
+        story=run_all_rounds,
+        num_nodes=6,
+        partition="dirichlet:5",
+        settings=("num_peers=2", "input.normalize=none"),
+        on_demand=("g", "h"),
+        right=0.1,
+        stage="long",
     ),
     Network(
         name="stale",
