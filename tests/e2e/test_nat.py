@@ -23,7 +23,7 @@ from support.machines.nat import Sites, get_address6, list_pids, run_in, sites
 
 OBSTACLE = nat.find_obstacle()
 PORT = 7000
-PROMPT_S = 5.0  # within which what can arrive arrives
+PROMPT_S = 60.0  # within which what can arrive arrives, on a busy machine too
 NEVER_S = 0.5  # after which it does not
 TESTS = Path(__file__).parent.parent
 
@@ -60,9 +60,9 @@ def dial(host: Host, address: str) -> socket.socket:
     return host.call(lambda: socket.create_connection((address, PORT), PROMPT_S))
 
 
-def passes(source: socket.socket, target: socket.socket) -> bool:
+def passes(source: socket.socket, target: socket.socket, within_s: float = PROMPT_S) -> bool:
     """Whether a byte that is sent now arrives."""
-    target.settimeout(NEVER_S)
+    target.settimeout(within_s)
     try:
         source.sendall(b"x")
         return target.recv(1) == b"x"
@@ -96,7 +96,7 @@ def test_a_router_that_forgets_cuts_what_stands_and_lets_new_ones_through() -> N
             assert net.routers[1].list_connections() == {(net[0].address, inside.getsockname()[1])}
             net.routers[1].forget()
             assert not net.routers[1].list_connections()
-            assert not passes(outside, inside)
+            assert not passes(outside, inside, NEVER_S)
             check_reset(inside)
         assert reconnects(net)
 
@@ -119,7 +119,7 @@ def test_a_router_that_moves_cuts_what_stands_and_shows_its_new_address() -> Non
         before = net.routers[1].address
         with connection(net[1], net[0]) as (inside, outside):
             net.routers[1].move()
-            assert not passes(outside, inside)
+            assert not passes(outside, inside, NEVER_S)
         with connection(net[1], net[0]) as (inside, outside):
             assert outside.getpeername()[0] == net.routers[1].address != before
 
@@ -131,9 +131,9 @@ def test_a_forgetful_router_cuts_what_is_idle(silently: bool) -> None:
         with connection(net[1], net[0]) as (inside, outside):
             assert passes(inside, outside)
             wait_for(lambda: not net.routers[1].list_connections(), "nothing was forgotten")
-            assert not passes(outside, inside)
+            assert not passes(outside, inside, NEVER_S)
             if silently:
-                assert not passes(inside, outside)
+                assert not passes(inside, outside, NEVER_S)
             else:
                 check_reset(inside)
         assert reconnects(net)
@@ -142,7 +142,7 @@ def test_a_forgetful_router_cuts_what_is_idle(silently: bool) -> None:
 def test_a_host_that_sleeps_has_its_connections_when_it_wakes() -> None:
     with sites(2, behind=[1]) as net, connection(net[1], net[0]) as (inside, outside):
         net.unplug(net[1])
-        assert not passes(outside, inside)
+        assert not passes(outside, inside, NEVER_S)
         net.plug_in(net[1])
         inside.settimeout(PROMPT_S)
         assert inside.recv(1) == b"x"  # sent again
