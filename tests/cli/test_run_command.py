@@ -26,6 +26,20 @@ def test_two_at_a_time_do_not_mix() -> None:
         assert list(threads.map(lambda words: run_command(*words), commands)) == alone
 
 
+def test_what_a_test_prints_meanwhile_is_not_the_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(_: Sequence[str]) -> int:
+        with ThreadPoolExecutor() as threads:
+            threads.submit(print, "of the test").result()
+        print("of the command")
+        return 0
+
+    monkeypatch.setattr(real_nodes, "main", command)
+    assert run_command("anything") == Finished(0, "of the command\n", "")
+    assert capsys.readouterr() == ("of the test\n", "")
+
+
 def test_it_finds_what_a_new_process_has_and_leaves_this_one_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     def command(_: Sequence[str]) -> int:
         print("read", repr(sys.stdin.read()))

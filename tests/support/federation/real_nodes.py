@@ -107,10 +107,10 @@ def ask_stopped(directory: Path, node: int, *command: object) -> Any:
 
 @contextmanager
 def _as_in_a_process() -> Iterator[tuple[TextIO, TextIO]]:
-    """Stands in for what a process of its own would have: nothing on stdin, its stdout and stderr, which are given,
-    a log that nobody has set up, and a collector as Python starts it."""
-    given, out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(3))
+    """Stands in for a process of its own: nothing on stdin, a stdout and a stderr, which are given, and a log that
+    nobody has set up. What the command does to the collector is undone."""
     with _ONE_AT_A_TIME:
+        given, out, err = io.TextIOWrapper(io.BytesIO()), _OfThisThread(sys.stdout), _OfThisThread(sys.stderr)
         thresholds = gc.get_threshold()
         try:
             with (
@@ -120,6 +120,18 @@ def _as_in_a_process() -> Iterator[tuple[TextIO, TextIO]]:
                 yield out, err
         finally:
             gc.set_threshold(*thresholds)
+
+
+class _OfThisThread(io.TextIOWrapper):
+    """Keeps what this thread writes, and passes on what others do meanwhile: a test may print beside its command."""
+
+    def __init__(self, before: TextIO) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8")
+        self._before = before
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return super().write(text) if threading.get_ident() == self._thread else self._before.write(text)
 
 
 def _read(written: TextIO) -> str:
