@@ -77,7 +77,8 @@ def test_each_can_recompute_its_chain_from_what_it_left(lived: Lived) -> None:
         assert report["to"] == report["blocks"] - 1 >= lived.agreed
         if lived.network.is_calm:
             assert (report["recomputed"], report["not_held"]) == (report["to"], [])
-        assert report["recomputed"] >= report["to"] - 2  # all but what a restart has cut short
+        if lived.names[node] in lived.network.members:
+            assert report["recomputed"] >= report["to"] - 2  # all but what a restart has cut short
 
 
 @of(lambda network: network.is_calm)
@@ -163,7 +164,9 @@ def test_a_node_that_is_back_knows_some_digits(lived: Lived) -> None:
 def test_nothing_is_left_behind(lived: Lived) -> None:
     assert set(lived.exit_codes) == {0}
     assert lived.alive == []
-    assert lived.list_left_over() == []
+    assert not [
+        name for name in lived.list_left_over() if not any(f"/{left}/" in name for left in lived.network.leavers)
+    ]
     for name in lived.names:
         log = (lived.directory / f"{name}.log").read_text(errors="replace")
         assert "Traceback" not in log
