@@ -21,8 +21,9 @@ from ml.specs import get_kind, get_spec
 from ml.specs.run_schema import describe_payloads
 from node.federation.run_terms import draft_run
 from node.ledger.audit import run_audit
-from node.training.trainer import InlineTrainer, Trained
+from node.training.trainer import Trained
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.proposing import change, get_state, wait_for_state, wait_until_over
 from support.federation.runs import NODES, RunTrainer, learn
 from support.federation.virtual_time import run_virtual

@@ -25,12 +25,12 @@ from ml import payload, specs
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.actions import RoundPhase
 from node.consensus.service import RoundService
-from node.offload import InlineOffload
 from node.p2p.transport.base import Message, MessageKind
 from support.data.blobs import is_held, lose_blob
 from support.faults.doom import Killed
 from support.faults.slow_disk import SlowDisk
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineOffload
 from support.federation.virtual_time import run_virtual
 from support.federation.wiretap import TappedNetwork
 from support.slow_rest import slow_after

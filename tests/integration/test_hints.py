@@ -20,10 +20,10 @@ from node.consensus.wiring import make_round_service
 from node.p2p.address_book import AddressBook
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message, MessageKind
-from node.p2p.transport.memory import MemoryTransport
 from support.data.chains import make_keys
 from support.faults.liar import Liar, lying
 from support.federation.cluster import Cluster, cluster
+from support.federation.memory_transport import MemoryTransport
 from support.federation.proposing import get_service, propose, wait_until_over
 from support.federation.virtual_time import run_virtual
 

@@ -31,9 +31,10 @@ from node.p2p.refusals import Reason
 from node.telemetry.metrics import CallTimes, NodeMetrics
 from node.telemetry.monitor import make_metrics
 from node.telemetry.sinks.point import list_scalars, make_point
-from node.training.trainer import InlineTrainer, Trained
+from node.training.trainer import Trained
 from support.federation.asked import make_book, make_config
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.virtual_time import run_virtual
 
 pytestmark = pytest.mark.slow

@@ -29,12 +29,12 @@ from node.consensus.proposals import READS_BURST, ProposalBook, load_proposals
 from node.consensus.signer import Signer
 from node.errors import InvalidRequest
 from node.events import Events
-from node.offload import InlineOffload
 from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message, MessageKind, PeerFault
 from support.data.chains import make_genesis, make_keys
 from support.data.changes import LivingChain, propose
+from support.federation.inline import InlineOffload
 
 KEYS = make_keys(4)
 STRANGER = make_keys(1, "stranger")[0]

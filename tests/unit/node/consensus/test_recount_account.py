@@ -16,11 +16,12 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.accountant import Release
 from node.consensus.recount import UNSEEN, Recount
-from node.offload import InlineOffload, Offload
+from node.offload import Offload
 from node.runs.specs import RunSpecs
 from node.training.account import Account, RunAccount
 from node.training.privacy_ledger import PrivacyLedger, read_account
 from support.data.chains import make_chain, make_contribution, make_genesis, make_genesis_mapping, make_keys
+from support.federation.inline import InlineOffload
 
 KEYS = make_keys(4)
 ME = KEYS[0]
