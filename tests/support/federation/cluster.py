@@ -206,6 +206,11 @@ class Node:
         assert self.context is not None
         return self.context
 
+    def get_service(self) -> RoundService:
+        """The one that runs now."""
+        assert self.service is not None
+        return self.service
+
     @property
     def height(self) -> int:
         return self.service.tip.height if self.service is not None else -1
