@@ -36,16 +36,6 @@ class ThreadOffload:
         self._pool.shutdown(wait=True)
 
 
-class InlineOffload:
-    """Runs at once, on the caller: for tests under virtual time, where nothing may take real time."""
-
-    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return function(*args, **kwargs)
-
-    def close(self) -> None:
-        pass
-
-
 async def run_sized(offload: Offload, num_bytes: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Runs `function`, whose work grows with `num_bytes`: here if that is little, else on `offload`."""
     if num_bytes <= SMALL_BYTES:

@@ -65,7 +65,7 @@ class AgreedClient(Client):
         is_rehearsal: bool = False,
     ) -> None:
         self._spec = spec
-        self._unplaced: Unplaced | None = unplaced
+        self.unplaced: Unplaced | None = unplaced
         self._num_test = unplaced.num_test
         self._statistics: dict[str, Array] = {}  # those agreed on, as an aggregate has them
         self.constants: Constants | None = None
@@ -110,7 +110,7 @@ class AgreedClient(Client):
 
     def _tell(self, height: int) -> Trained:
         """What this site says in the round of statistics. Nothing is trained."""
-        start_s, unplaced, most = time.perf_counter(), self._unplaced, self._spec.task.max_weight
+        start_s, unplaced, most = time.perf_counter(), self.unplaced, self._spec.task.max_weight
         if unplaced is None:
             raise MlError("this site's samples are normalised already, by statistics that members have agreed on")
         samples = unplaced.read()[:most], np.asarray(unplaced.labels[:most], np.int64)
@@ -157,15 +157,15 @@ class AgreedClient(Client):
 
     def agree(self, statistics: Arrays) -> None:
         """From here on samples are normalised by these, which an aggregate has under "statistics/"."""
-        if self._unplaced is None:
+        if self.unplaced is None:
             return
         task = self._spec.task
         constants = Constants.from_arrays(statistics, get_num_values(task.input_shape))
         labels = self.state.data.train.y  # not read anew, for a liar's may have been changed
-        placed = self._unplaced.place(constants)
+        placed = self.unplaced.place(constants)
         self.state.data = replace(placed, train=Samples(placed.train.x, labels))
         self._statistics = {name: np.array(array) for name, array in statistics.items()}
-        self.constants, self._unplaced, self._judged = constants, None, None
+        self.constants, self.unplaced, self._judged = constants, None, None
         hyper = self._spec.hyperparameters
         self.state.model.criterion = make_criterion(hyper, labels, task.num_classes, constants.classes, task.kind)
         _log.info("Samples are normalised as %d sites with %d agreed", constants.sites, constants.samples)

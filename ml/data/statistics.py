@@ -83,7 +83,7 @@ def compute_hidden_statistics(
         return payload
     count, num_values = len(y_N), math.prod(x_NCHW.shape[2:])
     low_C, high_C = np.array(privacy.bounds).T
-    firsts_C, seconds_C = _sum_moments(x_NCHW, low_C, high_C)
+    firsts_C, seconds_C = sum_moments(x_NCHW, low_C, high_C)
     spread = privacy.noise * privacy.sensitivity
     firsts_C += spread * privacy.rng.standard_normal(len(low_C))
     seconds_C += spread * privacy.rng.standard_normal(len(low_C))
@@ -99,7 +99,7 @@ def compute_hidden_statistics(
     return payload
 
 
-def _sum_moments(
+def sum_moments(
     x_NCHW: Images, low_C: NDArray[np.float64], high_C: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The sums over samples of a, and of b - 1/2, by channel."""

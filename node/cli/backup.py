@@ -50,7 +50,7 @@ def backup(
         raise typer.BadParameter("expected --config FILE with --with-key: it names the key")
     if file.exists() or file.is_symlink():
         raise NodeError(f"{file}: expected no file, as nothing is written over")
-    site = {} if config is None or not with_key else _read_site(config)
+    site = {} if config is None or not with_key else read_site(config)
     with _progress() as on_progress, _open_body(file, socket, config, data_dir, on_progress) as (manifest, body):
         manifest = write_archive(file, manifest, body, site, on_progress)
     num_bytes = file.stat().st_size
@@ -84,7 +84,7 @@ def _open_body(
         yield snapshot.manifest, snapshot.read()
 
 
-def _read_site(path: Path) -> dict[str, bytes]:
+def read_site(path: Path) -> dict[str, bytes]:
     from node.config.identity import open_identity, open_spare
     from node.config.node_config import load_config
     from node.ledger.backup import SITE_CONFIG, SITE_KEY, SITE_SPARE_KEY

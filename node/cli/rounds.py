@@ -164,7 +164,7 @@ def show(
     if as_json:
         print_json(to_json(entry))
         return
-    print_facts(_describe(entry, get_work_unit(entry)))
+    print_facts(describe_round(entry, get_work_unit(entry)))
     if entry.HasField("measures"):
         print_classes(entry.measures)
     print_published(entry)
@@ -211,7 +211,7 @@ def _name_round(entry: pb.Round) -> str:
     return f"{entry.round} of run {entry.run}, height {entry.height}"
 
 
-def _describe(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
+def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
     from node.cli.measures import describe_alone, describe_measures, describe_privacy, get_scores
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken

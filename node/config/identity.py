@@ -44,7 +44,7 @@ def load_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
     except OSError as error:
         raise KeyFileError(f"{path}: cannot read the key file: {error.strerror}") from error
     try:
-        _validate_access(path, os.fstat(file), read_only=bool(os.fstatvfs(file).f_flag & os.ST_RDONLY))
+        validate_access(path, os.fstat(file), read_only=bool(os.fstatvfs(file).f_flag & os.ST_RDONLY))
         pem = os.read(file, MAX_KEY_FILE_BYTES + 1)
     finally:
         os.close(file)
@@ -57,7 +57,7 @@ def load_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
         raise KeyFileError(f"{path}: {error}{hint}") from error
 
 
-def _validate_access(path: Path, status: os.stat_result, *, read_only: bool) -> None:
+def validate_access(path: Path, status: os.stat_result, *, read_only: bool) -> None:
     """Owner ourselves and mode 0600 or less; or a mounted secret of root's: Kubernetes' fsGroup gives it mode 0440 and
     our group, systemd an access list, whose mask shows as the same mode, and root's group."""
     mode = stat.S_IMODE(status.st_mode)

@@ -137,6 +137,10 @@ class Authenticator:
         """Whether the object of these bytes was opened before."""
         return digest in self._known
 
+    def count_known(self) -> dict[Id, int]:
+        """The number of objects that are remembered, by signer."""
+        return {signer: len(opened) for signer, opened in self._opened.items()}
+
     def add_own(self, contribution: Contribution) -> None:
         """This node's own, just signed: it need not be verified in the candidates of others."""
         self._remember(contribution, _compute_digest(contribution))

@@ -76,7 +76,7 @@ class Committer:
         self._store = store
         self._disk = disk
         self._aggregates = aggregates
-        self._retention = retention
+        self.retention = retention
         self._blobs = blobs
         self._waiting = waiting
         self._behind = tuple(behind)
@@ -144,9 +144,9 @@ class Committer:
                 self._runs.calendar.add(final.block.height, self._store.get_state(final.block.height))
         first, *others = blocks
         with self._boundary.around("retention"):
-            self._retention.on_block(first.block, seen, pulled, coming.late)
+            self.retention.on_block(first.block, seen, pulled, coming.late)
             for final in others:
-                self._retention.on_block(final.block)
+                self.retention.on_block(final.block)
 
     def abandon(self) -> None:
         """Nothing is committed any more: what is still being pulled is not wanted."""

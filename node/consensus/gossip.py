@@ -147,6 +147,11 @@ class Gossip:
 
     # ---- what is held, and since when
 
+    @property
+    def num_held(self) -> int:
+        """Objects whose arrival is remembered."""
+        return len(self._held_since_s)
+
     def on_held(self, key: Hashable) -> None:
         """An object is here now. A peer that lacks it may have it under way: it is pushed again no sooner than it would
         have said so."""

@@ -41,7 +41,7 @@ class Masking:
         self.reason: str | None = None  # why this member has no part in the sum of the height in hand
         self.pause: str | None = None  # why nobody has
         self.has_inputs = False  # whether the height in hand is one of inputs
-        self._masker = masker
+        self.masker = masker
         self._runs = runs
         self._aggregates = aggregates
         self._disk = disk
@@ -54,14 +54,14 @@ class Masking:
         before = self.reason, self.pause
         self.reason = self.pause = None
         self.has_inputs = is_masked(round_) and not is_opening(round_)
-        if round_ is not None and is_masked(round_) and tip.state.is_active(self._masker.me):
+        if round_ is not None and is_masked(round_) and tip.state.is_active(self.masker.me):
             parent = await self._find_parent(tip) if self.has_inputs else None
-            self.reason = await self._disk.run(self._masker.begin, round_, parent)
+            self.reason = await self._disk.run(self.masker.begin, round_, parent)
             self.pause = _explain_pause(parent)
-        elif self._masker.num_keys:
+        elif self.masker.num_keys:
             run = tip.state.run  # of which there may be more, once its rounds are over
-            is_over = run.is_masked and not run.is_ended and tip.state.is_active(self._masker.me)
-            await self._disk.run(self._masker.rest if is_over else self._masker.forget)
+            is_over = run.is_masked and not run.is_ended and tip.state.is_active(self.masker.me)
+            await self._disk.run(self.masker.rest if is_over else self.masker.forget)
         why = self.pause or self.reason
         if why is not None and (self.reason, self.pause) != before:
             log.warning("height %d: this node has no part in the sum: %s", height, why)
@@ -79,14 +79,14 @@ class Masking:
     async def owes_openings(self, height: int) -> bool:
         """Whether others wait for what this member opens."""
         round_ = self._runs.find(height)
-        return round_ is not None and is_masked(round_) and await self._disk.run(self._masker.owes_openings, round_)
+        return round_ is not None and is_masked(round_) and await self._disk.run(self.masker.owes_openings, round_)
 
     async def mask(self, tip: Tip, round_: RunRound, trained: Trained) -> Trained:
         """What has been trained, hidden. Raises MaskingRefused."""
         parent = await self._aggregates.get_arrays(tip.block)
         spec = get_masked_spec(round_)
         data = trained.payloads[spec.coding.kind]
-        masked = await run_sized(self._bulk, len(data), self._masker.mask, tip, round_, parent, data, trained.weight)
+        masked = await run_sized(self._bulk, len(data), self.masker.mask, tip, round_, parent, data, trained.weight)
         return replace(trained, payloads={MASKED: masked, **{kind: trained.payloads[kind] for kind in spec.shown}})
 
     @staticmethod
@@ -106,11 +106,11 @@ class Masking:
             empty = get_masked_spec(round_).empty_input
             return Trained(1, {kind: encode_arrays(arrays) for kind, arrays in empty.items()}, {})
         parent = await self._aggregates.get_arrays(tip.block)
-        data = await self._disk.run(self._masker.open, round_, parent)
+        data = await self._disk.run(self.masker.open, round_, parent)
         return Trained(1, {MASKED: data}, {})
 
     def __repr__(self) -> str:
-        return f"<Masking: {self._masker!r}>"
+        return f"<Masking: {self.masker!r}>"
 
 
 def make_masking(

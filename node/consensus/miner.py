@@ -29,7 +29,6 @@ MINER_MAIN = Path(miner_child.__file__)
 MAX_NONCE = 2**64
 MAX_CRASHES = 5  # in a row: children that died before their first answer
 BACKOFF_S = 0.05  # doubles with each crash after the first
-INLINE_SLICE = 1024
 SHORT_SEARCH = 128  # hashes that take less time here than a child takes to hear of them
 
 
@@ -56,30 +55,6 @@ class Miner(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class InlineMiner:
-    """Mines on the event loop itself, a slice at a time: for tests under virtual time."""
-
-    def __init__(self) -> None:
-        self.hashes = 0
-
-    async def start(self) -> None:
-        """Is always ready."""
-
-    async def mine(self, seal: bytes, difficulty: int, start_nonce: int, count: int) -> int | None:
-        _check_range(difficulty, start_nonce, count)
-        for at in range(start_nonce, start_nonce + count, INLINE_SLICE):
-            size = min(INLINE_SLICE, start_nonce + count - at)
-            nonce = search(seal, difficulty, at, size)
-            self.hashes += size if nonce is None else nonce - at + 1
-            if nonce is not None:
-                return nonce
-            await asyncio.sleep(0)
-        return None
-
-    async def close(self) -> None:
-        """Holds nothing."""
 
 
 class MinerProcess:
@@ -109,7 +84,7 @@ class MinerProcess:
             self._tasks = [asyncio.create_task(slot.run(), name="miner") for slot in self._slots]
 
     async def mine(self, seal: bytes, difficulty: int, start_nonce: int, count: int) -> int | None:
-        _check_range(difficulty, start_nonce, count)
+        validate_range(difficulty, start_nonce, count)
         await self.start()
         if difficulty <= SHORT_SEARCH:
             size = min(count, SHORT_SEARCH)
@@ -299,7 +274,8 @@ class _Slot:
                     self.process.kill()
 
 
-def _check_range(difficulty: int, start_nonce: int, count: int) -> None:
+def validate_range(difficulty: int, start_nonce: int, count: int) -> None:
+    """Raises ValueError for a range outside 64 bits or a difficulty below 1."""
     if difficulty < 1:
         raise ValueError(f"difficulty: expected at least 1, got {difficulty}")
     if start_nonce < 0 or count < 0 or start_nonce + count > MAX_NONCE:

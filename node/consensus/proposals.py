@@ -95,6 +95,11 @@ class ProposalBook:
     def __iter__(self) -> Iterator[Proposal]:
         return iter(self._proposals)
 
+    @property
+    def num_shares(self) -> int:
+        """Pairs of a sender and a proposer whose share of reading is kept account of."""
+        return len(self._reads)
+
     def get(self, change_id: Digest) -> Proposal | None:
         return self._proposals.get(change_id)
 

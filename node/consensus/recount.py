@@ -220,7 +220,7 @@ class Recount:
         for stored in self._store.blocks(min(counted), max(counted)):
             found = counted.get(stored.block.height)
             own = [each for each in stored.block.contributions if each.author in self._mine]
-            if found is None or not own or _is_empty(found.spec, own[0]):
+            if found is None or not own or sends_nothing(found.spec, own[0]):
                 continue
             place = found.round.place
             if account.is_certain(place.run, place.round):
@@ -228,7 +228,7 @@ class Recount:
             account = read_account(self._path)
             if account.is_certain(place.run, place.round):  # the worker has counted it meanwhile
                 continue
-            between = _read_samples(found.spec, place.round, own[0])
+            between = read_samples(found.spec, place.round, own[0])
             if between is None:
                 known = [number for number in (num_samples, account.samples) if number]
                 if not known:
@@ -249,7 +249,7 @@ class Recount:
         """What a phase for a round of the same run can have told: by its own spec, where its height is known."""
         round_ = self._runs.find_round(missing.round.run.number, number)
         spec = missing.spec if round_ is None else self._get_spec(round_)
-        return _plan(spec, missing.between, number, num_iterations)
+        return plan_phase(spec, missing.between, number, num_iterations)
 
     def _get_spec(self, round_: RunRound) -> MethodSpec:
         """The spec that the site trains a round by. That of the run where its method cannot have the site's noise:
@@ -326,7 +326,7 @@ def _add(account: Account, missing: _Missing, plan: Callable[[int], Release | No
     return account.with_certain(run, number)
 
 
-def _plan(spec: MethodSpec, between: tuple[int, int], number: int, num_iterations: int | None) -> Release | None:
+def plan_phase(spec: MethodSpec, between: tuple[int, int], number: int, num_iterations: int | None) -> Release | None:
     """The most that a phase can have told."""
     asked = [(num, iterations) for num in between for iterations in (None, num_iterations)]
     planned = [plan_release(spec, num, number, iterations) for num, iterations in asked]
@@ -337,7 +337,7 @@ def _plan(spec: MethodSpec, between: tuple[int, int], number: int, num_iteration
     return replace(releases[0], steps=steps, rate=rate)
 
 
-def _read_samples(spec: MethodSpec, number: int, contribution: Contribution) -> tuple[int, int] | None:
+def read_samples(spec: MethodSpec, number: int, contribution: Contribution) -> tuple[int, int] | None:
     """Between which numbers that of a site's samples is, by the weight that it signs; None where that says nothing."""
     if isinstance(spec, StatisticsSpec) and spec.is_statistics(number):
         return None
@@ -347,6 +347,6 @@ def _read_samples(spec: MethodSpec, number: int, contribution: Contribution) -> 
     return {"samples": (weight, weight), "bucketed": (weight, 2 * weight - 1)}.get(hyper.weights)
 
 
-def _is_empty(spec: MethodSpec, contribution: Contribution) -> bool:
+def sends_nothing(spec: MethodSpec, contribution: Contribution) -> bool:
     """Whether nothing was sent: in a run of masked sums, a word that there is no part of this member in the sum."""
     return isinstance(spec, MaskedSpec) and Masking.is_empty(contribution)

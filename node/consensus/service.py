@@ -21,12 +21,14 @@ from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus import actions
 from node.consensus.auditor import Auditor
+from node.consensus.authenticator import Authenticator
 from node.consensus.awaiting import Awaiting
 from node.consensus.commit import Committer
 from node.consensus.contributor import Contributor
 from node.consensus.convictions import Convictions
 from node.consensus.credit import VainWait
 from node.consensus.current import Adopted, CurrentRound, Posted
+from node.consensus.evidence import EvidencePool
 from node.consensus.executor import ActionExecutor
 from node.consensus.gossip import Gossip
 from node.consensus.handler import PeerHandler
@@ -35,6 +37,7 @@ from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.neighbours import Neighbours
 from node.consensus.opening import RoundOpener
+from node.consensus.payload_wiring import Payloads
 from node.consensus.proposals import ProposalBook
 from node.consensus.published import PublishedRounds
 from node.consensus.readiness import StandsReady
@@ -54,9 +57,6 @@ from node.p2p.peers import Peers
 from node.p2p.refusals import Refusals
 from node.p2p.transport.base import Transport
 from node.payloads.checks import Aggregate
-from node.payloads.fetcher import BlobFetcher
-from node.payloads.relayed import RelayedBlobs
-from node.payloads.transfers import Transfers
 from node.training.learner import Learner
 from node.training.local_work import LocalWork
 
@@ -73,9 +73,7 @@ class RoundParts:
     transport: Transport
     peers: Peers
     events: Events
-    blobs: BlobFetcher
-    transfers: Transfers
-    relayed: RelayedBlobs
+    payloads: Payloads
     current: CurrentRound
     signer: Signer
     committer: Committer
@@ -89,6 +87,8 @@ class RoundParts:
     local_work: LocalWork
     gossip: Gossip
     sync: Sync
+    evidence: EvidencePool
+    authenticator: Authenticator
     handler: PeerHandler
     hints: AddressHints
     published: PublishedRounds
@@ -109,10 +109,11 @@ class RoundService:
     """One node's rounds, from the store's head on. `run` goes on until cancelled."""
 
     def __init__(self, parts: RoundParts) -> None:
+        self.parts = parts
         self.peers = parts.peers  # these are here for status, metrics and the operator
         self.events = parts.events
-        self.blobs = parts.blobs
-        self.transfers = parts.transfers
+        self.blobs = parts.payloads.blobs
+        self.transfers = parts.payloads.transfers
         self.participation = parts.opener.participation
         self.restored = parts.opener.restored
         self.consent = parts.opener.consent
@@ -149,7 +150,7 @@ class RoundService:
         self._convictions = parts.convictions
         self._sightings = parts.sightings
         self._recount = parts.recount
-        self._relayed = parts.relayed
+        self._relayed = parts.payloads.relayed
 
     # ---- for status and admin
 

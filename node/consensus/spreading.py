@@ -40,6 +40,11 @@ class Spreading:
         self._sent_s = float("-inf")
         self.num_passed_on = 0  # objects, and each once for whoever it goes to
 
+    @property
+    def num_waiting(self) -> int:
+        """Objects that are passed on with the next bundle."""
+        return len(self._waiting)
+
     def add(self, parts: Sequence[Message], digest: Digest | None = None, sender: Id | None = None) -> None:
         """Something new, of this node itself unless it has a sender. `digest` is that of its first part."""
         key = hashlib.sha256(parts[0].data).digest() if digest is None else digest
@@ -71,7 +76,7 @@ class Spreading:
                 post_parts(self._transport, peer, new)
 
     def __repr__(self) -> str:
-        return f"<Spreading: {len(self._waiting)} waiting, {self.num_passed_on} passed on>"
+        return f"<Spreading: {self.num_waiting} waiting, {self.num_passed_on} passed on>"
 
 
 def post_parts(transport: Transport, peer: Id, objects: Iterable[Sequence[Message]]) -> None:

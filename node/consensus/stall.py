@@ -194,7 +194,7 @@ class StallWatch:
     ) -> None:
         self.reason: str | None = None
         self._peers = peers
-        self._detector = quiet
+        self.detector = quiet
         self._clock = clock
         self._events = events
         self._get_status_s = get_status_s
@@ -203,7 +203,7 @@ class StallWatch:
         quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._get_status_s()
         while True:
             await self._peers.until_sight_may_change(self._get_status_s() / 2)
-            slowness = self._detector.describe()
+            slowness = self.detector.describe()
             reason = self._peers.describe_stall() or slowness
             if reason is None or self._clock.monotonic() >= quiet_until_s:
                 self._update(reason)

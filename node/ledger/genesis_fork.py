@@ -133,7 +133,7 @@ def _make_fork(store: SqliteStore, old: Genesis, founders: Sequence[Founder]) ->
         chain_name=old.chain_name,
         created_at_ms=head.block.header.time_ms,
         founders=tuple(founders),
-        run=_begin_anew(state.run),
+        run=restart_run(state.run),
         rules=replace(state.rules, min_contributions=num_min),
         profile=old.profile,
         observers=tuple(observer for observer in state.observers if observer.key not in keys),
@@ -146,7 +146,7 @@ def _make_fork(store: SqliteStore, old: Genesis, founders: Sequence[Founder]) ->
     return final, model, _holds_model(store, head.block.header.aggregate)
 
 
-def _begin_anew(run: Run) -> Run:
+def restart_run(run: Run) -> Run:
     """The run as a chain's first. Statistics that it inherited are agreed on anew, by those who are there."""
     input_ = {**run.input, "normalize": AGREED} if run.input.get("normalize") == INHERITED else run.input
     return replace(run, number=1, first_height=1, is_ended=False, input=input_)

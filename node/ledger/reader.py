@@ -210,7 +210,7 @@ class Ledger:
     def get_newest_measured(self) -> pb.Round | None:
         """The last round of which this node kept measurements; None if that was long ago, or never."""
         head = self._store.head_height
-        shown = [_show_record(record) for record in self._store.newest_rounds(head, 1)]
+        shown = [show_record(record) for record in self._store.newest_rounds(head, 1)]
         return next((newest for newest in shown if newest.height > head - NEWEST_ROUNDS), None)
 
     def describe_statistics(self, runs: RunSpecs) -> str | None:
@@ -237,7 +237,7 @@ class Ledger:
         rows: list[dict[str, Any]] = []
         for height, record in self._store.rounds(first, last):
             if picker.is_new(record):
-                picker.learn(flatten(_show_record(record)))
+                picker.learn(flatten(show_record(record)))
             rows.append({"height": height, **picker.pick(record)})
         return rows
 
@@ -257,7 +257,7 @@ class Ledger:
         self, block: Block, certificate: Certificate | None, record: Mapping[str, Any] | None, calendar: Calendar
     ) -> pb.Round:
         """What the chain says of the round, and what this node measured of it, if it took part."""
-        shown = pb.Round() if record is None else _show_record(record)
+        shown = pb.Round() if record is None else show_record(record)
         authors, state = [contribution.author for contribution in block.contributions], self._get_judge(block.height)
         shown.height, shown.block, shown.time = block.height, block.id.hex(), format_time(block.header.time_ms)
         place = calendar.get_place(block.height)
@@ -353,7 +353,7 @@ def _show_voter(state: State, index: int) -> pb.Voter:
     return pb.Voter(id=encode_id(member.key), name=member.name)
 
 
-def _show_record(record: Mapping[str, Any]) -> pb.Round:
+def show_record(record: Mapping[str, Any]) -> pb.Round:
     """A stored record. Keys that this version does not know are left out, so that a newer node's can be read; and of
     what was measured by name, what is null."""
     known = {

@@ -78,9 +78,10 @@ class Aggregates:
     async def _try_compute(self, block: Block) -> None:
         """Puts the aggregate into the store if that needs no peer, and nothing goes wrong with it."""
         with self._boundary.around("aggregate"):
-            await self._compute(block)
+            await self.compute(block)
 
-    async def _compute(self, block: Block) -> None:
+    async def compute(self, block: Block) -> None:
+        """Puts the aggregate into the store if that needs no peer."""
         maker = await self._disk.run(self._find_maker, block)
         if maker is None:
             return

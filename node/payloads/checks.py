@@ -60,7 +60,7 @@ class RoundPayloads:
         self._spec = spec
         self._round = round_number
         self._parent = parent
-        self._blobs = blobs
+        self.blobs = blobs
         self._arithmetic = arithmetic
         self._pushed = pushed
         rules = spec.rules(round_number)
@@ -118,7 +118,7 @@ class RoundPayloads:
             return
         data = None if self._pushed is None else self._pushed.take(ref.digest)
         if data is None:
-            data = await self._blobs.fetch(ref.digest, ref.size, [author])
+            data = await self.blobs.fetch(ref.digest, ref.size, [author])
         if len(data) != ref.size:
             raise PayloadRefused(f"{payload.kind_name(ref.kind)}: declared {ref.size} bytes, has {len(data)}")
         async with self._working:
@@ -155,7 +155,7 @@ class RoundPayloads:
         while True:
             try:
                 chunks = Chunks.from_payload(ref.size, self._checked[digests])
-                path = await self._blobs.fetch_file(ref.digest, ref.size, chunks.digests, [author])
+                path = await self.blobs.fetch_file(ref.digest, ref.size, chunks.digests, [author])
             except ChunksMisfit as error:
                 raise PayloadRefused(f"{kind}: {error}") from error
             async with self._working:

@@ -42,7 +42,7 @@ class NodeProcess:
         self.process: Process | ForkedProcess | None = None
         self.socket = _get_socket(node.config_file)
         self._options = tuple(options)
-        self._via = tuple(via)
+        self.via = tuple(via)
 
     def __repr__(self) -> str:
         return f"NodeProcess({self.name}, running={self.is_running})"
@@ -59,11 +59,11 @@ class NodeProcess:
         """By the server, if there is one and it can."""
         arguments = ("--config", str(self.node.config_file), *self._options)
         with self.log_file.open("ab") as log:
-            if fork_server is not None and not self._via:
+            if fork_server is not None and not self.via:
                 with suppress(ForkError):
                     self.process = await fork_server.fork("node.cli", *arguments, output=log.fileno(), loads=LOADS)
                     return
-            command = (*self._via, *make_command("node.cli", *arguments))
+            command = (*self.via, *make_command("node.cli", *arguments))
             self.process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=log, stderr=log)
 
     async def stop(self) -> int:

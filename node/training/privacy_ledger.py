@@ -89,6 +89,7 @@ class PrivacyLedger:
     run: int = 1
     noise: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
+    clock: Callable[[], float] = time.monotonic
     _fitting: tuple[Release, int] | None = None  # so many more phases like this one fit, if not more
     _last: Release | None = None  # what was asked for last
     _refused: tuple[Release, float] | None = None  # what does not fit, and epsilon of what was told
@@ -167,7 +168,7 @@ class PrivacyLedger:
         if has_accountant() and (self._known is None or self._known[0] != self.told.phases):
             if has_time:
                 self._add_up(self.told)
-            elif (self._adding is None or not self._adding.is_alive()) and time.monotonic() >= self._rests_until_s:
+            elif (self._adding is None or not self._adding.is_alive()) and self.clock() >= self._rests_until_s:
                 self._adding = threading.Thread(target=self._add_up, args=(self.told,), name="epsilon", daemon=True)
                 self._adding.start()
         phases, epsilon = self._known or (0, None)
@@ -180,9 +181,9 @@ class PrivacyLedger:
         }
 
     def _add_up(self, told: Told) -> None:
-        began_s = time.monotonic()
+        began_s = self.clock()
         epsilon = compute_epsilon(told, self.delta)
         if self._known is None or self._known[0] < told.phases:  # two may be at it
             self._known = told.phases, epsilon
-        ended_s = time.monotonic()
+        ended_s = self.clock()
         self._rests_until_s = ended_s + RESTS * (ended_s - began_s)

@@ -1,8 +1,7 @@
-"""Training as the daemon sees it, and the trainer that needs no second process.
+"""Training as the daemon sees it.
 
 A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and two that only ask, `predict` and
-`score`.
-`node.training.worker` runs it in a process of its own.
+`score`. `node.training.worker` runs it in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from chain.rules import Limits
 from chain.run import Run
 from ml.accountant import Release
 from ml.data.base import Samples
-from ml.errors import MlError, Spoiled
 from ml.guard import OnRefused
 from ml.measures.alone import TrainedAlone
 from ml.measures.kinds import AnyMeasures
-from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.payload import Arrays, decode_arrays
 from ml.specs import MethodSpec, Offer
 from node.errors import NodeError
 from node.training.checkpoint import Checkpoint
-from node.training.exchange import Exchange, FileUnusable
-from node.training.progress import OnProgress, ProgressMeter
+from node.training.exchange import Exchange
+from node.training.progress import OnProgress
 
 Metrics = Mapping[str, float]
 
@@ -348,98 +346,3 @@ def score_with(
     """The losses that aggregates would leave a client with, one decoded at a time. Raises MlError."""
     decoded = (decode_arrays(data, len(data)) for data in aggregates)
     return [*client.score(round_number, decoded, should_stop=should_stop)]
-
-
-class InlineTrainer:
-    """Trains in this process and thread, holding up the event loop: for tests, also under virtual time."""
-
-    last_death: str | None = None
-
-    def __init__(self, client: Client, answer: Answer | None = None) -> None:
-        self._client = client
-        self._answer = answer
-        self._applied_round = 0
-        self._run = 1
-        self._measure: Callable[[], AnyMeasures | None] = lambda: None
-        self._draw: Callable[[], dict[str, Any] | None] = lambda: None
-
-    @property
-    def client(self) -> Client:
-        return self._client
-
-    async def warm_up(self) -> None:
-        """Has all it needs."""
-
-    async def start(self, task: RunTask) -> TrainerInfo:
-        self._run, self._applied_round = task.run.number, 0
-        return get_info(self._client, "cpu")
-
-    async def train(
-        self,
-        round_number: int,
-        beacon: bytes,
-        /,
-        *,
-        num_iterations: int | None = None,
-        shared: Exchange = NOTHING_TAKEN,
-        on_progress: OnProgress | None = None,
-    ) -> Trained:
-        on_step = None if on_progress is None else ProgressMeter(on_progress).on_step
-        try:
-            result = train_with(self._client, round_number, beacon, num_iterations, shared, on_step=on_step)
-        except (MlError, FileUnusable) as error:
-            raise TrainingFailed(f"round {round_number}: {error}") from error
-        payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}
-        return Trained(result.weight, payloads, dict(result.metrics), went_back=result.went_back)
-
-    def abandon(self) -> bool:
-        """Nothing can come between: training here waits for nothing."""
-        return False
-
-    async def apply(
-        self,
-        round_number: int,
-        aggregate: bytes | None,
-        exchange: Exchange = NOTHING_TAKEN,
-        on_refused: OnRefused | None = None,
-    ) -> Metrics:
-        try:
-            metrics = apply_to(self._client, round_number, aggregate, exchange, on_refused or (lambda peer, why: None))
-        except Spoiled as error:
-            raise AggregateSpoiled(f"round {round_number}: {error}") from error
-        except (MlError, FileUnusable) as error:
-            raise TrainingFailed(f"round {round_number}: {error}") from error
-        self._keep(round_number)
-        return metrics
-
-    async def pass_over(self, round_number: int) -> Metrics:
-        if self._applied_round == round_number:
-            self._client.go_back()
-        metrics = self._client.evaluate()
-        self._keep(round_number)
-        return metrics
-
-    def _keep(self, round_number: int) -> None:
-        self._applied_round = round_number
-        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
-
-    async def measure(self) -> Measured:
-        return Measured(self._measure(), curves=self._draw())
-
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
-        if self._answer is None:
-            raise AnswerRefused("expected a client that can be asked, got one that only trains")
-        try:
-            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False, kappa)
-        except MlError as error:
-            raise AnswerRefused(str(error)) from error
-        return Predicted(encode_arrays(answer), self._applied_round, self._run)
-
-    async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
-        try:
-            return score_with(self._client, round_number, aggregates)
-        except MlError as error:
-            raise AnswerRefused(f"round {round_number}: {error}") from error
-
-    async def close(self) -> None:
-        """Holds nothing."""

@@ -92,7 +92,7 @@ class Site:
             """Whoever comes to exchange a key has no other."""
             try:
                 self._guard.check_origin(request)
-                return _send(_encode(await endpoint.answer(request)))
+                return _send(encode_json(await endpoint.answer(request)))
             except Exception as error:  # noqa: BLE001 (the edge)
                 return _refuse(error)
 
@@ -104,12 +104,12 @@ class Site:
             return response
         if endpoint.method == "POST":
             try:
-                return _send(_encode(await endpoint.answer(request)))
+                return _send(encode_json(await endpoint.answer(request)))
             finally:
                 self._shared.clear()
 
         async def make() -> bytes:
-            return _encode(await endpoint.answer(request))
+            return encode_json(await endpoint.answer(request))
 
         return _send(await self._shared.get(f"{request.url.path}?{request.url.query}", make))
 
@@ -120,7 +120,7 @@ class Site:
         return JSONResponse({"error": "no such record; /api/v1/openapi.json lists them"}, 404)
 
 
-def _encode(record: Any) -> bytes:
+def encode_json(record: Any) -> bytes:
     return json.dumps(to_finite(record), allow_nan=False).encode()
 
 

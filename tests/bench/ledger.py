@@ -30,8 +30,8 @@ from node.experiments.measured import describe_spread
 from node.host.machine import get_machine
 from node.host.procfs import read_cpu_s
 from node.testnet.cluster import LocalCluster, NodeProcess
-from node.testnet.in_process import InProcessFederation, in_process_federation
 from node.testnet.layout import Testnet
+from support.federation.in_process import InProcessFederation, in_process_federation
 
 SETTINGS = ("local_iterations=1", "model.hidden=[1]")  # as good as no training
 GROWING = ("round_s", "messages_per_node", "bytes_per_node", "cpu_s_per_node")

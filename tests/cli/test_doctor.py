@@ -342,10 +342,10 @@ def test_the_http_port_is_free_taken_or_the_nodes_own(
         assert found["http"][1].startswith(f"{listen}: process {os.getpid()} (")
         for pid, verdict in ((os.getpid(), "ok"), (1, "fail")):  # of the node that answers at the admin socket
             status = pb.NodeStatus(id=encode_id(SigningKey.generate().id), version=get_version(), pid=pid)
-            monkeypatch.setattr(doctor, "_ask_running", lambda _, status=status: status)
+            monkeypatch.setattr(doctor, "ask_running", lambda _, status=status: status)
             found = examine(capsys, single, *option, code=6)  # as it is another node
             assert found["http"][0] == verdict
-    monkeypatch.setattr(doctor, "_ask_running", lambda _: None)
+    monkeypatch.setattr(doctor, "ask_running", lambda _: None)
     assert examine(capsys, single, *option, code=0)["http"][1] == f"{listen}, without a token: free"
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from node.bench.net import compare_delays, compare_rates
-from node.cli.bench.net import _show
+from node.cli.bench.net import show_figures
 from support.federation.real_nodes import run_process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.outer]
@@ -40,7 +40,7 @@ def test_messages_come_back_a_blob_comes_whole_and_connections_are_made(capsys: 
     for name in ("messages_per_s", "blob_mb_per_s"):
         for end in ("ours", "bare"):
             assert 0 < figures[name][end]["min"] <= figures[name][end]["median"] <= figures[name][end]["max"]
-    _show(figures)
+    show_figures(figures)
     shown = capsys.readouterr().out
     assert "\nround trip " in shown
     assert "\nMB of a blob " in shown

@@ -253,7 +253,7 @@ async def test_an_upgrade_height_stops_the_node_that_cannot_follow(tmp_path: Pat
         assert await asyncio.wait_for(process.wait(), WAIT_S) == 78
         assert f"protocol 3 is in force from height {height + 1} on" in net.nodes["node3"].read_log_tail()
         await net.wait_for_height(height + 3)
-        net.nodes["node3"]._via = newer  # its operator installs the later release
+        net.nodes["node3"].via = newer  # its operator installs the later release
         await net.start("node3")
         await net.wait_for_height(height + 5)
         assert await net.check_agreement() >= height + 5

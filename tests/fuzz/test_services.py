@@ -166,8 +166,8 @@ class Attacked:
         n = self.one.net.genesis.state.n
         assert len(service.machine.contributions) <= n
         assert len(service.machine.candidates) <= 2 * n
-        assert all(len(opened) <= MAX_KNOWN for opened in service.handler._authenticator._opened.values())
-        assert len(service.gossip._held_since_s) <= MAX_HELD
+        assert max(service.parts.authenticator.count_known().values()) <= MAX_KNOWN
+        assert service.gossip.num_held <= MAX_HELD
         assert len(asyncio.all_tasks()) < 100
         self.forgive()
         stub = peer_pb2_grpc.PeerStub(self.peer)

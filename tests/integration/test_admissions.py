@@ -18,10 +18,10 @@ from node.consensus import admissions
 from node.p2p.admission import Role
 from node.p2p.status import Status
 from node.p2p.transport.base import Message, MessageKind, PeerUnavailable
-from node.p2p.transport.memory import MemoryTransport
 from support.data.chains import make_keys
 from support.faults.liar import Liar, lying
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
+from support.federation.memory_transport import MemoryTransport
 from support.federation.proposing import (
     approve,
     check_chains,

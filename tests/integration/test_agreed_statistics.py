@@ -21,8 +21,9 @@ from ml.specs import get_kind, get_spec
 from ml.specs.run_schema import describe_payloads
 from node.federation.run_terms import draft_run
 from node.ledger.audit import run_audit
-from node.training.trainer import InlineTrainer, Trained
+from node.training.trainer import Trained
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.proposing import change, get_state, wait_for_state, wait_until_over
 from support.federation.runs import NODES, RunTrainer, learn
 from support.federation.virtual_time import run_virtual
@@ -94,7 +95,7 @@ def get_constants(client: Client) -> tuple[float, ...]:
 
 
 def get_client(trainer: InlineTrainer) -> Client:
-    client = trainer._client
+    client = trainer.client
     assert isinstance(client, Client)
     return client
 
@@ -158,7 +159,7 @@ def test_what_is_agreed_is_what_the_pooled_training_samples_have(tmp_path: Path)
         await net.wait_for_height(1)
 
     clients, _ = make_federation()
-    pooled = np.concatenate([c._unplaced.read() for c in clients if isinstance(c, AgreedClient) and c._unplaced])
+    pooled = np.concatenate([c.unplaced.read() for c in clients if isinstance(c, AgreedClient) and c.unplaced])
     assert len(pooled) == 1438
     (mean, std) = get_constants(federate(tmp_path, story)[0])
     assert mean == pytest.approx(float(pooled.astype(np.float64).mean()), rel=1e-9)

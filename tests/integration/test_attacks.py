@@ -22,7 +22,7 @@ from chain.store.signed_slots import get_block_digests
 from ml.payload import decode_arrays
 from node.admin.wiring import make_view
 from node.cli.peers import describe_clocks, describe_not_awaited, describe_refusals
-from node.cli.rounds import _describe
+from node.cli.rounds import describe_round
 from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message
@@ -104,7 +104,7 @@ def show_round(net: Cluster, height: int = AT) -> tuple[pb.Round, str]:
     store = net["node0"].store
     assert store is not None
     shown = Ledger(net.genesis, store).get_round(height)
-    return shown, "\n".join(f"{what}: {told}" for what, told in _describe(shown, "step"))
+    return shown, "\n".join(f"{what}: {told}" for what, told in describe_round(shown, "step"))
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -312,7 +312,7 @@ def test_a_round_shows_who_was_left_out_refused_and_accused() -> None:
         not_taken=[pb.NotTaken(name="node3", counts={"rate": 5})],
         absent_names=["node3"],
     )
-    facts = dict(_describe(entry, "step"))
+    facts = dict(describe_round(entry, "step"))
     assert facts["left out"] == "node3"
     assert facts[f"without {author[:8]}"] == "no contribution came"
     assert facts[f"refused {author[:8]}"] == "not a number"

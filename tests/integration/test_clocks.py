@@ -12,6 +12,7 @@ import pytest
 from chain.block import ZERO, Block, Body, Digest, Header, Phase
 from chain.codec import compute_body_digest
 from chain.tip import Tip
+from node.consensus import wiring
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_parts
@@ -90,11 +91,12 @@ class Claimer(RoundService):
     claim_ms = 0
 
     def __init__(self, context: NodeContext) -> None:
-        super().__init__(make_round_parts(context))
         self.context = context
-        self.tasks._mine = self._claim
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(wiring, "mine_block", self._claim)
+            super().__init__(make_round_parts(context))
 
-    async def _claim(self, tip: Tip, body: Body, aggregate: Digest) -> Block:
+    async def _claim(self, tip: Tip, body: Body, aggregate: Digest, **_: object) -> Block:
         time_ms = max(self.context.clock.now_ms(), tip.header.time_ms + 1 + self.claim_ms)
         header = Header(
             version=tip.state.protocol,

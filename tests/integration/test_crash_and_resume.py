@@ -18,14 +18,13 @@ import pytest
 
 from chain import codec
 from chain.audit import verify_chain
-from chain.block import ZERO, Block, Digest, Id, Phase
+from chain.block import ZERO, Block, Contribution, Digest, Id, Phase
 from chain.state import State
 from chain.store.interface import STEPS
 from ml import payload, specs
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.actions import RoundPhase
 from node.consensus.service import RoundService
-from node.offload import InlineOffload
 from node.p2p.transport.base import Message, MessageKind
 from support.data.blobs import is_held, lose_blob
 from support.faults.doom import Killed
@@ -298,20 +297,6 @@ def test_a_height_finalises_after_all_lost_power_with_their_precommits_on_disk(t
     run_virtual(story())
 
 
-class HoldingDisk(InlineOffload):
-    """Keeps the first contribution it is given until it is let go."""
-
-    def __init__(self) -> None:
-        self.let_go = asyncio.Event()
-        self.holds = False
-
-    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if not self.holds and getattr(function, "__name__", "") == "_put_contribution":
-            self.holds = True
-            await self.let_go.wait()
-        return function(*args, **kwargs)
-
-
 def test_what_was_trained_for_a_height_that_is_over_is_not_signed(tmp_path: Path) -> None:
     """The height is finalised by the others while node0's disk is still busy with what came before."""
 
@@ -319,13 +304,21 @@ def test_what_was_trained_for_a_height_that_is_over_is_not_signed(tmp_path: Path
         async with tapped(tmp_path) as net:
             for name in OTHERS:
                 net.start(name)
-            disk = HoldingDisk()
-            net.make_disk = lambda: disk
             net.start("node0")
-            await net.wait_for(lambda: disk.holds, "node0 to have trained")
+            service = net["node0"].service
+            assert service is not None
+            sign, holds, let_go = service.signer.sign_contribution, asyncio.Event(), asyncio.Event()
+
+            async def sign_late(*given: Any, **options: Any) -> Contribution | None:
+                holds.set()
+                await let_go.wait()
+                return await sign(*given, **options)
+
+            service.signer.sign_contribution = sign_late  # type: ignore[method-assign]
+            await net.wait_for(holds.is_set, "node0 to have trained")
             height = net["node0"].height + 1
             await net.wait_for_height(height)
-            disk.let_go.set()
+            let_go.set()
             store = net["node0"].store
             assert store is not None
             await resume(net, "node0")

@@ -14,8 +14,8 @@ from ml.data import get_classes, get_default_input
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from node.ledger.audit import run_audit
-from node.training.trainer import InlineTrainer
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.virtual_time import run_virtual
 
 ROUNDS = 4  # the sharing round, two that train on sets, one that does not

@@ -15,8 +15,8 @@ from ml.payload import decode_arrays, encode_arrays
 from node.ledger.audit import run_audit
 from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
-from node.training.trainer import InlineTrainer
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.virtual_time import run_virtual
 
 ROUNDS = 4

@@ -22,8 +22,8 @@ from node.ledger.audit import run_audit
 from node.runs.initial import read_initial
 from node.runs.specs import RunSpecs
 from node.training.model_file import is_initial_needed
-from node.training.trainer import InlineTrainer
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.proposing import change, get_service, get_state, wait_for_state, wait_until_over
 from support.federation.runs import MODEL, NODES, RunTrainer, learn, start_run
 from support.federation.virtual_time import run_virtual

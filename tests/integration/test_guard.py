@@ -14,8 +14,8 @@ from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
-from node.training.trainer import InlineTrainer
 from support.federation.cluster import cluster
+from support.federation.inline import InlineTrainer
 from support.federation.virtual_time import run_virtual
 from support.slow_rest import slow_after
 

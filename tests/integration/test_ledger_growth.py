@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from chain.signing import verify
-from node.testnet.in_process import IdleTrainer
 from support.federation.cluster import Cluster, cluster
+from support.federation.in_process import IdleTrainer
 from support.federation.virtual_time import run_virtual
 
 ROUNDS = 2

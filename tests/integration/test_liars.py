@@ -69,9 +69,9 @@ async def go_on(net: Cluster, blocks: int = 3, names: Sequence[str] = HONEST) ->
 def check_bounded(net: Cluster, name: str) -> None:
     """I6, with the numbers of PROTOCOL §4 and §5."""
     service, n = get_service(net, name), net.genesis.state.n
-    authenticator = service.handler._authenticator._opened
-    assert set(authenticator) == set(net.genesis.state.member_ids)
-    assert max(len(known) for known in authenticator.values()) <= MAX_KNOWN
+    known = service.parts.authenticator.count_known()
+    assert set(known) == set(net.genesis.state.member_ids)
+    assert max(known.values()) <= MAX_KNOWN
     assert service.handler.num_kept <= n * (2 + 2 * 9)
     assert len(service.records) <= 4
     assert len(service.blobs.wanted) <= 2 * n * n + n + 1
@@ -828,7 +828,7 @@ def test_a_candidate_kept_for_the_next_height_cannot_bring_a_node_down(tmp_path:
                 net, block, [replace(contributions[0], signature=bytes(64)), *contributions[1:]], liar.key
             )
             liar.send(poisoned)
-            await net.wait_for(lambda: bool(get_service(net, "node0").handler._next), "node0 to keep it")
+            await net.wait_for(lambda: bool(get_service(net, "node0").handler.num_kept), "node0 to keep it")
             liar.send(block)
             for key in keys[1:]:
                 liar.send(liar.make_vote(Phase.PRECOMMIT, block.id, key=key))

@@ -298,7 +298,7 @@ def test_whoever_dies_whenever_no_input_is_ever_bare(tmp_path: Path, seed: int, 
 
 
 def get_masker(net: Cluster, name: str) -> Masker:
-    return get_service(net, name).opener.masking._masker
+    return get_service(net, name).opener.masking.masker
 
 
 def test_three_sums_that_random_bytes_have_spoiled_pause_the_run_until_a_change(
@@ -547,11 +547,10 @@ def test_who_shows_a_copy_of_a_members_key_learns_nothing_of_its_input(
                 while True:
                     machine = service.current.machine
                     shown = None if machine is None else machine.contributions.get(victim)
-                    payloads = service.tasks._payloads
-                    if shown is not None and payloads is not None:
-                        data = payloads._checked.get(shown.payloads[0])
-                        if data is not None:
-                            return Trained(1, {MASKED: encode_arrays({"key": data["key"], "seeds": to_rows([])})}, {})
+                    data = None if shown is None else service.parts.payloads.pushed.find(shown.payloads[0].digest)
+                    if data is not None:
+                        key = decode_arrays(data, len(data))["key"]
+                        return Trained(1, {MASKED: encode_arrays({"key": key, "seeds": to_rows([])})}, {})
                     await asyncio.sleep(0.001)
 
             async def send_nothing(tip: Tip, round_: RunRound, trained: Trained) -> Trained:

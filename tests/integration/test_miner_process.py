@@ -17,7 +17,8 @@ import pytest
 from chain.pow import compute_highest_id, search
 from node.consensus import miner as miner_module
 from node.consensus import miner_child
-from node.consensus.miner import SHORT_SEARCH, InlineMiner, Miner, MinerFailed, MinerProcess
+from node.consensus.miner import SHORT_SEARCH, Miner, MinerFailed, MinerProcess
+from support.federation.inline import InlineMiner
 from support.federation.processes import is_alive, kill
 from support.federation.recording import wait_until
 

@@ -193,7 +193,7 @@ def make_hoarder(context: NodeContext) -> RoundService:
 
     spreading.add = add_own  # type: ignore[method-assign]
     gossip.get_status = claim  # type: ignore[method-assign]
-    gossip._may_repair = lambda peer: False  # type: ignore[method-assign]
+    gossip.on_status = lambda peer, status: None  # type: ignore[method-assign]  # it repairs nothing
     return service
 
 
@@ -241,7 +241,7 @@ def test_a_neighbours_flood_costs_it_its_connection_and_no_author_its_place(tmp_
                 assert len(net["node1"].get_block(height).contributions) == N
             for name in NAMES[1:]:
                 service = get_service(net, name)
-                assert len(service.gossip.spreading._waiting) <= 4 * N
+                assert service.gossip.spreading.num_waiting <= 4 * N
                 assert service.handler.num_kept <= 2 * N * (VIEW_WINDOW + 2)
             victim = next(name for name in NAMES[1:] if get_service(net, name).peers.is_connected(net.id("node0")))
             forged = Vote(Phase.PREVOTE, net[victim].height + 2, 0, bytes(32), net.id("node5"), bytes(64))

@@ -8,12 +8,16 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from chain.block import Id
 from chain.calendar import Place
-from chain.published import PublishedMeasures, encode_published, sign_published
+from chain.published import PublishedMeasures, decode_published, encode_published, sign_published
 from chain.signing import SigningKey, encode_id
 from ml.measures.classification import Measures
+from node.consensus import published
 from node.consensus.context import NodeContext
-from node.consensus.published import NEWEST, READS_BURST
+from node.consensus.published import NEWEST
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.ledger.reader import Ledger
@@ -76,8 +80,14 @@ def make_word(net: Cluster, key: SigningKey, round_number: int = 1, accuracy: fl
     return sign_published(key, net.genesis.chain_id, place, num_samples=SAMPLES, values=values)
 
 
-def wrap(published: PublishedMeasures) -> Message:
-    return Message(MessageKind.MEASURES, encode_published(published))
+def wrap(word: PublishedMeasures) -> Message:
+    return Message(MessageKind.MEASURES, encode_published(word))
+
+
+def list_heard(liar: Liar, sender: Id) -> list[PublishedMeasures]:
+    """The words that a peer has given the liar."""
+    data = [message.data for peer, message in liar.heard if peer == sender and message.kind is MessageKind.MEASURES]
+    return [decode_published(each) for each in data]
 
 
 async def wait_until_kept(net: Cluster, name: str, height: int, *members: str) -> None:
@@ -171,14 +181,16 @@ def test_words_of_strangers_and_of_other_rounds_are_left_out_and_nobodys_fault(t
     run_virtual(story())
 
 
-def test_a_flood_costs_no_more_than_its_share(tmp_path: Path) -> None:
+def test_a_flood_costs_no_more_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "READS_BURST", 1.0)
+    monkeypatch.setattr(published, "READS_PER_S", 1e-3)
+
     async def story() -> None:
         async with told(tmp_path) as (net, liar):
-            service = get_service(net, "node0")
-            peer = service.peers.get(liar.key.id)
+            peer = get_service(net, "node0").peers.get(liar.key.id)
             assert peer is not None
-            service.published._may_read(liar.key.id)
-            service.published._reads[liar.key.id].take(net["node0"].clock.monotonic(), READS_BURST - 1)
+            liar.send(wrap(make_word(net, liar.key)), "node0")
+            await wait_until_kept(net, "node0", 1, "node3")
             forged = replace(make_word(net, net["node1"].key), signature=bytes(64))
             liar.send(wrap(forged), "node0")
             await net.wait_for(lambda: peer.refusals[Reason.RATE] == 1, "it to be counted")
@@ -192,10 +204,13 @@ def test_only_the_newest_rounds_are_held_and_taken(tmp_path: Path) -> None:
         last = NEWEST + 3
         async with measured(tmp_path, rounds=last, publish=dict.fromkeys(HONEST, 1)) as net:
             await wait_until_kept(net, "node1", last, *HONEST)
-            heights = {height for height, _ in get_service(net, "node1").published._held}
-            assert min(heights) > 1
-            assert len(heights) <= NEWEST + 1
             async with lying(net, "node3") as liar:
+                liar.send(liar.make_status(), "node1")
+                await asyncio.sleep(5)  # it is given all that is held
+                heights = {word.place.round for word in list_heard(liar, net.id("node1"))}
+                assert min(heights) > 1
+                assert last in heights
+                assert len(heights) <= NEWEST + 1
                 peer = get_service(net, "node1").peers.get(liar.key.id)
                 assert peer is not None
                 before = peer.refusals[Reason.OTHER_HEIGHT]

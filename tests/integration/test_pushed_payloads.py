@@ -10,10 +10,10 @@ import pytest
 
 from chain.block import Id
 from node.p2p.refusals import Reason
-from node.p2p.transport import memory
 from node.p2p.transport.base import BLOB, KIND_NAMES, Message, MessageKind
 from node.payloads.pushed import MAX_PUSHED_BYTES
 from support.faults.liar import flip, lying, make_arrays
+from support.federation import memory_transport
 from support.federation.cluster import Cluster, cluster, make_prototypes
 from support.federation.virtual_time import run_virtual
 from support.federation.wiretap import TappedNetwork, TappedTransport
@@ -26,7 +26,7 @@ IN_ORDER: dict[str, Any] = {"fifo": True, "latency_s": (0.002, 0.002)}  # as a s
 @pytest.fixture(autouse=True)
 def _in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent in one instant arrives in one, as it does over a stream."""
-    monkeypatch.setattr(memory, "TICK_S", 1e-12)
+    monkeypatch.setattr(memory_transport, "TICK_S", 1e-12)
 
 
 class _Lossy(TappedTransport):

@@ -11,8 +11,8 @@ import pytest
 from chain.block import Digest, Id
 from node.consensus.service import RoundService
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind
-from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.memory_transport import MemoryNetwork, MemoryTransport
 from support.federation.virtual_time import run_virtual
 
 NUM_BEFORE = 10  # blocks that say what is usual

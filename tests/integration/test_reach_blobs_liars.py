@@ -91,7 +91,7 @@ def test_two_that_promise_what_they_never_have_are_passed_by_in_time(tmp_path: P
 
 def promise_all(liar: RoundService, askers: set[Id], promised: set[Digest]) -> None:
     """It says to these that it will have what it was asked for soon, of all that is not its own, and never has it."""
-    serve, relayed = liar.handler.on_blob_request, liar._relayed
+    serve, relayed = liar.handler.on_blob_request, liar.parts.payloads.relayed
 
     async def promise(peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
         if peer in askers and relayed.is_coming(peer, digest):

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from chain.block import Id
 from chain.store.sqlite import SqliteStore
 from node.consensus.restored import RESTORED
-from node.consensus.sync import Sync
-from node.p2p.peers import Peer
+from node.p2p.transport.base import PeerUnavailable
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.memory_transport import MemoryTransport
 from support.federation.virtual_time import run_virtual
 from support.federation.wiretap import TappedNetwork
 
@@ -124,16 +125,15 @@ def test_it_stays_silent_while_all_who_are_ahead_have_failed_it_once(
 ) -> None:
     """Whom it has asked in vain it no longer waits for; that they are ahead is true all the same."""
     monkeypatch.setattr("node.consensus.sync.SLICE", 1)
-    asked, follow = set[tuple[int, bytes]](), Sync._follow
+    asked, request = set[tuple[int, Id]](), MemoryTransport.request_blocks
 
-    async def fail_first(sync: Sync, peer: Peer) -> None:
-        if (id(sync), peer.id) in asked:
-            await follow(sync, peer)
-        else:
-            asked.add((id(sync), peer.id))
-            sync._on_failed(peer)
+    async def fail_first(transport: MemoryTransport, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
+        if (id(transport), peer) in asked:
+            return await request(transport, peer, first, count)
+        asked.add((id(transport), peer))
+        raise PeerUnavailable("not yet")
 
-    monkeypatch.setattr(Sync, "_follow", fail_first)
+    monkeypatch.setattr(MemoryTransport, "request_blocks", fail_first)
 
     async def story() -> None:
         async with cluster(tmp_path / "nodes", 4, seed=5) as net:

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from chain.block import Block, PayloadRef
+from chain.block import Block, Digest, PayloadRef
 from chain.genesis import Genesis
 from chain.signing import SigningKey
 from chain.store import sqlite
@@ -204,7 +204,13 @@ def test_a_blob_that_came_while_its_block_was_written_stays(tmp_path: Path, monk
             assert store is not None
             block = service.tip.block
             digests = get_block_digests(block)
-            service.blobs._pulled |= digests  # the pull ended once the block was no longer to be asked about it
+            take_pulled = service.blobs.take_pulled
+            ended = [frozenset(digests)]  # the pull ended once the block was no longer to be asked about it
+
+            def take_late() -> frozenset[Digest]:
+                return take_pulled() | (ended.pop() if ended else frozenset())
+
+            service.blobs.take_pulled = take_late  # type: ignore[method-assign]
             await net.wait_for_height(block.height + net.genesis.rules.keep_heights + 3)
             assert all(map(store.has_blob, digests))
 

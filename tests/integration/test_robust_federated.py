@@ -16,9 +16,10 @@ from ml.clients.client import Client
 from ml.payload import KINDS, Array, decode_arrays, encode_arrays
 from node.ledger.audit import run_audit
 from node.ledger.offline import OfflineNode
-from node.training.trainer import InlineTrainer, Trained
+from node.training.trainer import Trained
 from support.faults.liar import lying, make_arrays
 from support.federation.cluster import DIM, Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.simulated import make_digit_federation
 from support.federation.virtual_time import run_virtual
 

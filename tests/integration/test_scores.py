@@ -20,9 +20,10 @@ from node.boundary import UNFORESEEN
 from node.errors import NodeError
 from node.ledger import scores as scores_module
 from node.ledger.scores import NOTHING_COMBINED, TOO_FEW
-from node.training.trainer import AnswerRefused, InlineTrainer, Trained, WorkerDied, WorkerFailed
+from node.training.trainer import AnswerRefused, Trained, WorkerDied, WorkerFailed
 from support.data.blobs import spoil_held_blob
 from support.data.chains import make_keys
+from support.federation.inline import InlineTrainer
 from support.federation.pulling import FEDPER, UAPDFL, taking
 from support.federation.scoring import LONG_S, Scoring, ViewedFederation, get_numbers, make_trainers, read_offline, run
 from support.federation.simulated import make_digit_federation

@@ -23,7 +23,7 @@ from ml.data import get_classes, get_default_input
 from ml.payload import Array, decode_arrays, encode_arrays
 from node.admin.json_view import to_json
 from node.admin.wiring import make_view
-from node.cli.rounds import _describe
+from node.cli.rounds import describe_round
 from node.cli.status import describe, describe_in_a_line
 from node.consensus.service import RoundService
 from node.ledger.reader import Ledger
@@ -31,9 +31,10 @@ from node.p2p.refusals import Reason
 from node.telemetry.metrics import CallTimes, NodeMetrics
 from node.telemetry.monitor import make_metrics
 from node.telemetry.sinks.point import list_scalars, make_point
-from node.training.trainer import InlineTrainer, Trained
+from node.training.trainer import Trained
 from support.federation.asked import make_book, make_config
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.virtual_time import run_virtual
 
 pytestmark = pytest.mark.slow
@@ -207,7 +208,7 @@ async def check_told(net: Cluster, name: str, height: int) -> None:
     assert [event.data["height"] for event in service.events.kept if event.kind == "spoiled"] == [height]
     shown = Ledger(net.genesis, store).get_round(height)
     assert shown.spoiled == record["spoiled"]
-    assert ("aggregate not taken over", record["spoiled"]) in _describe(shown, "step")
+    assert ("aggregate not taken over", record["spoiled"]) in describe_round(shown, "step")
     assert all(np.isfinite(value) for value in (*shown.train.values(), *shown.apply.values()))
     json.dumps(to_json(shown), allow_nan=False)
     for place, value in list_scalars(make_point(record, name, 0)):
@@ -290,7 +291,7 @@ def test_what_still_gives_a_loss_and_cannot_be_trained_from_is_undone(tmp_path: 
             record, store = get_record(net, name, AT + 1), net[name].store
             assert store is not None
             assert record["went_back"].startswith(("loss not finite at step", "the last of 20 steps"))
-            assert ("began from its own model", record["went_back"]) in _describe(
+            assert ("began from its own model", record["went_back"]) in describe_round(
                 Ledger(net.genesis, store).get_round(AT + 1), "step"
             )
             events = [event for event in get_service(net, name).events.kept if event.kind == "spoiled"]
@@ -440,6 +441,6 @@ def test_a_node_whose_evaluation_is_not_finite_goes_on(tmp_path: Path, flaw: str
         assert "loss" not in shown.apply
         assert shown.HasField("accuracy") is not is_empty
         if not is_empty:
-            assert ("not trained", record["failure"]) in _describe(shown, "step")
+            assert ("not trained", record["failure"]) in describe_round(shown, "step")
 
     federate(tmp_path, {"name": "fedavg"}, story, prepare=break_one)

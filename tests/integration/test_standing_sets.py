@@ -175,16 +175,16 @@ def test_what_comes_when_the_height_is_over_does_not_stay(tmp_path: Path) -> Non
             fed.net.start("node0")
             service = fed.net["node0"].service
             assert service is not None
-            put, store = service.signer._put_contribution, fed.net["node0"].store
+            sign, store = service.signer.sign_contribution, fed.net["node0"].store
             assert store is not None
 
-            def put_late(tip: Any, *rest: Any) -> Any:
+            async def sign_late(tip: Any, *rest: Any, **options: Any) -> Any:
                 assert fed.get_path("node0", "node0").exists()
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(type(store), "head_height", tip.height + 1)
-                    return put(tip, *rest)
+                    return await sign(tip, *rest, **options)
 
-            service.signer._put_contribution = put_late  # type: ignore[assignment,method-assign]
+            service.signer.sign_contribution = sign_late  # type: ignore[method-assign]
             await fed.wait_for_training(1)
             await fed.net.wait_for(lambda: fed.net["node0"].height >= 1, "the block without node0")
             assert fed.trainers["node0"].left

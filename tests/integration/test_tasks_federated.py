@@ -17,10 +17,10 @@ from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs.run_schema import describe_payloads
 from node.config.settings import make_input
-from node.training.trainer import InlineTrainer
 from support.data.chains import make_keys
 from support.data.tasks import write_diabetes, write_digits, write_findings
 from support.federation.cluster import cluster
+from support.federation.inline import InlineTrainer
 from support.federation.virtual_time import run_virtual
 
 MODEL = {"name": "mlp", "hidden": [16]}

@@ -10,20 +10,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
-from chain.block import Phase
+from chain import validation
+from chain.block import Contribution, Phase
 from chain.errors import StoreFull
 from chain.signing import encode_id
+from chain.state import State
+from ml import specs
 from ml.payload import KINDS
 from node.admin.wiring import make_view
 from node.boundary import UNFORESEEN, Boundary
 from node.cli.output import show_id
-from node.cli.rounds import _describe
-from node.consensus import actions
-from node.consensus.authenticator import get_signer
+from node.cli.rounds import describe_round
+from node.consensus import actions, auditor, handler, sync
 from node.consensus.machine import RoundMachine
 from node.consensus.record import RoundRecord
 from node.consensus.service import RoundService
@@ -36,7 +39,7 @@ from node.telemetry.metrics import CallTimes
 from node.telemetry.monitor import Monitor, make_metrics
 from support.faults.liar import lying
 from support.federation.asked import make_book, make_config
-from support.federation.cluster import Cluster, VirtualClock, cluster
+from support.federation.cluster import Cluster, Node, VirtualClock, cluster
 from support.federation.pulling import UAPDFL, taking
 from support.federation.sharing import get_trainer, sharing
 from support.federation.virtual_time import run_virtual
@@ -45,9 +48,9 @@ pytestmark = pytest.mark.slow
 
 FOUR = ("node0", "node1", "node2", "node3")
 VICTIM, LIAR = "node0", "node3"
-INPUTS = ("learner", "_inputs")
+PAYLOADS = ("service", "parts", "payloads")
 
-Arm = Callable[[pytest.MonkeyPatch, RoundService], None]
+Arm = Callable[[pytest.MonkeyPatch, Node], None]
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +78,7 @@ async def fail_later(*_: object, **__: object) -> NoReturn:
 
 
 def break_(patch: pytest.MonkeyPatch, owner: Any, path: Sequence[str]) -> None:
-    """Makes the method at this path of `owner` fail, when it is called or awaited."""
+    """Makes the method at this path of `owner`, a node or what is in it, fail when it is called or awaited."""
     *names, last = path
     for name in names:
         owner = getattr(owner, name)
@@ -111,13 +114,53 @@ class Fault:
 
 
 def at(what: str, *path: str) -> Fault:
-    """The method at this path of the service."""
-    return Fault(lambda patch, service: break_(patch, service, path), frozenset({what}))
+    """The method at this path of the node."""
+    return Fault(lambda patch, node: break_(patch, node, path), frozenset({what}))
+
+
+def at_part(what: str, *path: str) -> Fault:
+    """The method at this path of the parts of its service."""
+    return at(what, "service", "parts", *path)
+
+
+def within(patch: pytest.MonkeyPatch, owner: Any, method: str, target: Any, name: str, value: Any) -> None:
+    """Has `target`, which may be a module that all nodes share, hold `value` for as long as this method of `owner`
+    runs."""
+    run = getattr(owner, method)
+
+    def run_with(*arguments: Any) -> Any:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(target, name, value)
+            return run(*arguments)
+
+    patch.setattr(owner, method, run_with)
+
+
+def arm_reading_status(patch: pytest.MonkeyPatch, node: Node) -> None:
+    within(patch, node.get_service().handler, "on_message", handler, "status_from_bytes", fail)
+
+
+def arm_taking_in(patch: pytest.MonkeyPatch, node: Node) -> None:
+    current = node.get_service().current
+    post = current.post
+
+    def post_others(height: int, event: actions.Event) -> None:
+        if isinstance(event, actions.ContributionSeen | actions.CandidateSeen | actions.VoteSeen):
+            fail()
+        post(height, event)
+
+    within(patch, node.get_service().handler, "on_message", current, "post", post_others)
+
+
+def arm_publishing_block(patch: pytest.MonkeyPatch, node: Node) -> None:
+    events = node.get_service().events
+    publish = events.publish
+    patch.setattr(events, "publish", lambda kind, **data: fail() if kind == "block" else publish(kind, **data))
 
 
 def at_opening(kind: MessageKind) -> Fault:
-    def arm(patch: pytest.MonkeyPatch, service: RoundService) -> None:
-        authenticator = service.handler._authenticator
+    def arm(patch: pytest.MonkeyPatch, node: Node) -> None:
+        authenticator = node.get_service().parts.authenticator
         opened = authenticator.open
 
         def open_(message: Message, **options: Any) -> object:
@@ -129,11 +172,11 @@ def at_opening(kind: MessageKind) -> Fault:
 
 
 def at_payloads(step: str, error: type[Exception], *what: str) -> Fault:
-    def arm(patch: pytest.MonkeyPatch, service: RoundService) -> None:
-        done = getattr(RoundPayloads, step)
+    def arm(patch: pytest.MonkeyPatch, node: Node) -> None:
+        done, blobs = getattr(RoundPayloads, step), node.get_service().blobs
 
         async def do(payloads: RoundPayloads, *arguments: Any) -> Any:
-            if payloads._blobs is service.blobs:
+            if payloads.blobs is blobs:
                 raise error
             return await done(payloads, *arguments)
 
@@ -143,11 +186,11 @@ def at_payloads(step: str, error: type[Exception], *what: str) -> Fault:
 
 
 def at_event(kind: type[actions.Event]) -> Fault:
-    def arm(patch: pytest.MonkeyPatch, service: RoundService) -> None:
-        on = RoundMachine.on
+    def arm(patch: pytest.MonkeyPatch, node: Node) -> None:
+        on, current = RoundMachine.on, node.get_service().current
 
         def on_event(machine: RoundMachine, event: actions.Event, now: actions.Now) -> Any:
-            assert machine._me != service.signer.id or not isinstance(event, kind), "a machine that is mistaken"
+            assert machine is not current.machine or not isinstance(event, kind), "a machine that is mistaken"
             return on(machine, event, now)
 
         patch.setattr(RoundMachine, "on", on_event)
@@ -168,27 +211,27 @@ EVENTS: list[type[actions.Event]] = [
 FAULTS = {
     **{f"opening a {kind.name.lower()}": at_opening(kind) for kind in (MessageKind.CONTRIBUTION, MessageKind.BLOCK)},
     "opening a vote": at_opening(MessageKind.VOTE),
-    "opening a status": at("status", "handler", "_open_status"),
-    "what a status says": at("status", "handler", "_on_status"),
-    "repair": at("status", "gossip", "on_status"),
-    "its own status": at("status", "gossip", "get_status"),
-    "taking a thing in": Fault(at("", "handler", "_accept").arm, frozenset({"contribution", "block", "vote"})),
+    "opening a status": Fault(arm_reading_status, frozenset({"status"})),
+    "what a status says": at_part("status", "clocks", "on_status"),
+    "repair": at_part("status", "gossip", "on_status"),
+    "its own status": at_part("status", "gossip", "get_status"),
+    "taking a thing in": Fault(arm_taking_in, frozenset({"contribution", "block", "vote"})),
     "fetching payloads": at_payloads("ensure", MemoryError, "payloads"),
-    "naming transfers": at("payloads", "transfers", "name"),
+    "naming transfers": at("payloads", "service", "transfers", "name"),
     "aggregating": at_payloads("aggregate", MemoryError, "own aggregate", "candidate"),
-    "checking a candidate": at("candidate", "tasks", "_try_check_candidate"),
-    "pulling a blob": at("transfer", "blobs", "_pull_from"),
-    "noting an event": at("record", "_reporter", "_note"),
+    "checking a candidate": at_payloads("ensure_all", RuntimeError, "candidate"),
+    "pulling a blob": at_part("transfer", "transport", "fetch_blob"),
+    "noting an event": at_part("record", "gossip", "on_held"),
     **{f"the round at {kind.__name__}": at_event(kind) for kind in EVENTS},
-    "deleting what is old": at("retention", "_committer", "_retention", "on_block"),
-    "telling of a block": at("record", "_reporter", "_publish_block"),
-    "writing a round down": at("record", "records", "_store", "put_round"),
-    "ending a record": at("record", "records", "_on_measured"),
-    "taking in an aggregate": at("training", "learner", "_trainer", "apply"),
-    "training": at("training", "learner", "_trainer", "train"),
-    "gathering shared sets": at("shared sets", *INPUTS, "_shared_sets", "gather"),
-    "gathering what is on demand": at("blobs on demand", *INPUTS, "_on_demand", "take"),
-    "saying why it waits": at("stall", "_stall", "_detector", "describe"),
+    "deleting what is old": at_part("retention", "committer", "retention", "on_block"),
+    "telling of a block": Fault(arm_publishing_block, frozenset({"record"})),
+    "writing a round down": at("record", "store", "put_round"),
+    "ending a record": at_part("record", "records", "learning", "observe"),
+    "taking in an aggregate": at("training", "trainer", "apply"),
+    "training": at("training", "trainer", "train"),
+    "gathering shared sets": at("shared sets", *PAYLOADS, "shared_sets", "gather"),
+    "gathering what is on demand": at("blobs on demand", *PAYLOADS, "on_demand", "take"),
+    "saying why it waits": at_part("stall", "stall", "detector", "describe"),
 }
 
 
@@ -203,7 +246,7 @@ def test_a_step_that_fails_ends_no_node_and_the_members_go_on(
         async with cluster(tmp_path, 4, may_fail=True) as net:
             await net.wait_for_height(2)
             with monkeypatch.context() as patch:
-                fault.arm(patch, get_service(net))
+                fault.arm(patch, net[VICTIM])
                 before = net["node1"].height
                 failures = get_boundary(net).failures
                 await net.wait_for(lambda: fault.what <= failures.keys(), "its failures")
@@ -260,23 +303,24 @@ def test_one_that_comes_late_is_served_by_those_that_could_not_at_first(
 @pytest.mark.parametrize(
     ("path", "what", "times"),
     [
-        (("_sync", "_verify"), "sync", 2),
-        (("_sync", "_take"), "sync", 2),
-        (("_sync", "_request"), "sync", 2),
-        (("_auditor", "add"), "audit", 2),
-        (("_auditor", "_audit"), "audit", 2),
-        (("_auditor", "_is_worth_asking_for"), "audit", 2),
-        (("_committer", "_aggregates", "_compute"), "aggregate", 1),
-        (("blobs", "_pull_from"), "transfer", 2),
-        (("_committer", "_retention", "on_block"), "retention", 2),
+        ((validation, "validate_certificate"), "sync", 2),
+        ((sync, "speaks"), "sync", 2),
+        (("transport", "request_blocks"), "sync", 2),
+        (("auditor", "add"), "audit", 2),
+        ((auditor, "RoundPayloads"), "audit", 2),
+        ((auditor, "kind_code"), "audit", 2),
+        (("payloads", "aggregates", "compute"), "aggregate", 1),
+        (("transport", "fetch_blob"), "transfer", 2),
+        (("committer", "retention", "on_block"), "retention", 2),
         (("handler", "on_peer_up"), "connection", 2),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else str(value),
 )
 def test_one_that_catches_up_does_so_whatever_fails_at_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...], what: str, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: tuple[Any, ...], what: str, times: int
 ) -> None:
-    """Nor does an audit that fails say anything of the block: the node does not halt."""
+    """Nor does an audit that fails say anything of the block: the node does not halt. A path begins with a part of the
+    service, or with a module of which only one that catches up calls this."""
 
     async def story() -> None:
         async with cluster(tmp_path, 4, may_fail=True) as net:
@@ -284,7 +328,8 @@ def test_one_that_catches_up_does_so_whatever_fails_at_first(
             await net.crash("node3")
             await net.wait_for_height(6, "node0", "node1", "node2")
             net.start("node3")
-            fail_at_first(monkeypatch, get_service(net, "node3"), path, times)
+            owner, names = (get_service(net, "node3").parts, path) if isinstance(path[0], str) else (path[0], path[1:])
+            fail_at_first(monkeypatch, owner, names, times)
             await net.wait_for_height(8)
             await net.wait_for(lambda: get_boundary(net, "node3").failures[what] == times, f"{times} failures")
             await take_part_again(net)
@@ -315,7 +360,7 @@ def test_an_aggregate_that_fails_at_every_node_is_tried_again_until_it_does_not(
         async with cluster(tmp_path, 4, may_fail=True) as net:
             await net.wait_for_height(2)
             with monkeypatch.context() as patch:
-                patch.setattr(RoundPayloads, "_compute", fail)
+                patch.setattr(specs, "compute_aggregate", fail)
                 await net.wait_for(
                     lambda: all(get_boundary(net, name).failures["own aggregate"] > 3 for name in FOUR),
                     "failures at every node",
@@ -331,9 +376,9 @@ def test_the_monitor_goes_on_after_an_event_it_could_not_tell(monkeypatch: pytes
     async def story() -> None:
         told: list[str] = []
         events, boundary = Events(VirtualClock()), Boundary()
-        monitor = Monitor(events, None, [], "node0", boundary)
-        monkeypatch.setattr(monitor, "_tell", lambda event: told.append(event.kind))
-        fail_at_first(monkeypatch, monitor, ["_tell"])
+        metrics: Any = SimpleNamespace(on_event=lambda event: told.append(event.kind), run=asyncio.Event().wait)
+        monitor = Monitor(events, metrics, [], "node0", boundary)
+        fail_at_first(monkeypatch, metrics, ["on_event"])
         task = asyncio.create_task(monitor.run())
         for kind in ("block", "round"):
             events.publish(kind)
@@ -385,7 +430,7 @@ def test_who_causes_an_error_is_counted_and_shown(tmp_path: Path, monkeypatch: p
             shown = next(peer for peer in view.list_peers().peers if peer.id == encode_id(liar.key.id))
             assert shown.rejected == 1
             at = height if store.get_round(height) else height + 1
-            told = dict(_describe(Ledger(net.genesis, store).get_round(at), "step"))
+            told = dict(describe_round(Ledger(net.genesis, store).get_round(at), "step"))
             assert told["not taken of node3"] == "1 failed"
             assert told[f"without {show_id(encode_id(liar.key.id))}"] == UNFORESEEN
             metrics = make_metrics(CallTimes(), service, context, VICTIM).encode("")[0].decode()
@@ -402,17 +447,18 @@ def test_evidence_and_what_is_kept_that_fail_leave_the_node_running(
         async with waiting(tmp_path) as net, lying(net, LIAR) as liar:
             service = get_service(net)
             with monkeypatch.context() as patch:
-                patch.setattr(service._executor._evidence, "_keep", fail_later)
+                patch.setattr(net[VICTIM].store, "put_evidence", fail)
                 for value in (b"a" * 32, b"b" * 32):
                     liar.send(liar.make_vote(Phase.PREVOTE, value), VICTIM)
                 await net.wait_for(lambda: get_boundary(net).failures["accusation"] == 1, "the accusation")
-            accept = service.handler._accept
+            validate = validation.validate_contribution
 
-            def accept_(thing: Any) -> bool:
-                is_kept = thing.height == service.tip.height + 1 and get_signer(thing) == liar.key.id
-                return fail() if is_kept else accept(thing)
+            def validate_others(state: State, contribution: Contribution, **options: Any) -> None:
+                if contribution.author == liar.key.id:
+                    fail()
+                validate(state, contribution, **options)
 
-            monkeypatch.setattr(service.handler, "_accept", accept_)
+            within(monkeypatch, service.handler, "release", validation, "validate_contribution", validate_others)
             liar.send(liar.make_contribution(height=liar.height + 1), VICTIM)
             await net.wait_for(lambda: get_boundary(net).failures["kept"] == 1, "what was kept")
             assert get_boundary(net).by_peer == {liar.key.id: 2}
@@ -424,7 +470,7 @@ def test_evidence_and_what_is_kept_that_fail_leave_the_node_running(
 def test_evidence_that_cannot_be_opened_is_its_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with waiting(tmp_path) as net, lying(net, LIAR) as liar:
-            monkeypatch.setattr(get_service(net).handler, "_on_evidence", fail)
+            monkeypatch.setattr(get_service(net).parts.evidence, "is_accused", fail)
             for value in (b"a" * 32, b"b" * 32):
                 liar.send(liar.make_vote(Phase.PREVOTE, value), "node1")  # which tells the others
             await net.wait_for(lambda: get_boundary(net).failures["evidence"] > 0, "the evidence")
@@ -434,17 +480,18 @@ def test_evidence_that_cannot_be_opened_is_its_senders(tmp_path: Path, monkeypat
     run_virtual(story())
 
 
-@pytest.mark.parametrize("step", ["_open_status", "_on_signed"])
+@pytest.mark.parametrize("step", [("clocks", "on_status"), ("authenticator", "open")], ids=lambda step: step[0])
 def test_the_nodes_own_trouble_ends_it_wherever_it_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[str, str]
 ) -> None:
     async def story() -> None:
         async with waiting(tmp_path) as net:
 
-            def fill_up(*_: object) -> NoReturn:
+            def fill_up(*_: object, **__: object) -> NoReturn:
                 raise StoreFull("the disk is full")
 
-            monkeypatch.setattr(get_service(net).handler, step, fill_up)
+            part, method = step
+            monkeypatch.setattr(getattr(get_service(net).parts, part), method, fill_up)
             task = net[VICTIM].task
             assert task is not None
             await asyncio.wait({task}, timeout=60)
@@ -480,13 +527,15 @@ def test_a_kind_that_nobody_knows_is_refused_where_sets_are_shared(tmp_path: Pat
     run_virtual(story())
 
 
-@pytest.mark.parametrize(("step", "what"), [("gather", "shared sets"), ("_get", "shared set")])
+@pytest.mark.parametrize(
+    ("step", "what"), [((*PAYLOADS, "shared_sets", "gather"), "shared sets"), (("store", "check_blob"), "shared set")]
+)
 def test_shared_sets_that_fail_are_trained_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[str, ...], what: str
 ) -> None:
     async def story() -> None:
         async with sharing(tmp_path, 4, num_samples=2000, may_fail=True) as net:
-            break_(monkeypatch, get_service(net), [*INPUTS, "_shared_sets", step])
+            break_(monkeypatch, net[VICTIM], step)
             await net.wait_for_height(4)
             assert get_boundary(net).failures[what] > 0
             given: Mapping[int, Any] = get_trainer(net, VICTIM).shared
@@ -496,13 +545,15 @@ def test_shared_sets_that_fail_are_trained_without(
     run_virtual(story())
 
 
-@pytest.mark.parametrize(("step", "what"), [("take", "blobs on demand"), ("_pull", "blob on demand")])
+@pytest.mark.parametrize(
+    ("step", "what"), [(("on_demand", "take"), "blobs on demand"), (("demanded_blobs", "try_fetch"), "blob on demand")]
+)
 def test_what_is_on_demand_and_fails_is_gone_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: tuple[str, str], what: str
 ) -> None:
     async def story() -> None:
         async with taking(tmp_path, 4, UAPDFL, may_fail=True) as fed:
-            break_(monkeypatch, get_service(fed.net), [*INPUTS, "_on_demand", step])
+            break_(monkeypatch, fed.net[VICTIM], [*PAYLOADS, *step])
             await fed.wait_for_round(4)
             assert get_boundary(fed.net).failures[what] > 0
             for height in range(1, 5):

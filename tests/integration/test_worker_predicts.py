@@ -26,7 +26,7 @@ from ml.seeding import get_partition_seed
 from ml.specs import add_kind
 from node.training import child_process
 from node.training import worker as worker_module
-from node.training.trainer import AnswerRefused, InlineTrainer, Predicted, Trainer, WorkerDied, WorkerFailed
+from node.training.trainer import AnswerRefused, Predicted, Trainer, WorkerDied, WorkerFailed
 from node.training.worker import WorkerProcess
 from node.training.worker_config import WorkerConfig
 from support.federation.fake_task import TASK
@@ -42,6 +42,7 @@ from support.federation.fake_worker import (
     always,
     make_config,
 )
+from support.federation.inline import InlineTrainer
 from support.federation.processes import kill
 from support.federation.recording import wait_until
 from support.federation.simulated import make_described_client

@@ -33,7 +33,6 @@ from node.training.exchange import Exchange
 from node.training.progress import PROGRESS_S, Progress
 from node.training.trainer import (
     AggregateSpoiled,
-    InlineTrainer,
     Trained,
     Trainer,
     TrainerInfo,
@@ -63,6 +62,7 @@ from support.federation.fake_worker import (
     always,
     make_config,
 )
+from support.federation.inline import InlineTrainer
 from support.federation.processes import is_alive, kill
 from support.federation.recording import wait_until
 from support.federation.simulated import make_described_client

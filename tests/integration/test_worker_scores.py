@@ -24,7 +24,7 @@ from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, compute_aggregate
 from node.training import child_process
 from node.training import worker as worker_module
-from node.training.trainer import AnswerRefused, InlineTrainer, Trainer, WorkerDied, WorkerFailed
+from node.training.trainer import AnswerRefused, Trainer, WorkerDied, WorkerFailed
 from node.training.worker import WorkerProcess
 from support.federation.fake_task import TASK
 from support.federation.fake_worker import (
@@ -38,6 +38,7 @@ from support.federation.fake_worker import (
     always,
     make_config,
 )
+from support.federation.inline import InlineTrainer
 from support.federation.recording import wait_until
 
 DEADLINE_S = 120.0

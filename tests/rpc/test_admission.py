@@ -15,9 +15,9 @@ from chain.signing import SigningKey
 from node.p2p.admission import Admission
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import GUEST_KINDS, Message, MessageKind, PeerUnavailable
-from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
 from node.p2p.transport.rpc import MAX_GONE, RpcTransport
 from support.faults.strangers import open_channel, own_leaf, try_blocks
+from support.federation.memory_transport import MemoryNetwork, MemoryTransport
 from support.federation.ports import find_free_ports
 from support.federation.recording import Recorder, wait_until
 from support.federation.transports import RpcNet, RpcNode, make_keys, rpc_net

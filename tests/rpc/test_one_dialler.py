@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -98,17 +98,16 @@ async def test_of_two_streams_the_higher_keys_is_given_up_and_nothing_is_lost(mo
     monkeypatch.setattr(link, "DEFER_S", 0.0)
     monkeypatch.setattr(Session, "has_accepted", False)
     given_up: list[asyncio.Event] = []
-    give_up = link.Link._give_up
+    write = Session.write
 
     async def at_once(_: Session) -> None:
         pass
 
-    async def note(self: link.Link, call: object, stream: Stream) -> None:
+    async def note(self: Session, stream: Stream, *rest: Any) -> None:
         given_up.append(stream.superseded)
-        await give_up(self, call, stream)
+        await write(self, stream, *rest)
 
-    monkeypatch.setattr(link.Link, "_give_up", note)
-
+    monkeypatch.setattr(Session, "write", note)
     monkeypatch.setattr(Session, "until_alone", at_once)
     async with rpc_net(2) as net:
         alice, bob = net.nodes

@@ -119,8 +119,15 @@ def test_a_model_that_no_graph_can_hold_is_refused() -> None:
 
 def test_a_file_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     net, other = (build_model({"name": "mlp", "hidden": [8]}, (4, 1, 1), 2) for _ in range(2))
-    data, _ = encode_onnx(other, (4, 1, 1), [0.0] * 4, [1.0] * 4, {})
-    monkeypatch.setattr(onnx_file, "_record", lambda *_: data)
+    written, export = list[Any](), torch.onnx.export
+
+    def export_once(*given: Any, **options: Any) -> Any:
+        if not written:
+            written.append(export(*given, **options))
+        return written[0]
+
+    monkeypatch.setattr(torch.onnx, "export", export_once)
+    encode_onnx(other, (4, 1, 1), [0.0] * 4, [1.0] * 4, {})
     with pytest.raises(OnnxRefused, match="probabilities within"):
         encode_onnx(net, (4, 1, 1), [0.0] * 4, [1.0] * 4, {})
 

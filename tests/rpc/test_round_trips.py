@@ -40,9 +40,9 @@ def test_an_answer_goes_out_though_nothing_else_is_said(monkeypatch: pytest.Monk
             alice, bob = net.nodes
             trips = alice.transport.round_trips()[bob.id]
             for _ in range(3):
-                before = len(trips._newest_s)
+                before = trips.num_newest
                 alice.transport.post(bob.id, VOTE)
-                await wait_until(lambda before=before: len(trips._newest_s) == before + 1, "another")  # type: ignore[misc]
+                await wait_until(lambda before=before: trips.num_newest == before + 1, "another")  # type: ignore[misc]
             assert bob.transport.counters()[alice.id].messages_sent == 0
 
     asyncio.run(story())

@@ -29,8 +29,8 @@ from node.p2p.transport.base import (
     PeerUnavailable,
     Transport,
 )
-from node.p2p.transport.memory import MemoryNetwork
 from node.p2p.transport.rate_limits import RateLimits
+from support.federation.memory_transport import MemoryNetwork
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, Recorder, wait_until
 from support.federation.transports import RpcNet, make_keys, rpc_net

@@ -17,13 +17,13 @@ ASKED = ("/api/v1/overview", "/api/v1/metrics?from=0&max_points=2000", "/api/v1/
 
 def note_writing(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The records that are written from now on."""
-    written, real = list[Any](), site._encode
+    written, real = list[Any](), site.encode_json
 
     def encode(record: Any) -> bytes:
         written.append(record)
         return real(record)
 
-    monkeypatch.setattr(site, "_encode", encode)
+    monkeypatch.setattr(site, "encode_json", encode)
     return written
 
 

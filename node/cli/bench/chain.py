@@ -46,10 +46,10 @@ def bench_chain(
         seed=seed,
         report=report,
     )
-    print_figures(figures, _show, as_json)
+    print_figures(figures, show_figures, as_json)
 
 
-def _show(figures: dict[str, Any]) -> None:
+def show_figures(figures: dict[str, Any]) -> None:
     job, disk, fsync = figures["job"], figures["disk"], figures["fsync_s"]
     print_facts(
         [

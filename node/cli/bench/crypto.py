@@ -39,10 +39,10 @@ def bench_crypto(
     from node.bench.crypto import run_crypto_bench
 
     figures = run_crypto_bench(members=members, seconds=seconds, repeats=repeats, seed=seed, report=report)
-    print_figures(figures, _show, as_json)
+    print_figures(figures, show_figures, as_json)
 
 
-def _show(figures: dict[str, Any]) -> None:
+def show_figures(figures: dict[str, Any]) -> None:
     job = figures["job"]
     print_facts([("job", f"a block of {job['members']} members, certified by {job['quorum']}, seed {job['seed']}")])
     for group, baseline in BASELINES.items():

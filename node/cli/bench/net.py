@@ -34,10 +34,10 @@ def bench_net(
     figures = run_net_bench(
         messages=messages, mb=mb, connections=connections, repeats=repeats, seed=seed, report=report
     )
-    print_figures(figures, _show, as_json)
+    print_figures(figures, show_figures, as_json)
 
 
-def _show(figures: dict[str, Any]) -> None:
+def show_figures(figures: dict[str, Any]) -> None:
     job = figures["job"]
     print_facts(
         [

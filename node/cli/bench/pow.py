@@ -48,7 +48,7 @@ def bench_pow(
         seed=seed,
         report=report,
     )
-    print_figures(figures, _show, as_json)
+    print_figures(figures, show_figures, as_json)
 
 
 def _read_workers(text: str | None) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ def _read_workers(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(set(counts)))
 
 
-def _show(figures: dict[str, Any]) -> None:
+def show_figures(figures: dict[str, Any]) -> None:
     job, idle = figures["job"], figures["idle"]["lag_s"]
     print_facts([("job", f"{job['blocks']} blocks at difficulty {job['difficulty']:,}, seed {job['seed']}")])
     print()

@@ -64,7 +64,7 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
     yield from _check_names()
     key = yield from _check_key(config)
     read = yield from _check_genesis(config)
-    node = _ask_running(config)
+    node = ask_running(config)
     if node is not None:
         yield from _check_running(node, key)
     yield from _check_data_dir(config, read, node)
@@ -155,7 +155,7 @@ def _check_join_file(path: Path) -> Generator[Finding, None, Federation | None]:
 # ---- whether it runs, and where
 
 
-def _ask_running(config: NodeConfig) -> pb.NodeStatus | None:
+def ask_running(config: NodeConfig) -> pb.NodeStatus | None:
     """The status of whoever answers at the admin socket."""
     if config.admin.socket is None:
         return None

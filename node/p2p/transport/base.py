@@ -1,4 +1,4 @@
-"""The seam between the services and the network. `rpc` carries it over gRPC, `memory` within a process.
+"""The seam between the services and the network. `rpc` carries it over gRPC; that of the tests, within a process.
 
 Small messages are pushed through a bounded queue per peer and may be lost: status repairs it (PROTOCOL §5). Blocks and
 blobs are pulled, and a pull says when it failed. A transport never calls out from within a handler.

@@ -35,6 +35,11 @@ class RoundTrips:
         typical_s = self.get_typical_s()
         return f"RoundTrips({'none yet' if typical_s is None else f'{typical_s * 1000:.1f} ms'})"
 
+    @property
+    def num_newest(self) -> int:
+        """The round trips that are gone by."""
+        return len(self._newest_s)
+
     # ---- what is sent
 
     @property

@@ -18,11 +18,10 @@ EACH = 36  # test samples of a class
 
 def put_measured_rounds(store: SqliteStore, genesis: Genesis, keys: Sequence[SigningKey], rounds: int) -> None:
     """Puts so many onto a store that is empty; `keys` are all members'. Nothing waits for the disk."""
-    store._rows.connection.execute("PRAGMA synchronous = OFF")
+    store.rows.connection.execute("PRAGMA synchronous = OFF")
     extend_chain(store, genesis, keys, rounds, variety=2)
-    with store._rows.transaction("round", "rounds"):
-        for height in range(1, rounds + 1):
-            store._write_round(height, make_record(height, rounds))
+    for height in range(1, rounds + 1):
+        store.put_round(height, make_record(height, rounds))
 
 
 def make_record(height: int, rounds: int) -> dict[str, Any]:

@@ -14,19 +14,21 @@ from typing import Any
 import numpy as np
 
 from chain import codec
-from chain.block import ZERO, Block, Digest, PayloadRef, Phase, Vote
+from chain.block import ZERO, Block, Contribution, Digest, PayloadRef, Phase, Vote
+from chain.signing import SigningKey
 from ml.payload import Array, decode_arrays, encode_arrays
 from node import cli
 from node.clock import SystemClock
 from node.consensus import actions, mining, wiring
 from node.consensus.candidates import EARLY_MS
+from node.consensus.collecting import Collecting
 from node.consensus.contributor import Contributor
 from node.consensus.gossip import Gossip
 from node.consensus.handler import PeerHandler
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.service import RoundService
 from node.consensus.signer import Signer
-from node.p2p.status import Status, status_to_bytes
+from node.p2p.status import Status
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind
 from node.training.trainer import Trained
 
@@ -220,7 +222,7 @@ def votes_for_one_thing_here_and_for_another_there() -> None:
             honest(self, vote)
             return
         other = codec.sign_vote(
-            service.signer._key,
+            _keys[0],
             service.tip.state.chain_id,
             phase=vote.phase,
             height=vote.height,
@@ -258,18 +260,17 @@ def mines_with_an_aggregate_of_its_own() -> None:
 
 @trick
 def leaves_somebody_out_of_its_blocks() -> None:
-    honest = RoundTasks.compute_aggregate
+    honest = Collecting.fix_body
 
-    def compute_aggregate(self: RoundTasks, contributions: Any) -> None:
-        service = _services[0]
-        least = sorted(contributions, key=lambda each: each.author != service.signer.id)[: service.tip.state.q]
-        body = tuple(sorted(least, key=lambda each: each.author))
-        assert service.machine is not None
-        service.machine._body = body
-        honest(self, body)
+    def fix_body(self: Collecting, now: actions.Now) -> tuple[Contribution, ...] | None:
+        body, service = honest(self, now), _services[0]
+        if body is None:
+            return None
+        least = sorted(body, key=lambda each: each.author != service.signer.id)[: service.tip.state.q]
+        return tuple(sorted(least, key=lambda each: each.author))
 
     _remember_services()
-    put(RoundTasks, compute_aggregate=compute_aggregate)
+    put(Collecting, fix_body=fix_body)
 
 
 # ---- what it says of itself
@@ -290,11 +291,12 @@ def says_that_it_is_a_million_blocks_ahead() -> None:
 def sends_garbage_and_forged_votes() -> None:
     """A bad one of each kind with every status, which is the end of its connection for a while."""
     _remember_services()
+    honest = Gossip.get_status
 
-    def status_message(self: Gossip) -> Message:
+    def get_status(self: Gossip) -> Status:
         service = _services[0]
         forged = codec.sign_vote(
-            service.signer._key,
+            _keys[0],
             service.tip.state.chain_id,
             phase=Phase.PREVOTE,
             height=service.tip.height + 1,
@@ -305,12 +307,13 @@ def sends_garbage_and_forged_votes() -> None:
         for peer in self._transport.connected():
             self._transport.post(peer, Message(MessageKind.VOTE, codec.encode_vote(bad)))
             self._transport.post(peer, Message(MessageKind.CONTRIBUTION, b"garbage"))
-        return Message(MessageKind.STATUS, status_to_bytes(self.get_status()))
+        return honest(self)
 
-    put(Gossip, _status_message=status_message)
+    put(Gossip, get_status=get_status)
 
 
 _services: list[RoundService] = []
+_keys: list[SigningKey] = []
 
 
 def _remember_services() -> None:
@@ -320,7 +323,14 @@ def _remember_services() -> None:
         honest(self, parts)
         _services.append(self)
 
+    honest_signer = Signer.__init__
+
+    def init_signer(self: Signer, key: SigningKey, *given: Any, **named: Any) -> None:
+        honest_signer(self, key, *given, **named)
+        _keys.append(key)
+
     put(RoundService, __init__=init)
+    put(Signer, __init__=init_signer)
 
 
 def main() -> None:

@@ -23,10 +23,10 @@ from ml import payload, specs
 from node.config.genesis_file import get_genesis_spec
 from node.p2p.status import Status, status_to_bytes
 from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, Message, MessageKind
-from node.p2p.transport.memory import MemoryTransport
 from node.payloads.checks import Aggregate
 from support.data.chains import make_candidate
 from support.federation.cluster import DIM, Cluster, make_prototypes
+from support.federation.memory_transport import MemoryTransport
 
 Signed = Contribution | Block | Vote | Evidence
 

@@ -32,13 +32,13 @@ from chain.store.rows import Rows, connect
 from ml.guard import OnRefused
 from node.consensus.machine import RoundMachine
 from node.p2p.transport.base import Message, MessageKind
-from node.p2p.transport.memory import MemoryTransport
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN
 from support.data.chains import make_digest
 from support.faults.liar import Liar, lying, make_arrays
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
 from support.federation.memory_census import take_census
+from support.federation.memory_transport import MemoryTransport
 from support.federation.wiretap import SLOTLESS, TappedNetwork, TappedTransport, read_slot
 
 # Of mining only what it does to the rounds: left to itself, difficulty would follow seven fast miners up.

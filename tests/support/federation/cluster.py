@@ -33,15 +33,16 @@ from node.boundary import UNFORESEEN, Boundary
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
-from node.offload import InlineOffload, Offload
+from node.offload import Offload
 from node.p2p.overlay import MESH_MAX
-from node.p2p.transport.memory import MemoryNetwork
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
 from node.training.progress import OnProgress, Progress
 from node.training.trainer import NOTHING_TAKEN, Measured, Predicted, RunTask, Trained, Trainer, TrainerInfo
 from support.data.chains import make_genesis_mapping, make_keys
 from support.data.run_schemas import with_schema
+from support.federation.inline import InlineOffload
+from support.federation.memory_transport import MemoryNetwork
 
 USUAL_ITERATIONS = 20  # dfpl's own number
 DIM = 4  # of the prototypes that `ScriptedTrainer` makes up
@@ -204,6 +205,11 @@ class Node:
         """What the service that runs, or ran last, was made of."""
         assert self.context is not None
         return self.context
+
+    def get_service(self) -> RoundService:
+        """The one that runs now."""
+        assert self.service is not None
+        return self.service
 
     @property
     def height(self) -> int:

@@ -26,13 +26,13 @@ from ml.specs import MethodSpec, Offer, get_spec
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_parts
-from node.p2p.transport.memory import MemoryTransport
 from node.payloads.on_demand import get_kinds
 from node.training.exchange import Exchange, get_offers
 from node.training.progress import OnProgress
 from node.training.trainer import NOTHING_TAKEN, Trained, WorkerDied
 from support.federation.cluster import DIM, NUM_CLASSES, Cluster, ScriptedTrainer, cluster
 from support.federation.fixed_specs import find_round
+from support.federation.memory_transport import MemoryTransport
 
 MODEL = {"name": "mlp", "hidden": [DIM]}
 UAPDFL = {"name": "uapdfl", "num_peers": 2, "weights": "samples"}

@@ -13,8 +13,9 @@ from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
 from ml.plugins import ANY_PLUGIN
-from node.training.trainer import InlineTrainer, RunTask, Trained, TrainerInfo
+from node.training.trainer import RunTask, Trained, TrainerInfo
 from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.virtual_time import run_virtual
 
 NODES = ("node0", "node1", "node2", "node3")

@@ -11,9 +11,9 @@ from typing import cast
 
 from chain.block import Id
 from node.p2p.admission import Admission
-from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
 from node.p2p.transport.rpc import RpcTransport
 from support.data.chains import make_keys
+from support.federation.memory_transport import MemoryNetwork, MemoryTransport
 from support.federation.ports import find_free_ports
 
 

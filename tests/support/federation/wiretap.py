@@ -9,7 +9,7 @@ from chain import codec
 from chain.approvals import decode_approval, decode_proposal, decode_readiness
 from chain.block import Approval, Id
 from node.p2p.transport.base import Message, MessageKind
-from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
+from support.federation.memory_transport import MemoryNetwork, MemoryTransport
 
 SLOTLESS = (MessageKind.STATUS, MessageKind.EVIDENCE, MessageKind.PAYLOAD)  # nothing that is signed for a slot
 

@@ -431,18 +431,18 @@ class Source:
 
     def __init__(self, chain: LivingChain, certificates: dict[int, Certificate] | None = None) -> None:
         certificates = certificates or {}
-        self._rows = [BlockRow(0, encode_block(chain.genesis.block0), b"")]
+        self.rows = [BlockRow(0, encode_block(chain.genesis.block0), b"")]
         for block, certificate in chain.blocks:
             chosen = certificates.get(block.height, certificate)
-            self._rows.append(BlockRow(block.height, encode_block(block), encode_certificate(chosen)))
+            self.rows.append(BlockRow(block.height, encode_block(block), encode_certificate(chosen)))
         self.states = [tip.state for tip in chain.tips]
 
     @property
     def head_height(self) -> int:
-        return len(self._rows) - 1
+        return len(self.rows) - 1
 
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
-        return iter(self._rows[first : last + 1])
+        return iter(self.rows[first : last + 1])
 
     def get_state(self, height: int) -> State:
         return self.states[height]
@@ -560,11 +560,11 @@ def test_a_stored_state_that_the_chain_does_not_commit_to_ends_an_audit() -> Non
 
 def test_a_stored_change_that_does_not_hold_ends_an_audit_with_a_fault() -> None:
     source = Source(GROWN)
-    row = source._rows[2]
+    row = source.rows[2]
     block = decode_block(GENESIS.chain_id, row.block)
     assert block.change is not None
     bad = replace(block, body=Body(change=replace(block.change, change=propose(RemoveMember(9), made=1).data)))
-    source._rows[2] = replace(row, block=encode_block(bad))
+    source.rows[2] = replace(row, block=encode_block(bad))
     assert "block 2" in fault_of(verify_chain(GENESIS, source))
     assert "nobody sits there" in fault_of(verify_chain(GENESIS, source, first=9))
 

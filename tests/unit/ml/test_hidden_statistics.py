@@ -18,9 +18,9 @@ from ml.clients.build import Federation, make_clients
 from ml.data import get_classes
 from ml.data.statistics import (
     StatisticsPrivacy,
-    _sum_moments,
     compute_hidden_statistics,
     compute_statistics,
+    sum_moments,
 )
 from ml.errors import DataError, SpecError
 from ml.payload import Arrays, decode_arrays
@@ -55,13 +55,13 @@ def get_constants(payload: Arrays, num_values: int) -> Constants:
 )
 def test_no_sample_has_more_in_the_sums_than_is_claimed(x: np.ndarray, ends: tuple[float, float]) -> None:
     low, high = (np.full(3, end) for end in ends)
-    first, second = _sum_moments(x.astype(np.float32), low, high)
+    first, second = sum_moments(x.astype(np.float32), low, high)
     assert np.sum(first**2) + np.sum(second**2) <= 1.25 * 3 + 1e-9
 
 
 def test_a_sample_can_have_as_much_as_is_claimed() -> None:
     privacy = StatisticsPrivacy(1.0, [(0.0, 1.0)] * 3, np.random.default_rng(0))
-    first, second = _sum_moments(np.ones((1, 3, 2, 2), np.float32), np.zeros(3), np.ones(3))
+    first, second = sum_moments(np.ones((1, 3, 2, 2), np.float32), np.zeros(3), np.ones(3))
     assert math.sqrt(np.sum(first**2) + np.sum(second**2)) == pytest.approx(privacy.sensitivity)
 
 
@@ -178,8 +178,8 @@ def test_what_members_agree_on_is_near_what_they_have() -> None:
     assert statistics is not None
     constants = Constants.from_arrays(statistics, 64)
     assert isinstance(clients[0], AgreedClient)
-    assert clients[0]._unplaced is not None
-    exact = get_constants(compute_statistics(clients[0]._unplaced.read(), np.zeros(479, np.int64), 1, AGREEMENT), 64)
+    assert clients[0].unplaced is not None
+    exact = get_constants(compute_statistics(clients[0].unplaced.read(), np.zeros(479, np.int64), 1, AGREEMENT), 64)
     assert constants.mean[0] == pytest.approx(exact.mean[0], abs=0.02)
     assert constants.std[0] == pytest.approx(exact.std[0], abs=0.03)
 

@@ -117,5 +117,5 @@ def test_clients_and_training_alone_go_by_it(schedule: str) -> None:
     alone = TrainingAlone(client)
     expected = [client.spec.compute_lr(r) for r in range(1, 5)]
     assert expected[0] == pytest.approx(0.05)
-    for each in (client, alone._client):
+    for each in (client, alone.get_client()):
         assert [each.begin(r, BEACON).sgd.lr for r in range(1, 5)] == expected

@@ -21,13 +21,11 @@ from node.boundary import Boundary
 from node.clock import SystemClock
 from node.config.genesis_file import get_genesis_spec
 from node.events import Events
-from node.offload import InlineOffload
 from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
 from node.p2p.peers import Peers
 from node.p2p.tls import issue_leaf
 from node.p2p.transport.base import Message, MessageKind, TrafficCounters
-from node.p2p.transport.memory import MemoryNetwork
 from node.p2p.transport.outbox import Outbox, TokenBucket
 from node.p2p.transport.rate_limits import Intake, RateLimits
 from node.p2p.transport.rpc import RpcTransport
@@ -51,6 +49,8 @@ from node.training.worker import WorkerProcess
 from node.training.worker_config import WorkerConfig
 from support.data.chains import make_chain, make_genesis, make_keys
 from support.federation.fixed_specs import FixedSpecs
+from support.federation.inline import InlineOffload
+from support.federation.memory_transport import MemoryNetwork
 from support.federation.simulated import make_digit_clients
 
 KEYS = make_keys(4)

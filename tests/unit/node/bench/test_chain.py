@@ -10,7 +10,7 @@ import pytest
 from node.bench import chain as bench_chain
 from node.bench.chain import run_chain_bench
 from node.cli import main
-from node.cli.bench.chain import _show
+from node.cli.bench.chain import show_figures
 from node.errors import VerificationFailed
 from node.ledger.offline import verify_data_dir
 
@@ -49,7 +49,7 @@ def test_a_small_chain_is_kept_read_verified_and_moved_whole(
     assert figures["read"].keys() == {"height", "block", "range", "open_s"}
     assert figures["fsync_s"]["count"] == bench_chain.FSYNCS
 
-    _show(figures)
+    show_figures(figures)
     shown = capsys.readouterr().out
     for line in ("append, one by one ", "append, 128 at once ", "verify --deep ", "export ", "import ", "a block "):
         assert f"\n{line}" in shown

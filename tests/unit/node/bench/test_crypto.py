@@ -13,7 +13,7 @@ from chain.store.sqlite import SqliteStore
 from node.bench.crypto import Signed, list_candidate, list_certificate, make_bare_check
 from node.bench.paired import compare_calls
 from node.cli import main
-from node.cli.bench.crypto import _show
+from node.cli.bench.crypto import show_figures
 from node.testnet.synthetic import extend_chain, make_prototype_genesis
 
 pytestmark = pytest.mark.outer
@@ -75,7 +75,7 @@ def test_a_small_one_gives_every_call_with_its_size_and_ratio(capsys: pytest.Cap
     assert figures["signatures"]["sign_vote"]["bytes"] == 16 + 32 + 77  # tag, chain id, fields (PROTOCOL §1)
     assert figures["digests"]["seal"]["bytes"] == 194
     assert figures["codec"]["encode_block"]["bytes"] == figures["digests"]["stored_row"]["bytes"]
-    _show(figures)
+    show_figures(figures)
     shown = capsys.readouterr().out
     for calls in GROUPS.values():
         assert all(f"\n{call.replace('_', ' ')} " in shown for call in calls)

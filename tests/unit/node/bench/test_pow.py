@@ -11,7 +11,7 @@ from chain.pow import search
 from node.bench import pow as bench_pow
 from node.bench.pow import SLICE, describe_solutions, make_seal, measure_bare
 from node.cli import main
-from node.cli.bench.pow import _show
+from node.cli.bench.pow import show_figures
 
 pytestmark = pytest.mark.outer
 
@@ -53,5 +53,5 @@ def test_a_small_one_counts_the_hashes_of_every_search(capsys: pytest.CaptureFix
     nonces = [search(make_seal(7, number), 2000, 0, 1 << 20) for number in (1, 2, 3)]
     hashes = sum(nonce + 1 for nonce in nonces if nonce is not None)
     assert figures["workers"]["1"]["hashes_ratio"] == pytest.approx(hashes / 3 / 2000)
-    _show(figures)
+    show_figures(figures)
     assert "± 0.58" in capsys.readouterr().out  # one over the root of three

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from node.config.identity import _validate_access, create_identity, load_identity, open_key
+from node.config.identity import create_identity, load_identity, open_key, validate_access
 from node.errors import KeyFileError
 
 
@@ -79,7 +79,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 
 def test_a_mounted_secret_of_our_group_is_accepted_only_read_only() -> None:
     path, gid, stranger = Path("node.key"), os.getegid(), os.geteuid() + 1
-    _validate_access(path, fake_stat(0o440, 0, gid), read_only=True)
+    validate_access(path, fake_stat(0o440, 0, gid), read_only=True)
     foreign_gid = max({gid, *os.getgroups()}) + 1
     for status, read_only in [
         (fake_stat(0o440, 0, gid), False),
@@ -89,22 +89,22 @@ def test_a_mounted_secret_of_our_group_is_accepted_only_read_only() -> None:
         (fake_stat(0o400, stranger, gid), True),
     ]:
         with pytest.raises(KeyFileError):
-            _validate_access(path, status, read_only=read_only)
+            validate_access(path, status, read_only=read_only)
 
 
 def test_a_credential_that_systemd_lets_us_read_by_an_access_list_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getegid", lambda: 1234)
     monkeypatch.setattr(os, "getgroups", list)
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
-    _validate_access(Path("identity.key"), fake_stat(0o440, 0, 0), read_only=True)
+    validate_access(Path("identity.key"), fake_stat(0o440, 0, 0), read_only=True)
     for status, read_only in [(fake_stat(0o440, 0, 0), False), (fake_stat(0o444, 0, 0), True)]:
         with pytest.raises(KeyFileError):
-            _validate_access(Path("identity.key"), status, read_only=read_only)
+            validate_access(Path("identity.key"), status, read_only=read_only)
 
 
 def test_a_file_of_another_owner_is_refused() -> None:
     with pytest.raises(KeyFileError, match="expected owner uid"):
-        _validate_access(Path("node.key"), fake_stat(0o600, os.geteuid() + 1, os.getegid()), read_only=False)
+        validate_access(Path("node.key"), fake_stat(0o600, os.geteuid() + 1, os.getegid()), read_only=False)
 
 
 def test_a_key_in_a_folder_that_is_not_ours_to_look_into_is_not_called_missing(

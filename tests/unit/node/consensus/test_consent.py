@@ -19,9 +19,9 @@ from chain.store.sqlite import SqliteStore
 from node.consensus.consent import Consent
 from node.consensus.signer import Signer
 from node.events import Events
-from node.offload import InlineOffload
 from support.data.chains import make_genesis, make_keys
 from support.data.changes import LivingChain, extend_with, make_approved, propose
+from support.federation.inline import InlineOffload
 
 KEYS = make_keys(4)
 NEW, OTHER = make_keys(2, "new")

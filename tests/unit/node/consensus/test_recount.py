@@ -10,7 +10,7 @@ from chain.block import PayloadRef
 from ml.payload import KINDS
 from ml.specs import MethodSpec, get_spec
 from ml.specs.masked import EMPTY_INPUT_BYTES
-from node.consensus.recount import _is_empty, _plan, _read_samples
+from node.consensus.recount import plan_phase, read_samples, sends_nothing
 from support.data.chains import make_contribution, make_digest, make_genesis, make_keys
 
 KEYS = make_keys(1)
@@ -40,18 +40,18 @@ def test_a_weight_says_how_many_samples_there_were_or_does_not(
     spec: MethodSpec, number: int, weight: int, between: tuple[int, int] | None
 ) -> None:
     contribution = make_contribution(make_genesis(KEYS), KEYS[0], weight=weight)
-    assert _read_samples(spec, number, contribution) == between
+    assert read_samples(spec, number, contribution) == between
 
 
 def test_what_is_not_certain_makes_it_more() -> None:
     spec = make_spec(local_epochs=2, batch_size=50)
-    release = _plan(spec, (60, 119), 1, None)
+    release = plan_phase(spec, (60, 119), 1, None)
     assert release is not None
     assert (release.rate, release.steps) == (50 / 60, 2 * 3)  # of the fewest samples, and of the most
-    chosen = _plan(spec, (100, 100), 1, 7)
+    chosen = plan_phase(spec, (100, 100), 1, 7)
     assert chosen is not None
     assert chosen.steps == 7 * 2
-    fewer = _plan(spec, (100, 100), 1, 1)
+    fewer = plan_phase(spec, (100, 100), 1, 1)
     assert fewer is not None
     assert fewer.steps == 2 * 2  # the method's own number
 
@@ -63,4 +63,4 @@ def test_an_empty_masked_input_is_no_phase_whatever_is_shown_beside_it(masked: i
     sizes = {"masked": masked, "prototypes": EMPTY_INPUT_BYTES}
     refs = [PayloadRef(KINDS[kind], make_digest(kind), size) for kind, size in sorted(sizes.items())]
     contribution = make_contribution(make_genesis(KEYS), KEYS[0], payloads=refs)
-    assert _is_empty(spec, contribution) is is_empty
+    assert sends_nothing(spec, contribution) is is_empty

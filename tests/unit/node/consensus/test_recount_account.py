@@ -16,11 +16,12 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.accountant import Release
 from node.consensus.recount import UNSEEN, Recount
-from node.offload import InlineOffload, Offload
+from node.offload import Offload
 from node.runs.specs import RunSpecs
 from node.training.account import Account, RunAccount
 from node.training.privacy_ledger import PrivacyLedger, read_account
 from support.data.chains import make_chain, make_contribution, make_genesis, make_genesis_mapping, make_keys
+from support.federation.inline import InlineOffload
 
 KEYS = make_keys(4)
 ME = KEYS[0]
@@ -56,7 +57,7 @@ class Site:
         own: Mapping[str, float] | None = None,
         key: SigningKey = ME,
         store: Any = None,
-        disk: Offload = NotImplemented,
+        disk: Offload | None = None,
     ) -> Recount:
         return Recount(
             self.file,
@@ -64,7 +65,7 @@ class Site:
             [key.id],
             self.runs,
             store or self.store,
-            disk=disk,
+            disk or InlineOffload(),
             own=own or {},
             get_samples=lambda: SAMPLES,
             get_iterations=lambda: None,
@@ -97,8 +98,7 @@ MakeSite = Callable[..., Site]
 
 
 def look(recount: Recount) -> None:
-    while recount._look(SAMPLES, None):
-        pass
+    assert asyncio.run(recount.catch_up()) is None
 
 
 def list_noise(account: Account) -> set[float]:
@@ -318,12 +318,12 @@ def test_after_a_change_all_blocks_since_the_last_look_are_looked_at(make_site: 
     assert asyncio.run(recount.catch_up()) is None
     site.grow(4)
     assert asyncio.run(recount.catch_up()) is None
-    assert recount._checked == 1
+    assert repr(recount) == "<Recount up to 1>"
     run = replace(site.genesis.state.run, number=2, first_height=5, method=HIDDEN)
     site.runs.calendar.add(4, replace(site.genesis.state, run=run))
     site.grow(6)
     assert asyncio.run(recount.catch_up()) is None
-    assert recount._checked == 6
+    assert repr(recount) == "<Recount up to 6>"
     assert site.account.has(2, 1)
     assert site.account.has(2, 2)
     assert not site.account.has(1, 1)

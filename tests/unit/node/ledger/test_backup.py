@@ -21,7 +21,7 @@ from chain.store.interface import RESTORED
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from node.cli import main
-from node.cli.backup import _read_site
+from node.cli.backup import read_site
 from node.config.identity import create_identity, open_key
 from node.config.node_config import load_config
 from node.errors import ConfigError, NodeError, VerificationFailed
@@ -394,10 +394,10 @@ def test_with_the_key_comes_the_other_one_of_a_member_that_rotates(tmp_path: Pat
     """From the rotation on it is the one in force, wherever it lies."""
     directory = make_testnet(tmp_path / "net", TestnetSpec()).directory
     path = next(directory.rglob("node0*.yaml"))
-    assert _read_site(path).keys() == {SITE_CONFIG, SITE_KEY}
+    assert read_site(path).keys() == {SITE_CONFIG, SITE_KEY}
     config = load_config(path, (), {})
     spare = create_identity(config.node.spare_key_file, None)
-    site = _read_site(path)
+    site = read_site(path)
     (tmp_path / "held.key").write_bytes(site[SITE_SPARE_KEY])
     (tmp_path / "held.key").chmod(0o600)
     assert open_key(tmp_path / "held.key").id == spare.id

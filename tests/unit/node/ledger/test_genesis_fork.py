@@ -21,7 +21,7 @@ from node.config.genesis_file import INITIAL_MODEL, load_genesis
 from node.config.identity import open_identity
 from node.config.node_config import load_config
 from node.errors import ConfigError, NodeError, NotFound
-from node.ledger.genesis_fork import HOUR_MS, _begin_anew, fork_chain
+from node.ledger.genesis_fork import HOUR_MS, fork_chain, restart_run
 from node.testnet.layout import TestnetSpec, make_testnet
 from support.data.changes import LivingChain, extend_with, make_round
 from support.federation.runs import start_run
@@ -89,8 +89,8 @@ def test_statistics_that_a_run_has_inherited_are_agreed_on_anew(old: Old) -> Non
     run = old.chain.genesis.run
     agreed = {"shape": [1, 8, 8], "resize": None, "normalize": "agreed", "min_count": 7}
     second = replace(run, number=2, first_height=9, input={**agreed, "normalize": "inherited"})
-    assert _begin_anew(second) == replace(run, input=agreed)
-    assert _begin_anew(replace(run, number=2)) == run
+    assert restart_run(second) == replace(run, input=agreed)
+    assert restart_run(replace(run, number=2)) == run
 
 
 def test_it_names_the_old_chain_and_begins_with_its_run_and_its_model(old: Old) -> None:

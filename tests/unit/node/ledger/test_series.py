@@ -10,7 +10,7 @@ import pytest
 from chain.store.sqlite import SqliteStore
 from node.errors import InvalidRequest
 from node.ledger.metrics_query import MetricsQuery
-from node.ledger.reader import Ledger, _show_record
+from node.ledger.reader import Ledger, show_record
 from node.ledger.series import Picker, flatten, get_names
 from node.pb import admin_pb2 as pb
 from node.testnet.synthetic import make_prototype_genesis
@@ -116,7 +116,7 @@ def test_all_series_are_known_where_the_first_record_has_others(change: Callable
         measure_alone(record)
     change(first)
     picker = Picker(["loss"])
-    rows = [flatten(_show_record(record)) for record in (first, second)]
+    rows = [flatten(show_record(record)) for record in (first, second)]
     for record, row in zip((first, second), rows, strict=True):
         if picker.is_new(record):
             picker.learn(row)

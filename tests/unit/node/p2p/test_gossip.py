@@ -161,12 +161,11 @@ class Holder:
         self.proposals = Proposals(self.tip)
         self.posts, self.now_s = Posts(me.id), 10.0
         clock = SimpleNamespace(monotonic=lambda: self.now_s, now_ms=lambda: 0)
-        position = Position(self.tip, cast(Any, machine), True, self.proposals)
         self.gossip = Gossip(
             cast(Any, self.posts),
-            Peers(position.tip.state, self.posts.me, cast(Any, clock)),
+            Peers(self.tip.state, self.posts.me, cast(Any, clock)),
             cast(Any, clock),
-            lambda: position,
+            lambda: Position(self.tip, cast(Any, machine), True, self.proposals),
         )
 
     def propose(self, kind: Kind = RULES, *, proposer: SigningKey = KEYS[0], expires: int = 100) -> Proposal:
@@ -278,10 +277,13 @@ def test_what_was_given_is_forgotten_with_the_change() -> None:
     holder = Holder(KEYS[0])
     proposal = holder.propose()
     holder.hear(KEYS[3])
-    assert {change_id for _, change_id, _ in holder.gossip._given} == {proposal.id}
-    holder.proposals._open.clear()
     holder.gossip.on_height()
-    assert not holder.gossip._given
+    assert holder.hear(KEYS[3]) == []  # while it is open
+    closed, holder.proposals = holder.proposals, Proposals(holder.tip)
+    holder.gossip.on_height()
+    holder.proposals = closed
+    (given,) = holder.hear(KEYS[3])
+    assert decode_proposal(given.data)[0] == proposal.data
 
 
 def test_a_change_that_has_only_just_come_is_under_way_to_others() -> None:

@@ -13,7 +13,7 @@ import pytest
 from chain.block import Id
 from chain.errors import StoreFull
 from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, BlobTooLong, Message, MessageKind, PeerUnavailable
-from node.p2p.transport.memory import MemoryNetwork, MemoryTransport
+from support.federation.memory_transport import MemoryNetwork, MemoryTransport
 from support.federation.recording import Recorder, wait_until
 from support.federation.virtual_time import Deadlock, VirtualTimeLoop, run_virtual
 

@@ -20,7 +20,6 @@ from chain.block import Digest, Id
 from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
-from node.offload import InlineOffload
 from node.p2p.transport.base import BlobNotFound, BlobTooLong, PeerUnavailable, Transport
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import PATIENCE_S, BlobFetcher, BlobUnavailable
@@ -28,6 +27,7 @@ from node.payloads.partial_files import PartialFiles
 from node.payloads.transfers import Transfers
 from support.data.chains import make_genesis, make_keys
 from support.federation.cluster import VirtualClock
+from support.federation.inline import InlineOffload
 from support.federation.virtual_time import run_virtual
 
 KEYS = make_keys(4)

@@ -16,7 +16,6 @@ from chain.block import Block, Digest, Id, PayloadRef
 from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec, encode_arrays
 from ml.specs import Hyperparameters, MethodSpec, Offer, Task
 from node.consensus.credit import PER_HEIGHT
-from node.offload import InlineOffload
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.payloads.on_demand import LATE_SHARE, OnDemand
 from node.payloads.pulled import MissingAuthor, Pulled
@@ -25,6 +24,7 @@ from node.training.exchange import Exchange, FileUnusable
 from node.training.frames import FrameError
 from support.data.chains import make_candidate, make_contribution, make_genesis, make_keys
 from support.federation.fixed_specs import FixedSpecs
+from support.federation.inline import InlineOffload
 from support.federation.virtual_time import run_virtual
 
 KEYS = make_keys(4)

@@ -18,11 +18,11 @@ from chain.block import Contribution, Digest, Id
 from chain.codec import encode_contribution
 from chain.store.sqlite import SqliteStore
 from ml.payload import Arrays, decode_arrays, encode_arrays
-from node.offload import InlineOffload
 from node.payloads.checks import PayloadRefused, RoundPayloads
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.payloads.fetcher import BlobFetcher
 from support.data.chains import make_contribution, make_genesis, make_keys
+from support.federation.inline import InlineOffload
 from support.federation.sharing import FEDEDS, MODEL, Made, make_list, make_set, make_spec
 from support.federation.virtual_time import run_virtual
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,31 @@ from node.training.worker_child import Session
 
 DELTA = 1e-5
 RELEASE = Release(20, 0.15, 2.0, 5.0)
+
+
+class Steps:
+    """A clock that goes by a second at each look, and by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+@pytest.fixture
+def adding(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads that have begun to add up epsilon."""
+    begun, start = list[threading.Thread](), threading.Thread.start
+
+    def note(thread: threading.Thread) -> None:
+        if thread.name == "epsilon":
+            begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    return begun
 
 
 def open_ledger(path: Path, budget: float | None = None) -> PrivacyLedger:
@@ -136,35 +162,37 @@ def test_the_file_says_what_it_counts(tmp_path: Path) -> None:
 
 
 def test_epsilon_is_added_up_beside_the_training_and_told_with_the_phases_it_is_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, adding: list[threading.Thread]
 ) -> None:
-    ledger = open_ledger(tmp_path / "privacy.json", budget=3.0)
+    clock = Steps()
+    ledger = PrivacyLedger(tmp_path / "privacy.json", DELTA, 3.0, clock=clock)
     ledger.add(RELEASE, 1)
     before = {"phases": 1, "epsilon": None, "epsilon_phases": 0, "delta": DELTA, "budget": 3.0}
     assert ledger.describe() == before  # which has begun to add up
-    assert ledger._adding is not None
-    ledger._adding.join()
+    (first,) = adding
+    first.join()
     of_one = compute_epsilon(Told.of([RELEASE]), DELTA)
     assert ledger.describe() == before | {"epsilon": of_one, "epsilon_phases": 1}
     ledger.add(RELEASE, 1)
     assert ledger.describe() == before | {"phases": 2, "epsilon": of_one, "epsilon_phases": 1}  # too soon for another
-    assert not ledger._adding.is_alive()
+    assert len(adding) == 1
     of_two = compute_epsilon(Told.of([RELEASE] * 2), DELTA)
     assert ledger.describe(has_time=True) == before | {"phases": 2, "epsilon": of_two, "epsilon_phases": 2}
-    monkeypatch.setattr(ledger, "_rests_until_s", 0.0)
-    adding = ledger._adding
+    clock.now_s += 1000  # it has rested
     ledger.describe()
-    assert ledger._adding is adding  # nothing has come to it
+    assert len(adding) == 1  # nothing has come to it
     ledger.add(RELEASE, 1)
     ledger.describe()
-    assert ledger._adding is not adding
-    ledger._adding.join()
+    _, second = adding
+    second.join()
     assert ledger.describe()["epsilon_phases"] == 3
 
 
-def test_without_an_accountant_epsilon_stays_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_accountant_epsilon_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adding: list[threading.Thread]
+) -> None:
     monkeypatch.setattr(node.training.privacy_ledger, "has_accountant", lambda: False)
     ledger = open_ledger(tmp_path / "privacy.json")
     ledger.add(RELEASE, 1)
     assert ledger.describe()["epsilon"] is None
-    assert ledger._adding is None
+    assert adding == []

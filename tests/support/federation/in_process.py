@@ -5,7 +5,7 @@ ledger itself.
         await federation.wait_for_height(20, timeout_s=60.0)
 
 The members are real: their own keys, stores on disk and proof of work, in real time. Two parts are replaced: the
-network is `node.p2p.transport.memory`, and the trainer has nothing to learn and nothing to say.
+network is `support.federation.memory_transport`, and the trainer has nothing to learn and nothing to say.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from node.clock import SystemClock
 from node.consensus.context import NodeContext
-from node.consensus.miner import InlineMiner
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.errors import NodeUnreachable
-from node.offload import InlineOffload, ThreadOffload
-from node.p2p.transport.memory import MemoryNetwork
+from node.offload import ThreadOffload
 from node.runs.specs import RunSpecs
 from node.testnet.synthetic import INITIAL_MODEL, make_genesis
 from node.training.exchange import Exchange
 from node.training.observer_trainer import ObserverTrainer
 from node.training.progress import OnProgress
 from node.training.trainer import NOTHING_TAKEN, Trained
+from support.federation.inline import InlineMiner, InlineOffload
+from support.federation.memory_transport import MemoryNetwork
 
 LATENCY_S = (0.0005, 0.002)  # one way, as in a network of one building
 POLL_S = 0.02
@@ -138,6 +138,6 @@ def _make_context(
         disk=disk,
         arithmetic=InlineOffload(),
         bulk=InlineOffload(),
-        random=Random(),  # noqa: S311 - where nonces begin
+        random=Random(),
         approves_genesis=True,  # there are no samples here
     )

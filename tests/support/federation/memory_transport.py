@@ -1,7 +1,7 @@
 """A network of nodes within one process: seeded latency, loss, duplication, reordering, cuts and partitions.
 
-For tests and for rehearsing networks. It uses asyncio's time alone, so it runs under a virtual-time loop, and under
-one seed two runs of the same program see the same delays and losses.
+It uses asyncio's time alone, so it runs under a virtual-time loop, and under one seed two runs of the same
+program see the same delays and losses.
 
     network = MemoryNetwork(seed=1, latency_s=(0.001, 0.02), loss=0.05)
     alice, bob = network.transport(ALICE), network.transport(BOB)
@@ -74,8 +74,8 @@ class MemoryNetwork:
         self.fifo = fifo
         self.notice_s = notice_s
         self.status_per_s = status_per_s
-        self.random = Random(seed)  # noqa: S311  # the weather of a simulation, not a secret
-        self._clockwork = Random(seed)  # noqa: S311  # of questions and answers, so that the weather is as without them
+        self.random = Random(seed)  # the weather of a simulation, not a secret
+        self._clockwork = Random(seed)  # of questions and answers, so that the weather is as without them
         self._transports: dict[Id, MemoryTransport] = {}
         self._cuts: set[tuple[Id, Id]] = set()
         self._down: set[Id] = set()

@@ -1,0 +1,169 @@
+"""An offload, a miner and a trainer that need no thread and no process, for federations in one process, most of them
+under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from chain.pow import search
+from ml.errors import MlError, Spoiled
+from ml.guard import OnRefused
+from ml.measures.kinds import AnyMeasures
+from ml.payload import decode_arrays, encode_arrays
+from node.consensus.miner import validate_range
+from node.training.exchange import Exchange, FileUnusable
+from node.training.progress import OnProgress, ProgressMeter
+from node.training.trainer import (
+    NOTHING_TAKEN,
+    AggregateSpoiled,
+    Answer,
+    AnswerRefused,
+    Client,
+    Measured,
+    Metrics,
+    Predicted,
+    RunTask,
+    Trained,
+    TrainerInfo,
+    TrainingFailed,
+    apply_to,
+    get_info,
+    score_with,
+    train_with,
+)
+
+SLICE = 1024  # nonces that the loop waits for
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class InlineOffload:
+    """Runs at once, on the caller: under virtual time nothing may take real time."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    def close(self) -> None:
+        pass
+
+
+class InlineMiner:
+    """Mines on the event loop itself, a slice at a time."""
+
+    def __init__(self) -> None:
+        self.hashes = 0
+
+    async def start(self) -> None:
+        """Is always ready."""
+
+    async def mine(self, seal: bytes, difficulty: int, start_nonce: int, count: int) -> int | None:
+        validate_range(difficulty, start_nonce, count)
+        for at in range(start_nonce, start_nonce + count, SLICE):
+            size = min(SLICE, start_nonce + count - at)
+            nonce = search(seal, difficulty, at, size)
+            self.hashes += size if nonce is None else nonce - at + 1
+            if nonce is not None:
+                return nonce
+            await asyncio.sleep(0)
+        return None
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+class InlineTrainer:
+    """Trains in this process and thread, holding up the event loop."""
+
+    last_death: str | None = None
+
+    def __init__(self, client: Client, answer: Answer | None = None) -> None:
+        self._client = client
+        self._answer = answer
+        self._applied_round = 0
+        self._run = 1
+        self._measure: Callable[[], AnyMeasures | None] = lambda: None
+        self._draw: Callable[[], dict[str, Any] | None] = lambda: None
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    async def warm_up(self) -> None:
+        """Has all it needs."""
+
+    async def start(self, task: RunTask) -> TrainerInfo:
+        self._run, self._applied_round = task.run.number, 0
+        return get_info(self._client, "cpu")
+
+    async def train(
+        self,
+        round_number: int,
+        beacon: bytes,
+        /,
+        *,
+        num_iterations: int | None = None,
+        shared: Exchange = NOTHING_TAKEN,
+        on_progress: OnProgress | None = None,
+    ) -> Trained:
+        on_step = None if on_progress is None else ProgressMeter(on_progress).on_step
+        try:
+            result = train_with(self._client, round_number, beacon, num_iterations, shared, on_step=on_step)
+        except (MlError, FileUnusable) as error:
+            raise TrainingFailed(f"round {round_number}: {error}") from error
+        payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}
+        return Trained(result.weight, payloads, dict(result.metrics), went_back=result.went_back)
+
+    def abandon(self) -> bool:
+        """Nothing can come between: training here waits for nothing."""
+        return False
+
+    async def apply(
+        self,
+        round_number: int,
+        aggregate: bytes | None,
+        exchange: Exchange = NOTHING_TAKEN,
+        on_refused: OnRefused | None = None,
+    ) -> Metrics:
+        try:
+            metrics = apply_to(self._client, round_number, aggregate, exchange, on_refused or (lambda peer, why: None))
+        except Spoiled as error:
+            raise AggregateSpoiled(f"round {round_number}: {error}") from error
+        except (MlError, FileUnusable) as error:
+            raise TrainingFailed(f"round {round_number}: {error}") from error
+        self._keep(round_number)
+        return metrics
+
+    async def pass_over(self, round_number: int) -> Metrics:
+        if self._applied_round == round_number:
+            self._client.go_back()
+        metrics = self._client.evaluate()
+        self._keep(round_number)
+        return metrics
+
+    def _keep(self, round_number: int) -> None:
+        self._applied_round = round_number
+        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+
+    async def measure(self) -> Measured:
+        return Measured(self._measure(), curves=self._draw())
+
+    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+        if self._answer is None:
+            raise AnswerRefused("expected a client that can be asked, got one that only trains")
+        try:
+            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False, kappa)
+        except MlError as error:
+            raise AnswerRefused(str(error)) from error
+        return Predicted(encode_arrays(answer), self._applied_round, self._run)
+
+    async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
+        try:
+            return score_with(self._client, round_number, aggregates)
+        except MlError as error:
+            raise AnswerRefused(f"round {round_number}: {error}") from error
+
+    async def close(self) -> None:
+        """Holds nothing."""
