@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -30,7 +29,7 @@ TOKEN = "t" * 32
 @pytest.fixture
 def make_open(tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """Makes a node that is reached from anywhere, and starts it."""
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Served] = []
 
     def make(**http: Any) -> Served:
         port = find_free_ports(1)[0]
@@ -42,14 +41,14 @@ def make_open(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         node.config_file.write_text(yaml.safe_dump(config))
         served = Served((node,), port)
         served.start("node0")
-        running.append(served.processes["node0"])
+        running.append(served)
         served.wait_for(lambda: run_command("status", "-c", node.config_file).code == 0, "an answer")
         return served
 
     yield make
-    for process in running:
-        process.terminate()
-        process.wait(60)
+    for served in running:
+        served.processes["node0"].terminate()
+        served.processes["node0"].wait(60)
 
 
 def test_over_tls_the_page_is_opened_acted_by_and_checks_blocks(

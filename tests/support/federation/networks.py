@@ -129,7 +129,7 @@ class Network:
         )
 
 
-OPERATOR = (
+OPERATOR: tuple[tuple[str, ...], ...] = (
     ("status",),
     ("peers",),
     ("chain", "verify", "--deep"),
