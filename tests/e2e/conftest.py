@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from support.federation.networks import NETWORKS, Lived
 from support.federation.real_nodes import DemoRun, run_process
 
 PATIENCE_S = 900.0  # for a test with all its waits, on a machine that others use too
+
+
+class ByFederation(LoadScopeScheduling):  # type: ignore[misc]  # untyped
+    """Gives all tests of a file to one process, which starts what they share; those of a network to the one that lived
+    through it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        return file + test[test.find("[") :] if file.endswith("/test_networks.py") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return ByFederation(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,12 +30,12 @@ pytestmark = pytest.mark.e2e
 
 
 def of(holds: Callable[[Network], bool]) -> pytest.MarkDecorator:
-    """Asks it of each network of which `holds` does; all that is asked of one is asked by one process."""
+    """Asks it of each network of which `holds` does."""
     cases = [
         pytest.param(
             network.name,
             id=network.name,
-            marks=[pytest.mark.xdist_group(network.name), *map(pytest.mark.__getattr__, filter(None, [network.stage]))],
+            marks=[getattr(pytest.mark, network.stage)] if network.stage else [],
         )
         for network in NETWORKS
         if holds(network)
