@@ -20,7 +20,7 @@ from support.federation.real_nodes import Federation, ask_stopped, make_federati
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-SETTINGS = ("dp_noise=2", "local_iterations=5")
+SETTINGS = ("dp_noise=2", "local_iterations=5", "waits.collect_s=10")  # so that a block has also who is slow
 BUDGET = 2.0
 
 
