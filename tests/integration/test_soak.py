@@ -127,7 +127,7 @@ def test_what_was_pulled_on_demand_is_not_remembered_for_ever(tmp_path: Path) ->
             return found[0], found[1]
 
     early, late = run_virtual(story())
-    name = "_committer._behind[]._pulled"
+    name = "parts.payloads.demanded_blobs._pulled"
     assert name in late
     assert late[name] <= early[name] + 2
 

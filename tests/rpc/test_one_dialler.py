@@ -133,7 +133,7 @@ async def test_a_stream_is_kept_until_the_one_that_stays_is_open_at_both_ends(mo
     monkeypatch.setattr(Session, "has_accepted", False)
     lower, higher = (key.id for key in make_keys(2))
     gives_up, sees = asyncio.Event(), asyncio.Event()
-    converse, give_up = link.Link._converse, link.Link._give_up
+    converse, give_up = link.Link.converse, link.Link.give_up
 
     async def at_once(_: Session) -> None:
         pass
@@ -150,8 +150,8 @@ async def test_a_stream_is_kept_until_the_one_that_stays_is_open_at_both_ends(mo
         await give_up(self, call, stream)
 
     monkeypatch.setattr(Session, "until_alone", at_once)
-    monkeypatch.setattr(link.Link, "_converse", see_late)
-    monkeypatch.setattr(link.Link, "_give_up", note)
+    monkeypatch.setattr(link.Link, "converse", see_late)
+    monkeypatch.setattr(link.Link, "give_up", note)
     async with rpc_net(2) as net:
         alice, bob = net.nodes
         await asyncio.wait_for(gives_up.wait(), PATIENCE_S)

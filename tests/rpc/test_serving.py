@@ -116,7 +116,7 @@ async def test_streams_are_held_by_who_pushes_and_no_more_than_may_be_asked() ->
 
 
 async def test_a_stream_counts_before_its_holder_hears_that_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    hold_line, comes_back = PeerService._hold_line, asyncio.Event()
+    hold_line, comes_back = PeerService.hold_line, asyncio.Event()
 
     class Late:
         """A call whose servicer goes on long after the other end has heard it."""
@@ -131,7 +131,7 @@ async def test_a_stream_counts_before_its_holder_hears_that_it_is_accepted(monke
             await self._context.send_initial_metadata(metadata)
             await comes_back.wait()
 
-    monkeypatch.setattr(PeerService, "_hold_line", lambda self, intake, context: hold_line(self, intake, Late(context)))
+    monkeypatch.setattr(PeerService, "hold_line", lambda self, intake, context: hold_line(self, intake, Late(context)))
     async with asked() as (alice, bob, channel), pushing(channel):
         for _ in range(LIMITS.max_lines):
             await hold(channel)

@@ -147,7 +147,7 @@ class Link:
                 answer = await call.initial_metadata()
             if ACCEPTED_KEY not in answer:
                 return await call.code()
-            await self._converse(call, stream, handler)
+            await self.converse(call, stream, handler)
             return await call.code() if call.done() else None
         except TimeoutError:
             return None
@@ -157,12 +157,12 @@ class Link:
             self._session.is_dialling = False
             call.cancel()
 
-    async def _converse(self, call: Any, stream: Stream, handler: Handler) -> None:
+    async def converse(self, call: Any, stream: Stream, handler: Handler) -> None:
         with self._session.joined(Direction.DIALLED, stream, handler):
             conversation: list[Coroutine[Any, Any, Any]] = [
                 self._read(call, handler),
                 self._session.write(stream, call.write),
-                self._give_up(call, stream),
+                self.give_up(call, stream),
                 stream.ended.wait(),
                 self._hear_again() if stream.is_deaf else self._serve(handler),
             ]
@@ -182,7 +182,7 @@ class Link:
             ):
                 raise outcome
 
-    async def _give_up(self, call: Any, stream: Stream) -> None:
+    async def give_up(self, call: Any, stream: Stream) -> None:
         """Waits until the peer's stream stays, says what is being said, and hears out what comes still: the other end
         closes when it has said all."""
         await stream.superseded.wait()

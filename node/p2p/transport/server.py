@@ -191,7 +191,7 @@ class PeerService:
         await self._serve("blob", context, lambda intake: self._blob(intake, context))
 
     async def Serve(self, request_iterator: object, context: Context) -> None:  # noqa: N802
-        await self._serve("serve", context, lambda intake: self._hold_line(intake, context))
+        await self._serve("serve", context, lambda intake: self.hold_line(intake, context))
 
     async def Hello(self, request: pb.HelloRequest | Malformed, context: Context) -> pb.HelloReply:  # noqa: N802
         return await self._serve("hello", context, lambda intake: self._hello(intake, request))
@@ -348,7 +348,7 @@ class PeerService:
 
     # Serve
 
-    async def _hold_line(self, intake: Intake, context: Context) -> None:
+    async def hold_line(self, intake: Intake, context: Context) -> None:
         """The caller holds it open, to be asked on, for as long as it pushes."""
         lines = self._served.get(intake.peer)
         if lines is None or not lines.num_pushing:
