@@ -19,6 +19,7 @@ def test_it_says_what_it_would_in_a_process_of_its_own(words: Sequence[str]) -> 
     assert run_command(*words) == run_process(*words)
 
 
+@pytest.mark.slow
 def test_two_at_a_time_do_not_mix() -> None:
     commands = [("version",), ("chain", "--help"), ("status", "--bogus")] * 4
     alone = [run_command(*words) for words in commands]

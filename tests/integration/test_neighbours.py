@@ -106,6 +106,7 @@ def test_heights_are_final_whichever_third_is_silent(tmp_path: Path, seed: int) 
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_a_member_whose_neighbours_are_all_silent_finds_others(tmp_path: Path) -> None:
     async def story() -> None:
         async with neighbourhood(tmp_path, start=[]) as net:
@@ -126,6 +127,7 @@ def test_a_member_whose_neighbours_are_all_silent_finds_others(tmp_path: Path) -
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_where_few_accept_connections_the_others_hear_of_all_at_once_through_them(tmp_path: Path) -> None:
     """Those that can only dial out pass their silent neighbours over, up to one that accepts connections, and that has
     neighbours enough of its own."""
@@ -151,6 +153,7 @@ def is_passed_over(net: Cluster, name: str) -> bool:
     return get_service(net, name).peers.connected_members.bit_count() == 2
 
 
+@pytest.mark.slow
 def test_what_few_ask_for_is_not_pulled_by_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who lacks a blob pulls it for whoever asks; of those that would, two are asked at first."""
     monkeypatch.setattr(overlay, "NUM_RINGS", 4)

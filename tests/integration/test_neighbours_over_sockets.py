@@ -70,6 +70,7 @@ async def wait_for_all(net: Cluster, *names: str) -> int:
     return least()
 
 
+@pytest.mark.slow
 async def test_all_contribute_and_agree_over_four_connections_each(tmp_path: Path) -> None:
     async with sockets(tmp_path) as net:
         height = await wait_for_all(net)
@@ -83,6 +84,7 @@ async def test_all_contribute_and_agree_over_four_connections_each(tmp_path: Pat
         assert all(get_service(net, name).peers.count_alive_members() == N for name in NAMES)
 
 
+@pytest.mark.slow
 async def test_the_others_go_on_without_one_that_is_gone_and_it_catches_up(tmp_path: Path) -> None:
     async with sockets(tmp_path) as net:
         await wait_for_all(net)
@@ -98,6 +100,7 @@ async def test_the_others_go_on_without_one_that_is_gone_and_it_catches_up(tmp_p
         net.check_agreement()
 
 
+@pytest.mark.slow
 async def test_models_of_members_that_are_no_neighbours_come_through_the_others(tmp_path: Path) -> None:
     waits = {"collect_s": 60.0}  # nobody is gone for being slow
     settings: dict[str, Any] = {"network": {"num_members": N}, "waits": waits}
@@ -128,6 +131,7 @@ async def test_members_that_only_dial_out_contribute_though_some_are_next_to_eac
             assert not get_connected(net, f"node{i}") & {net.id(f"node{j}") for j in dial_out}
 
 
+@pytest.mark.slow
 async def test_members_of_which_each_has_set_for_itself_with_how_many_it_is_connected_agree(tmp_path: Path) -> None:
     everyone: dict[str, Any] = {"node0": N, "node7": N}
     async with sockets(tmp_path, **everyone) as net:

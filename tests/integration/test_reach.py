@@ -238,6 +238,7 @@ def test_one_word_that_a_member_contributes_counts_for_more_than_a_lie_that_it_d
     run(story)
 
 
+@pytest.mark.slow
 def test_a_change_is_proposed_and_approved_by_members_that_do_not_reach_each_other(tmp_path: Path) -> None:
     async def story() -> None:
         async with cluster(tmp_path, 4, start=()) as net:

@@ -207,6 +207,7 @@ def test_the_machine_says_what_this_node_does(tmp_path: Path) -> None:
     run_virtual(story())
 
 
+@pytest.mark.slow
 def test_of_many_members_a_third_may_be_away_and_messages_get_lost(tmp_path: Path) -> None:
     """Where a status goes to some in turn, what one lacks comes all the same, and who is away is noticed."""
 

@@ -185,6 +185,7 @@ async def test_a_prediction_that_is_called_off_leaves_no_answer_behind(
         assert (worker.pid, worker.deaths) == (pid, 0)
 
 
+@pytest.mark.slow
 async def test_samples_that_kill_the_worker_cost_the_rounds_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

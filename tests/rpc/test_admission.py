@@ -144,6 +144,7 @@ async def test_a_guest_is_told_and_heard_of_changes_and_reads_no_blobs() -> None
         )
 
 
+@pytest.mark.slow
 async def test_who_may_do_more_keeps_its_connection_and_who_may_do_less_does_not() -> None:
     async with strangers() as (alice, bob):
         alice.recorder.blobs[DIGEST] = BLOB

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 
 # In a process of its own: the script is no module of a package, and imports much.
 GENERATE = "import json, sys; sys.path.insert(0, 'docs'); import generate; json.dump(generate.generate(), sys.stdout)"
 
 
+@pytest.mark.slow
 def test_generating_the_reference_again_changes_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", GENERATE], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -7,6 +7,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PRODUCT = ("chain", "fednode", "ml", "node")
 ALLOWED = {
@@ -105,6 +107,7 @@ def list_private() -> set[str]:
     return {name for names in defined for name in names if is_private(name)}
 
 
+@pytest.mark.slow
 def test_no_test_reaches_for_a_private_name_of_the_product() -> None:
     private, files = list_private(), set(list_files("tests")) - {Path(__file__)}
     assert len(private) > 1000  # a search that finds nothing proves nothing

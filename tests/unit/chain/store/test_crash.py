@@ -355,6 +355,7 @@ def check_valid_prefix(store: SqliteStore) -> None:
         assert set(votes) <= set(prevotes(h))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chain.db-wal", "chain.db"])
 def test_a_torn_file_is_refused_or_read_as_a_prefix(killed: Path, stopped: Path, tmp_path: Path, name: str) -> None:
     original = killed if name.endswith("-wal") else stopped
