@@ -7,6 +7,7 @@ READY  := $(VENV)/.ready
 SECONDS := 8
 FUZZ    := $(VENV)/.fuzz-ready
 WEB     := $(VENV)/.web-ready
+MUTANTS := $(VENV)/.mutants-ready
 BUILD   := $(VENV)/.build
 DOCS    := $(VENV)/.docs-ready
 RAY     := $(VENV)/.ray-ready
@@ -21,7 +22,7 @@ GPU_HAS     ?= torch numpy scipy scikit-learn
 # Whatever the machine says: a test starts many a process, of which each would compile all of ours anew, a third of its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test test-slow test-long test-web test-gpu gpu-wheels fuzz check format proto docs man reference lock sbom audit wheel demo clean
+.PHONY: setup test test-slow test-long test-web test-gpu gpu-wheels fuzz mutants check format proto docs man reference lock sbom audit wheel demo clean
 
 setup: $(READY)
 
@@ -87,6 +88,17 @@ fuzz: $(FUZZ)
 $(FUZZ): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[fuzz]'
 	@touch $(FUZZ)
+
+# The share of small changes to the rules' source that the tests notice, of the last commit: two hours or so, by hand alone.
+# What was stopped goes on. ARGS=--slow: then what still lives before the slow tests, some hours more.
+mutants: WORK = .mutants/$(shell git rev-parse --short HEAD)
+mutants: $(MUTANTS)
+	[ -e $(WORK)/reach.json ] || $(BIN)/python -m tests.mutants reach --work $(WORK)
+	$(BIN)/python -m tests.mutants run $(WORK)/results.jsonl --work $(WORK) $(ARGS)
+
+$(MUTANTS): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[mutants]'
+	@touch $(MUTANTS)
 
 # make bench-soak ARGS="--rounds 40": those beside `fednode bench`; `python -m tests.bench --help` lists them.
 bench-%: $(READY)
