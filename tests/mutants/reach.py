@@ -72,6 +72,7 @@ def record(clone: Clone, directory: Path) -> None:
 def read(clone: Clone, directory: Path, mutants: Sequence[Mutant]) -> Reach:
     """Reads what `record` has left. What a fixture does may serve every test of its file, so those reach it too."""
     from coverage import CoverageData
+    from coverage.exceptions import DataError
 
     durations = {}
     for path in sorted(directory.glob("*.xml")):
@@ -85,7 +86,10 @@ def read(clone: Clone, directory: Path, mutants: Sequence[Mutant]) -> Reach:
     reached: dict[Mutant, set[str]] = defaultdict(set)
     for path in sorted(directory.glob("data*")):
         data = CoverageData(str(path))
-        data.read()
+        try:
+            data.read()
+        except DataError:  # its process was killed as it wrote
+            continue
         for file, those in places.items():
             lines = data.contexts_by_lineno(str(clone.directory / file))
             for place in those:
