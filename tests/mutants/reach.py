@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -41,6 +41,10 @@ class Reach:
             files[test.partition("::")[0]].append(test)
         means = {file: sum(map(self._get_duration, those)) / len(those) for file, those in files.items()}
         return sorted(tests, key=lambda test: (means[file := test.partition("::")[0]], file, self._get_duration(test)))
+
+    def sum(self, tests: Iterable[str]) -> float:
+        """Sums the seconds that the tests take."""
+        return sum(map(self._get_duration, tests))
 
     def _get_duration(self, test: str) -> float:
         return self.durations.get(test, 0.0)

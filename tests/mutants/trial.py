@@ -107,7 +107,10 @@ class Laboratory:
             tests[mutant] = self.reach.tests[mutant] - set(self._get_unit_tests(mutant))
             if not tests[mutant]:
                 self.results.add_trial(mutant, "default", None, 0)
-        groups = make_groups([mutant for mutant in tests if tests[mutant]])
+        reached = sorted(
+            (mutant for mutant in tests if tests[mutant]), key=lambda mutant: self.reach.sum(tests[mutant])
+        )
+        groups = make_groups(reached)  # so that what few tests reach does not wait for what many do
         self.say(f"{sum(map(len, groups))} mutants in {len(groups)} groups before the default tests that reach them")
         self._share(lambda clone, group: self._try_group(clone, "default", group, tests), groups)
 
