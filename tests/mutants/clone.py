@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import cache_from_source
 from pathlib import Path
 
 from mutants.sample import Mutant, Place, apply_edits, find_places, make_edit
@@ -128,7 +127,8 @@ class Clone:
         path = self.directory / file
         path.write_text(source)
         # Python knows what it has compiled by second and size, which two mutants may share.
-        Path(cache_from_source(str(path))).unlink(missing_ok=True)
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            compiled.unlink()
 
 
 _WHERE = """
