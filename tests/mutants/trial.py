@@ -142,9 +142,7 @@ class Laboratory:
             ran = self._run(clone, alive, todo)
             over = ran.passed
             if ran.failed:
-                killed = self._judge(
-                    clone, [mutant for mutant in alive if ran.failed[0] in reached[mutant]], ran.failed[0]
-                )
+                killed = self._judge(clone, alive, ran.failed[0])  # of a worker's lines coverage need not know
                 for mutant in killed:
                     alive.remove(mutant)
                     self.results.add_trial(mutant, tier, ran.failed[0], len(reached[mutant]))
