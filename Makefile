@@ -7,6 +7,7 @@ READY  := $(VENV)/.ready
 SECONDS  := 8
 BUILD    := $(VENV)/.build
 CHROMIUM := $(VENV)/.chromium-ready
+MUTANTS  := $(VENV)/.mutants-ready
 RAY      := $(VENV)/.ray-ready
 SBOM     := $(VENV)/.sbom
 AUDIT    := $(VENV)/.audit
@@ -28,7 +29,7 @@ N           ?= 10
 PYTEST = .ci/stage $(1) $(BIN)/python -m pytest --junitxml=.reports/$(1).xml
 E2E    = $(if $(filter-out 1,$(E2E_WORKERS)),-n $(E2E_WORKERS) --dist loadfile)
 
-.PHONY: setup setup-web test test-changed test-slow test-outer test-all test-long test-web test-gpu flaky gpu-wheels fuzz
+.PHONY: setup setup-web test test-changed test-slow test-outer test-all test-long test-web test-gpu flaky gpu-wheels fuzz mutants
 .PHONY: check format proto docs man reference lock sbom audit wheel demo clean
 
 # One environment for every stage, in 75 s; what is large and seldom needed, Ray and Chromium, comes with what needs it.
@@ -109,6 +110,17 @@ gpu-wheels: $(READY)
 # SECONDS for each target; `make fuzz SECONDS=600` for longer, TARGETS="arrays push" for some.
 fuzz: $(READY)
 	.ci/stage fuzz $(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(TARGETS)
+
+# The share of small changes to the rules' source that the tests notice, of the last commit: two hours or so, by hand alone.
+# What was stopped goes on. ARGS=--slow: then what still lives before the slow tests, some hours more.
+mutants: WORK = .mutants/$(shell git rev-parse --short HEAD)
+mutants: $(MUTANTS)
+	[ -e $(WORK)/reach.json ] || $(BIN)/python -m tests.mutants reach --work $(WORK)
+	$(BIN)/python -m tests.mutants run $(WORK)/results.jsonl --work $(WORK) $(ARGS)
+
+$(MUTANTS): $(READY)
+	$(BIN)/python -m pip install --quiet --editable '.[mutants]'
+	@touch $(MUTANTS)
 
 # make bench-soak ARGS="--rounds 40": those beside `fednode bench`; `python -m tests.bench --help` lists them.
 bench-%: $(READY)
