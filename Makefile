@@ -21,7 +21,7 @@ GPU_HAS     ?= torch numpy scipy scikit-learn
 unexport PYTHONDONTWRITEBYTECODE
 
 # How many files of real processes run at a time, and what an outer run runs: files, or all of them.
-E2E_WORKERS ?= 1
+E2E_WORKERS ?= 2
 OUTER       ?= tests tests/e2e
 N           ?= 10
 
@@ -78,7 +78,7 @@ flaky: $(READY)
 
 # The page in a real browser: Debian's Chromium, which root has installed here; skipped where there is none.
 test-web: $(CHROMIUM)
-	$(call PYTEST,test-web) -m web tests/web
+	$(call PYTEST,test-web) -m web $(E2E) tests/web
 
 $(CHROMIUM): $(READY)
 	command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install --yes --quiet chromium || \

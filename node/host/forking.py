@@ -13,6 +13,7 @@ and no other, so elsewhere, and where the server is gone, processes are started 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ STOP_S = 10.0  # for the server to see that nobody is left
 MAX_MESSAGE = 1 << 16
 LOST = 255  # the exit code of a process whose end the server did not live to tell
 
+_numbers = itertools.count(1)  # of requests: a channel may outlive the loop in which it was first used
 inherited: socket.socket | None = None  # this process's own channel, if a server started it
 _own: ForkServer | None = None
 
@@ -87,11 +89,11 @@ class ForkServer:
     def __init__(self, channel: socket.socket) -> None:
         channel.setblocking(False)
         self.is_gone = False
+        self.loop = asyncio.get_running_loop()
         self._channel = channel
-        self._number = 0
         self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
         self._running: dict[int, ForkedProcess] = {}
-        asyncio.get_running_loop().add_reader(channel, self._on_readable)
+        self.loop.add_reader(channel, self._on_readable)
 
     def __repr__(self) -> str:
         return f"ForkServer(running={len(self._running)}, is_gone={self.is_gone})"
@@ -135,8 +137,7 @@ class ForkServer:
         """
         if self.is_gone:
             raise ForkError("the server is gone")
-        self._number += 1
-        number = self._number
+        number = next(_numbers)
         request = {
             "number": number,
             "module": module,
@@ -204,15 +205,16 @@ class ForkServer:
     def _on_message(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
         number = message["number"]
         if "exit" in message:
-            self._running.pop(number).on_exit(message["exit"])
+            if (ended := self._running.pop(number, None)) is not None:  # else it was asked for in an earlier loop
+                ended.on_exit(message["exit"])
             return
-        made = self._asked.pop(number)
+        made = self._asked.pop(number, None)
         if "failed" in message:
-            if not made.done():
+            if made is not None and not made.done():
                 made.set_exception(ForkError(message["failed"]))
             return
         self._running[number] = process = ForkedProcess(message["pid"], files[0])
-        if made.done():  # whoever asked was cancelled
+        if made is None or made.done():  # whoever asked was cancelled, or its loop has ended
             process.kill()
         else:
             made.set_result(process)
@@ -236,6 +238,6 @@ def is_supported() -> bool:
 def get_fork_server() -> ForkServer | None:
     """The server that has started this process, as long as it is there; to be asked within the event loop."""
     global _own
-    if _own is None and inherited is not None:
+    if inherited is not None and (_own is None or (not _own.is_gone and _own.loop is not asyncio.get_running_loop())):
         _own = ForkServer(inherited)
     return None if _own is None or _own.is_gone else _own

@@ -216,3 +216,29 @@ def test_a_system_without_what_it_takes_is_known(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
     assert not is_supported()
+
+
+async def test_a_process_that_begins_a_second_loop_still_asks(tmp_path: Path, make_program: MakeProgram) -> None:
+    """As a node does that goes on with another key; what the first loop had started may end meanwhile."""
+    make_program("short", "def main():\n    pass")
+    make_program(
+        "looping",
+        """
+        import asyncio
+        from node.host.forking import get_fork_server
+
+        async def leave():
+            await get_fork_server().fork("short", output=2)
+
+        async def ask():
+            async with asyncio.timeout(20):
+                print(await (await get_fork_server().fork("short", output=2)).wait())
+
+        def main():
+            for part in (leave, leave, ask):
+                asyncio.run(part())
+        """,
+    )
+    async with ForkServer.started() as server:
+        assert await run(server, tmp_path / "out", "looping") == 0
+    assert (tmp_path / "out").read_text() == "0\n"
