@@ -227,9 +227,8 @@ class Lived:
         find = self.network.find_simulated
         return self.network.rounds if find is None else find(self)
 
-    def list_left_over(self) -> list[str]:
-        """Files of the nodes that are there for a while alone: sockets, and what is only partly written."""
-        passing = ("*.sock", "*.part", "*.tmp")
+    def list_left_over(self, *passing: str) -> list[str]:
+        """Files of the nodes whose names fit one of these patterns."""
         return sorted(str(file) for pattern in passing for file in self.directory.rglob(pattern))
 
 
