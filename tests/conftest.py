@@ -5,9 +5,11 @@ is a place for that, as a durable write of each of a thousand stores costs a dis
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,3 +30,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if lines := list_too_long(terminalreporter.stats):
         terminalreporter.section("too long for what runs by default: make them shorter, or mark them")
         terminalreporter.write_line("\n".join(lines))
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """A command that sets the log up, as one that starts a node does, leaves it to no other test: its stderr is gone."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if not {*root.handlers} <= {*handlers}:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        logging.captureWarnings(False)

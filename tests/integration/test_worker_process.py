@@ -894,7 +894,7 @@ async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_f
     described = describe_client("dfpl")
     initial = make_initial_aggregate(MODEL, INPUT["shape"], len(CLASSES), 1)
     client = make_described_client(described, initial)
-    count = 4000
+    count = 12_000  # longer than from one report to the next, on any machine
     config = WorkerConfig(
         **described,
         initial_model=encode_arrays(initial),
