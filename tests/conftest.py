@@ -34,7 +34,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def own_log() -> Iterator[None]:
-    """A command that sets the log up, as one that starts a node does, leaves it to no other test: its stderr is gone."""
+    """Gives each test the log as it was: a command that starts a node sets it up, to a stderr that is soon gone."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
