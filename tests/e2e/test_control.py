@@ -48,9 +48,7 @@ async def test_one_of_four_is_paused_restarted_resumed_and_ended(tmp_path: Path)
         process = net.nodes["node3"].process
         assert process is not None
         process.send_signal(signal.SIGHUP)
-        await net.wait_for(
-            lambda _: "the configuration was read again" in net.nodes["node3"].read_log_tail(), "the reload"
-        )
+        await net.wait_for(lambda _: "the configuration was read again" in net.read_log("node3"), "the reload")
         assert (await tell(net, "node3", "reload"))["applied"] == []
 
         assert await net.stop("node3") == 0
@@ -83,7 +81,7 @@ async def test_a_node_that_cannot_end_is_cut_off_and_one_whose_terminal_is_gone_
         os.kill(worker, signal.SIGSTOP)  # it never answers that it has ended
         assert (await tell(net, "node0", "stop", "--grace", "1"))["stopping"] is True
         assert await get_exit_code(net.nodes["node0"]) == 0
-        assert "was cut off" in net.nodes["node0"].read_log_tail()
+        assert "was cut off" in net.read_log("node0")
         with pytest.raises(ProcessLookupError):
             await _wait_until_gone(worker)
 

@@ -176,10 +176,10 @@ async def test_a_full_disk_stops_one_node_and_with_room_it_comes_back(net: Killa
         process = net.nodes[VICTIM].process
         assert process is not None
         assert await asyncio.wait_for(process.wait(), WAIT_S) == 1
-        said = net.nodes[VICTIM].read_log_tail().splitlines()[-1]
+        said = net.read_log(VICTIM).splitlines()[-1]
         assert said.startswith(f"fednode: {data}/")
         assert said.endswith("; make room and start again: what was signed and finalised is kept")
-        assert "Traceback" not in net.nodes[VICTIM].read_log_tail()
+        assert "Traceback" not in net.read_log(VICTIM)
         height = await net.get_greatest_height()
         await net.wait_for_height(height + 2, *OTHERS)
         assert "make room and start again" in await start_in_vain(net)

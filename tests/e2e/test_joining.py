@@ -49,7 +49,7 @@ async def test_a_node_goes_over_to_its_new_key_and_keeps_it(tmp_path: Path) -> N
         await net.wait_until_ready()
         height = (await net.get_status("node0"))["height"]
         await net.wait_for_height(height + 3)
-        assert "this node goes on with its other key" in net.nodes["node0"].read_log_tail()
+        assert "this node goes on with its other key" in net.read_log("node0")
         assert "once in 1000 heights" in str(await tell(net, "key", "rotate", code=2))
 
         assert await net.stop("node0") == 0

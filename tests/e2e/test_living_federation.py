@@ -251,7 +251,7 @@ async def test_an_upgrade_height_stops_the_node_that_cannot_follow(tmp_path: Pat
         process = net.nodes["node3"].process
         assert process is not None
         assert await asyncio.wait_for(process.wait(), WAIT_S) == 78
-        assert f"protocol 3 is in force from height {height + 1} on" in net.nodes["node3"].read_log_tail()
+        assert f"protocol 3 is in force from height {height + 1} on" in net.read_log("node3")
         await net.wait_for_height(height + 3)
         net.nodes["node3"].via = newer  # its operator installs the later release
         await net.start("node3")

@@ -86,7 +86,7 @@ def test_each_block_of_a_calm_one_has_everybody(lived: Lived) -> None:
     assert [block["num_contributions"] for block in lived.blocks] == [0] + [len(lived.names)] * lived.network.rounds
 
 
-@of(lambda network: network.name != "leaves")
+@of(lambda network: network.is_simulated)
 def test_the_blocks_name_the_simulations_aggregates(lived: Lived) -> None:
     """Bit for bit, also where members were away."""
     last = lived.simulated_rounds
@@ -110,7 +110,8 @@ def test_a_round_costs_its_payloads_and_little_besides(lived: Lived) -> None:
             int(count) for entry in of_one_height for kind, count in entry["bytes_sent"].items() if kind != "status"
         )
         payload = (n - 1) * voted + pulled
-        assert payload < sent <= 1.1 * payload + PER_PEER_AND_KIND * n * (n - 1) * MESSAGE_KINDS
+        assert sent <= 1.1 * payload + PER_PEER_AND_KIND * n * (n - 1) * MESSAGE_KINDS
+        assert sent > payload or on_demand  # of which a node takes nothing that it has
 
 
 @of_all()

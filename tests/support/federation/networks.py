@@ -51,8 +51,9 @@ class Network:
 
     Without `rounds` it goes on without an end. A calm one loses nobody at any time, so that each block has everybody
     and a round costs what it must. One that `can_be_cut` has relays between its nodes. `leavers` are no members in the
-    end. `find_simulated` says until which height a simulation comes to the same aggregates with the same members away;
-    else it does for all. `right` is the least share of right answers, and `on_demand` the payloads of which each node
+    end. A simulation in which the same members are away comes to the same aggregates where a network `is_simulated`,
+    until the height that `find_simulated` gives, else for all: what is trained too late for a block must be of no
+    consequence. `right` is the least share of right answers, and `on_demand` the payloads of which each node
     takes what it needs.
     """
 
@@ -67,6 +68,7 @@ class Network:
     is_calm: bool = True
     can_be_cut: bool = False
     leavers: tuple[str, ...] = ()
+    is_simulated: bool = True
     find_simulated: Callable[[Lived], int] | None = None
     right: float = 0.5
     on_demand: tuple[str, ...] = ()
@@ -425,6 +427,7 @@ NETWORKS = (
         rounds=34,  # the difficulty may change at heights 17 and 33
         settings=("local_iterations=1", "pow.difficulty=16384", "pow.adaptive=true", "pow.target_ms=600000"),
         is_calm=False,
+        is_simulated=False,
         right=0.1,
     ),
     Network(
@@ -446,6 +449,6 @@ NETWORKS = (
         rounds=20,
         is_calm=False,
         leavers=("node3",),
-        find_simulated=lambda lived: 0,
+        is_simulated=False,
     ),
 )

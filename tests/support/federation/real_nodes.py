@@ -264,6 +264,10 @@ class Federation:
         status: Status = to_json(await self.ask(name, AdminClient.get_status))
         return status
 
+    def read_log(self, name: str) -> str:
+        """All that a node has logged."""
+        return self.nodes[name].log_file.read_text(errors="replace")
+
     def get_pid(self, name: str) -> int:
         process = self.nodes[name].process
         assert process is not None, f"{name} was never started"
