@@ -99,7 +99,7 @@ def describe_process(pid: int) -> str:
 
 
 def name_listener(port: int) -> str:
-    """Who listens at a TCP port, as far as that can be seen: its command, and of a node where its data lies."""
+    """Names who listens at a TCP port, as far as that can be seen: its command, and of a node where its data lies."""
     listeners = sorted(find_listeners(port))
     if not listeners:
         return "another process"
@@ -141,7 +141,7 @@ def _list_processes() -> list[int]:
 
 
 def _list_files(pid: int) -> set[str]:
-    """What it holds open; nothing where it has ended, or is another user's."""
+    """Lists what a process holds open; nothing where it has ended, or is another user's."""
     found = set()
     with suppress(OSError):
         directory = f"/proc/{pid}/fd"

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.asyncio(loop_scope=
 
 VICTIM, ATTACKER = "node0", "node3"
 NUM_BLOCKS = 3  # that must come while an attack goes on
-ATTACK_S = 2.0  # at least
+ATTACK_S = 4.0  # at least
 MAX_FILES = 1024
 MAX_GROWTH_MIB = 256.0
 UNBOUNDED = {"send_endless_headers"}  # gRPC keeps what it reads of such headers, and has no setting for it: SECURITY.md
