@@ -304,7 +304,7 @@ class PeerService:
                 raise outcome
 
     async def _hear(self, intake: Intake, context: Context, session: Session, stream: Stream) -> None:
-        """Yields what the caller says, and after it what is still to be said to one who gives the stream up."""
+        """Reads what the caller says, and after it what is still to be said to one who gives the stream up."""
         await self._read(intake, context)
         if not intake.is_refused():
             await session.until_replaced(stream)
