@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from node.p2p.transport import link
+from node.p2p.transport import link, served_lines
 from node.p2p.transport.base import Direction, Handler, Message, MessageKind, PeerUnavailable
+from node.p2p.transport.serving import Serving
 from node.p2p.transport.session import Session, Stream
 from support.federation.ports import find_free_ports
 from support.federation.recording import PATIENCE_S, wait_until
@@ -163,6 +164,33 @@ async def test_a_stream_is_kept_until_the_one_that_stays_is_open_at_both_ends(mo
         await wait_until(lambda: get_direction(alice, bob) is DIALLED, "her own stream")
         assert [node.recorder.downs for node in net.nodes] == [[], []]
         await check_both_ways(alice, bob)
+
+
+async def test_who_waits_for_a_stream_to_ask_on_asks_over_the_connection_that_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Alice waits for bob to hold a stream open when her own, dialled at the same time as his, is open."""
+
+    async def hold_none(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def at_once(_: Session) -> None:
+        pass
+
+    monkeypatch.setattr(Session, "has_accepted", False)
+    monkeypatch.setattr(Session, "until_alone", at_once)
+    monkeypatch.setattr(Serving, "run", hold_none)
+    monkeypatch.setattr(served_lines, "LINE_S", 10 * PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S), pair_with_wrong_address(0) as (alice, bob):
+        bob.recorder.blocks = [(b"block", bob.id)]
+        blob = asyncio.create_task(pull(alice, bob))
+        blocks = asyncio.create_task(alice.transport.request_blocks(bob.id, 0, 1))
+        await asyncio.sleep(0.1)
+        assert not blob.done()
+        assert not blocks.done()
+        await alice.transport.redial(bob.id, f"127.0.0.1:{bob.transport.port}")
+        assert await blob == b"blob of " + bob.id
+        assert await blocks == bob.recorder.blocks
 
 
 @pytest.mark.parametrize("stopped", [0, 1], ids=["lower", "higher"])

@@ -53,7 +53,13 @@ class Bulk:
         """See Transport.request_blocks."""
         async with self._blocks_slots:
             request = pb.BlocksRequest(first=first, count=min(count, MAX_BLOCKS_COUNT))
-            reply = await self._get_lines(self.peer).request_blocks(request, self._request_s)
+            lines = self._get_lines(self.peer)
+            try:
+                reply = await lines.request_blocks(request, self._request_s)
+            except PeerUnavailable:
+                if (others := self._get_lines(self.peer)) is lines:
+                    raise
+                reply = await others.request_blocks(request, self._request_s)
         if isinstance(reply, Malformed):
             raise PeerUnavailable(f"blocks: {reply}")
         size = reply.ByteSize()
@@ -67,8 +73,7 @@ class Bulk:
         """See Transport.fetch_blob."""
         request = pb.BlobRequest(digest=digest, offset=offset)
         async with self._blob_slots:
-            lines = self._get_lines(self.peer)
-            line, chunk = await self._begin(lines, request)
+            line, chunk = await self._begin(request)
             complete = False
             position, waited_s = offset, 0.0
             try:
@@ -94,11 +99,11 @@ class Bulk:
                     line.cancel()
                 await line.give_back()
 
-    async def _begin(self, lines: Lines, request: pb.BlobRequest) -> tuple[Line, pb.BlobChunk]:
+    async def _begin(self, request: pb.BlobRequest) -> tuple[Line, pb.BlobChunk]:
         """Asks over one line, and over another where it turns out that it has ended while it was idle. Returns the line
         with the first chunk."""
         for _ in range(self._limits.blob_streams + 1):
-            line = await lines.take()
+            line = await self._take()
             answered = False
             try:
                 chunk = await self._ask(line, request)
@@ -112,6 +117,16 @@ class Bulk:
                     line.cancel()
                     await line.give_back()
         raise PeerUnavailable("its streams end as soon as they are used")
+
+    async def _take(self) -> Line:
+        """A line of those that there are by then."""
+        while True:
+            lines = self._get_lines(self.peer)
+            try:
+                return await lines.take()
+            except PeerUnavailable:
+                if self._get_lines(self.peer) is lines:
+                    raise
 
     async def _ask(self, line: Line, request: pb.BlobRequest) -> pb.BlobChunk:
         try:

@@ -111,9 +111,12 @@ class ServedLines:
                 self._idle.remove(line)
 
     def end(self) -> None:
-        """Ends all of them."""
+        """Ends all of them, and the wait for one: the peer pushes no more, and opens none."""
         for line in self._lines:
             line.cancel()
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_exception(PeerUnavailable("it holds no stream open any more"))
 
     async def take(self) -> ServedLine:
         try:
