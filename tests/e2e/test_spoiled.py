@@ -16,8 +16,8 @@ from support.federation.real_nodes import Federation, make_federation, run_comma
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio]
 
 HONEST, LIAR = ("node0", "node1", "node2"), "node3"
-FIRST, LAST = 4, 6  # the heights of the lies
-ROUNDS = 14
+FIRST, LAST = 4, 24  # the heights of the lies: enough to be seen among them, at some 0.07 s a round
+ROUNDS = 32
 HEALED_IN = 4  # rounds
 
 
