@@ -25,16 +25,16 @@ from support.federation.history import PlainBlock, follow
 from support.federation.invariants import InvariantBroken
 
 SETTINGS = [(n, f) for n in (1, 2, 3, 4, 7) for f in range((n - 1) // 3 + 1)]
-CHUNK = 25  # schedules in one test
+CHUNK, LONG_CHUNK = 25, 2_500  # schedules in one test
 
 LIVE, DEAD, FADING, LYING = Fate.LIVE, Fate.DEAD, Fate.FADING, Fate.LYING
 
 
-def make_chunks(schedules: int, first: int = 0) -> list[tuple[int, int, range]]:
+def make_chunks(schedules: int, first: int = 0, chunk: int = CHUNK) -> list[tuple[int, int, range]]:
     """Disjoint seeds, dealt evenly over the settings."""
     last = first + schedules // len(SETTINGS)
-    starts = range(first, last, CHUNK)
-    return [(n, f, range(start, min(start + CHUNK, last))) for n, f in SETTINGS for start in starts]
+    starts = range(first, last, chunk)
+    return [(n, f, range(start, min(start + chunk, last))) for n, f in SETTINGS for start in starts]
 
 
 def name(value: object) -> str:
@@ -55,7 +55,7 @@ def test_no_change_of_many_forks_or_gets_stuck(n: int, f: int, seeds: range) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(100_000, first=10_000), ids=name)
+@pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(100_000, first=10_000, chunk=LONG_CHUNK), ids=name)
 def test_no_change_of_very_many_forks_or_gets_stuck(n: int, f: int, seeds: range) -> None:
     for seed in seeds:
         run_schedule(seed, n, f)

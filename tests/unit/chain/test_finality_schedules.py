@@ -18,14 +18,14 @@ from support.faults.voters import MakeVoting, TimeRule
 from support.federation.invariants import InvariantBroken
 
 SETTINGS = [(n, f) for n in (1, 2, 3, 4, 7) for f in range((n - 1) // 3 + 1)]
-CHUNK = 125  # schedules in one test
+CHUNK, LONG_CHUNK = 125, 2_500  # schedules in one test
 
 
-def make_chunks(schedules: int) -> list[tuple[int, int, range]]:
+def make_chunks(schedules: int, chunk: int = CHUNK) -> list[tuple[int, int, range]]:
     """Disjoint seeds, dealt evenly over the settings."""
     each = schedules // len(SETTINGS)
-    firsts = range(0, each, CHUNK)
-    return [(n, f, range(first, min(first + CHUNK, each))) for n, f in SETTINGS for first in firsts]
+    firsts = range(0, each, chunk)
+    return [(n, f, range(first, min(first + chunk, each))) for n, f in SETTINGS for first in firsts]
 
 
 def name(value: object) -> str:
@@ -46,7 +46,7 @@ def test_no_schedule_of_many_forks_or_gets_stuck(n: int, f: int, seeds: range) -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(50_000), ids=name)
+@pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(50_000, chunk=LONG_CHUNK), ids=name)
 def test_no_schedule_of_very_many_forks_or_gets_stuck(n: int, f: int, seeds: range) -> None:
     for seed in seeds:
         run_schedule(10_000 + seed, n, f)
