@@ -13,7 +13,7 @@ from pathlib import Path
 from circles.changes import UnknownRevision, list_changed
 from circles.readme import OUTER, Rule, find_reason, read_rules
 
-HUNT = "tests/fuzz"  # by coverage, which is no test of pytest's
+HUNT, PAGE = "tests/fuzz", "tests/web"  # what make fuzz and make test-web run, each as a whole
 MARK = "mark.outer"
 PRODUCT = ("chain", "ml", "node")
 
@@ -36,9 +36,9 @@ def show(root: Path, base: str) -> int:
 
 
 def list_outer(root: Path) -> list[str]:
-    """Lists the test files with an outer test, and the hunt."""
+    """Lists the test files with an outer test, the hunt, and the page's tests."""
     files = [path for path in (root / "tests").rglob("test_*.py") if _has_mark(path.read_text())]
-    return [HUNT, *sorted(str(path.relative_to(root)) for path in files)]
+    return [HUNT, PAGE, *sorted(str(path.relative_to(root)) for path in files)]
 
 
 def _has_mark(text: str) -> bool:

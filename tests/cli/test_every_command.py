@@ -95,7 +95,7 @@ def test_only_what_has_no_json_needs_a_reason() -> None:
         assert not any("--json" in parameter.opts for parameter in find_commands()[words].params)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_help_of_no_command_waits_for_a_library() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WALK], input="\n".join(COMMANDS), capture_output=True, text=True, check=False

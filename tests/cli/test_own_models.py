@@ -8,7 +8,7 @@ import pytest
 
 from support.faults.foreign_names import make_hostile_directory, run_as_user
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.outer]
 
 SIMULATE = (
     "simulate",

@@ -23,7 +23,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_site_sees_what_it_has_told_and_how_far_a_budget_goes(network: Path, capsys: Captured) -> None:
     config_file = network / "node0.yaml"
     capsys.readouterr()
@@ -74,7 +74,7 @@ def test_of_a_run_that_hides_sites_updates_are_counted(tmp_path: Path, capsys: C
     assert lines[-1].split() == ["2", f"{compute_epsilon(Told.of([Release.of_update(4.0)] * 2), 1e-5):.2f}"]
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_site_with_noise_of_its_own_sees_what_it_tells(tmp_path: Path, capsys: Captured) -> None:
     assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), "--method", "dfpl", "--rounds", "10"]) == 0
     config_file = tmp_path / "net" / "node0.yaml"

@@ -24,7 +24,7 @@ from node.config.identity import load_identity
 from node.config.node_config import load_config
 from node.config.recommended import find_recommended
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.outer
 
 Captured = pytest.CaptureFixture[str]
 SMALL = ("--data", "digits", "--set", "model.hidden=[8]", "--rounds", "2")

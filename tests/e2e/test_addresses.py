@@ -51,6 +51,7 @@ asyncio.run(main())
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.outer,
     pytest.mark.skipif(OBSTACLE is not None, reason=f"needs network namespaces with NAT: {OBSTACLE}"),
 ]
 

@@ -15,7 +15,7 @@ from support.federation.real_nodes import Federation, make_federation, run_comma
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_site_sees_what_it_would_have_without_the_others(tmp_path: Path) -> None:
     directory = make_federation(tmp_path / "net", num_nodes=3, rounds=0, method="fedavg", partition="dirichlet:1")
     file = directory / "node0.yaml"

@@ -26,6 +26,7 @@ OBSTACLE = nat.find_obstacle()
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.outer,
     pytest.mark.skipif(OBSTACLE is not None, reason=f"needs network namespaces with NAT: {OBSTACLE}"),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.federation.real_nodes import Federation, make_federation, run_command
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
 ROUNDS = 5  # a first phase may be so slow that the second is short by it
 

@@ -59,7 +59,7 @@ def fill(command: Sequence[str], demo: DemoRun) -> list[str]:
         ("data", "inspect", "digits"),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_reader_who_has_enough_is_no_accident(command: tuple[str, ...], demo: DemoRun) -> None:
     read, write = os.pipe()
     os.close(read)  # before anything was written
@@ -108,7 +108,7 @@ STARTED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_command_of_each_module_answers_in_a_process_of_its_own(demo: DemoRun, tmp_path: Path) -> None:
     """Most tests call commands in their own process, where another may have imported what one of them forgets."""
     assert {f"node.cli.{name}" for name in ANSWERS.keys() ^ STARTED} == set(MODULES)
@@ -149,7 +149,7 @@ def watch(busy: Path, command: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen([*FEDNODE, *command, *where], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize("command", STREAMS)
 def test_what_goes_on_ends_quietly_when_its_reader_has_enough(busy: Path, command: tuple[str, ...]) -> None:
     with watch(busy, command) as process:
@@ -160,7 +160,7 @@ def test_what_goes_on_ends_quietly_when_its_reader_has_enough(busy: Path, comman
         assert (process.wait(WAIT_S), process.stderr.read()) == (1, "")
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize("command", STREAMS)
 def test_what_goes_on_ends_quietly_by_an_interrupt(busy: Path, command: tuple[str, ...]) -> None:
     with watch(busy, command) as process:
@@ -192,7 +192,7 @@ def find_colors(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", COLORED)
-@pytest.mark.slow
+@pytest.mark.outer
 def test_colours_are_on_terminals_unless_no_color_is_set(command: tuple[str, ...], demo: DemoRun) -> None:
     words = fill(command, demo)
     assert find_colors(run_on_a_terminal(words))

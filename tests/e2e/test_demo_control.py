@@ -21,7 +21,7 @@ from node.testnet.running import is_running
 from support.federation.ports import find_free_ports
 from support.federation.real_nodes import Finished, run_command
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
 WAIT_S = 120.0
 

@@ -23,7 +23,7 @@ from support.faults.relay import Relay, relaying
 from support.federation.dial_out import dial_by_relays
 from support.federation.real_nodes import WAIT_S, Federation, Statuses, make_federation, paused, run_command
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.outer]
 
 NODES = ("node0", "node1", "node2", "node3")
 VICTIM, OTHERS = NODES[-1], NODES[:-1]

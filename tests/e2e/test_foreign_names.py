@@ -9,7 +9,7 @@ import pytest
 
 from support.faults.foreign_names import make_hostile_directory, run_as_user
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
 SWEEP = """
 name: two

@@ -49,7 +49,7 @@ def get_pids(cluster: fednode.LocalCluster) -> list[int]:
     return [pid for status in statuses if status is not None for pid in (status["pid"], status["worker_pid"])]
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_program_among_modules_of_our_names_runs_a_cluster(tmp_path: Path) -> None:
     place = make_hostile_directory(tmp_path / "place")
     command, environment = [sys.executable, "-c", PROGRAM], make_environment(place)
@@ -85,7 +85,7 @@ def test_an_error_in_the_block_stops_the_nodes_and_keeps_a_directory_that_was_gi
         cluster.__enter__()
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.skipif(not is_supported(), reason="Linux alone can share")
 def test_nodes_share_what_they_import_and_go_on_alone_where_the_server_is_gone() -> None:
     with fednode.LocalCluster(2, rounds=0, **SMALL) as cluster:
@@ -102,7 +102,7 @@ def test_nodes_share_what_they_import_and_go_on_alone_where_the_server_is_gone()
         cluster.wait(1 + max(record["round"] for record in cluster.rounds("node0")))
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_what_a_cluster_cannot_be_asked_is_told() -> None:
     with fednode.LocalCluster(1, rounds=0, **SMALL) as cluster:
         cluster.wait(1)
@@ -114,7 +114,7 @@ def test_what_a_cluster_cannot_be_asked_is_told() -> None:
             cluster.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_node_that_ends_by_itself_is_told_with_its_log() -> None:
     with fednode.LocalCluster(1, rounds=0, **SMALL) as cluster:
         cluster.wait(1)
@@ -124,7 +124,7 @@ def test_a_node_that_ends_by_itself_is_told_with_its_log() -> None:
             cluster.wait(1_000_000)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_it_works_beside_a_running_loop_and_says_what_is_out_of_reach() -> None:
     await asyncio.sleep(0)
     with fednode.LocalCluster(1, rounds=1, **SMALL) as cluster:

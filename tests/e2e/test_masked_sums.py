@@ -21,7 +21,7 @@ from ml.specs import drop_masked
 from support.faults.killed_nodes import Killable
 from support.federation.real_nodes import make_federation, run_command
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
 VICTIM = "node3"
 OTHERS = ("node0", "node1", "node2")

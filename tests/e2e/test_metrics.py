@@ -20,7 +20,7 @@ from support.federation.ports import find_free_ports
 from support.federation.real_nodes import Federation, make_federation, run_command, run_process
 from support.machines.scrape import NAMES, Scraped, list_expressions, list_unknown
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer, pytest.mark.asyncio(loop_scope="module")]
 
 ROUNDS = 4
 

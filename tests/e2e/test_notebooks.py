@@ -36,6 +36,7 @@ def test_they_are_kept_without_what_they_print() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.outer
 def test_the_simulation_compares_methods_and_rules() -> None:
     lines = run("simulate")
     assert "<png>" in lines
@@ -49,6 +50,7 @@ def test_the_simulation_compares_methods_and_rules() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.outer
 def test_the_cluster_trains_predicts_and_agrees_on_a_change() -> None:
     lines = run("cluster")
     assert lines[0] == "('node0', 'node1', 'node2')"

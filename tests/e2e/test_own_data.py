@@ -11,7 +11,7 @@ from node.config.node_config import load_config
 from node.config.yaml_source import dump_yaml, read_yaml
 from support.federation.real_nodes import Federation, make_federation, run_command
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
 CLASSES = ("cat", "dog", "eel")
 ROUNDS = 3

@@ -17,7 +17,7 @@ from node.config.yaml_source import dump_yaml, read_yaml
 from support.data.plugins import LOOP, METHOD, MODEL, READER, pip_install
 from support.federation.real_nodes import Federation, make_federation
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 

@@ -18,7 +18,7 @@ from node.config.genesis_file import load_genesis
 from node.training.privacy_ledger import read_told
 from support.federation.real_nodes import Federation, ask_stopped, make_federation, run_command
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
 SETTINGS = ("dp_noise=2", "local_iterations=5", "waits.collect_s=10")  # so that a block has also who is slow
 BUDGET = 2.0

@@ -27,7 +27,7 @@ with cluster.connect("node0") as node:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_threads_and_coroutines_ask_the_nodes_of_a_cluster() -> None:
     """On a loop that runs, as a notebook's does."""
     with fednode.LocalCluster(2, rounds=3, **SMALL) as cluster:
@@ -74,7 +74,7 @@ def wait_for_change(node: fednode.Client, change: str) -> None:
         assert event["kind"] == "proposal"
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_cluster_that_a_program_forgets_ends_with_it() -> None:
     done = subprocess.run([sys.executable, "-c", FORGOTTEN], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

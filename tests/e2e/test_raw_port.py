@@ -22,7 +22,7 @@ from node.config.node_config import load_config
 from support.faults.raw_port import INSIDE, OUTSIDE, Attack, Target, make_target
 from support.federation.real_nodes import Federation, make_federation
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.outer, pytest.mark.asyncio(loop_scope="module")]
 
 VICTIM, ATTACKER = "node0", "node3"
 NUM_BLOCKS = 3  # that must come while an attack goes on

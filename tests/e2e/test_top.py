@@ -64,7 +64,7 @@ async def test_keys_go_to_each_view_and_q_leaves_the_terminal_as_it_was(net: Fed
         check_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.asyncio(loop_scope="module")
 async def test_it_follows_the_size_of_the_terminal(net: Federation) -> None:
     async with PseudoTerminal("top", "-c", get_config(net)) as terminal:
@@ -83,7 +83,7 @@ async def test_it_follows_the_size_of_the_terminal(net: Federation) -> None:
         assert await terminal.wait_for_end() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("number", "code"),
@@ -98,7 +98,7 @@ async def test_a_signal_ends_it_with_the_terminal_restored(net: Federation, numb
         check_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.asyncio(loop_scope="module")
 async def test_ctrl_c_is_heard_and_ctrl_z_gives_the_terminal_back_for_a_while(net: Federation) -> None:
     """Without a shell above it the kernel lets nobody stop: it comes back at once."""
@@ -113,7 +113,7 @@ async def test_ctrl_c_is_heard_and_ctrl_z_gives_the_terminal_back_for_a_while(ne
         assert terminal.after == terminal.before
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_node_that_goes_away_is_asked_until_it_is_back(net: Federation) -> None:
     async with PseudoTerminal("top", "-c", get_config(net)) as terminal:
@@ -134,7 +134,7 @@ async def test_a_node_that_goes_away_is_asked_until_it_is_back(net: Federation) 
         check_restored(terminal)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.asyncio(loop_scope="module")
 async def test_plain_terminals_get_plain_shapes_and_dumb_ones_a_snapshot(net: Federation) -> None:
     config = get_config(net)
@@ -150,7 +150,7 @@ async def test_plain_terminals_get_plain_shapes_and_dumb_ones_a_snapshot(net: Fe
         assert "the set rounds are done" in terminal.written.replace("\r\n", " ")
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.asyncio(loop_scope="module")
 async def test_in_a_pipe_it_is_a_snapshot_and_json_is_the_status(net: Federation) -> None:
     config = get_config(net)

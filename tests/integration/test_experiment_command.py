@@ -16,7 +16,7 @@ import pytest
 from support.federation.processes import is_alive
 from support.federation.real_nodes import WAIT_S, Finished, run_command, run_process
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.outer]
 
 TEXT = """\
 name: little

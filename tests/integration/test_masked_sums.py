@@ -623,7 +623,7 @@ def stop_opening(net: Cluster, name: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(masking, "open", refuse)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_sum_is_opened_by_a_quorum_that_has_grown_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of four have an input in it, and a fifth member joins before they open."""
 
@@ -655,7 +655,7 @@ def test_a_sum_is_opened_by_a_quorum_that_has_grown_since(tmp_path: Path, monkey
     run_virtual(story())
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_next_run_takes_nothing_of_a_sum_that_this_one_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:

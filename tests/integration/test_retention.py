@@ -232,7 +232,7 @@ def test_whoever_says_that_a_small_blob_is_large_does_not_take_it_from_others(tm
         assert store.has_blob(small.digest)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_large_blobs_go_over_a_hundred_rounds_of_crashes_and_latecomers(tmp_path: Path) -> None:
     rng = Random(1)
 

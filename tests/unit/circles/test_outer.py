@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 
 from circles.changes import ALL_PASSED, UnknownRevision, list_changed, read_base, write_base
-from circles.outer import HUNT, list_readers, show
+from circles.outer import HUNT, PAGE, list_readers, show
 
 README = """
 | outer file | covers |
 |---|---|
 | `tests/test_nat.py` | `tests/nat.py` |
 | `tests/fuzz` | `tests/fuzz/*` |
+| `tests/web` | `node/web/*` |
 """
 TREE = {
     "chain/codec.py": "",
     "chain/block.py": "",
+    "node/web/site.py": "",
     "tests/nat.py": "",
     "tests/fuzz/targets.py": "from chain import codec\nfrom fuzz.bytes import check\n",
     "tests/fuzz/bytes.py": "from chain.block import Block\n",
@@ -58,6 +60,7 @@ def root(tmp_path: Path) -> Path:
         ("tests/fuzz/other.py", HUNT),
         ("chain/codec.py", HUNT),
         ("chain/block.py", HUNT),
+        ("node/web/site.py", PAGE),
         ("chain/new.py", ""),
         ("tests/test_usual.py", ""),
     ],
@@ -75,7 +78,7 @@ def test_an_outer_file_is_reached_by_what_it_covers(
 def test_where_git_does_not_know_the_base_all_is_reached(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert show(root, "0" * 40) == 0
     said = capsys.readouterr()
-    assert said.out.split() == [HUNT, "tests/test_nat.py"]
+    assert said.out.split() == [HUNT, PAGE, "tests/test_nat.py"]
     assert "nobody knows what has changed" in said.err
 
 

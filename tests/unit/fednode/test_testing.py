@@ -23,7 +23,7 @@ from ml.specs.sharing import ModelSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from support.data.plugins import LOOP, METHOD, MODEL, put_plugin
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.outer]
 
 QUICK: Mapping[str, Any] = {"local_iterations": 2}
 OUTSIDE = "specs_of_this_test_alone"  # no module, so that none is imported to see whether it loads torch

@@ -95,7 +95,7 @@ def test_a_simulation_says_what_its_clients_have_told() -> None:
     assert (plain.epsilon, plain.delta, "epsilon" in plain.to_json()) == (None, None, False)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_a_budget_lasts_for_so_many_phases_and_not_for_one_more() -> None:
     told, release = Told.of([Release(20, 0.1, 2.0)]), Release(20, 0.1, 2.0, 5.0)
     num = count_phases_within(3.0, DELTA, told, release)
@@ -136,7 +136,7 @@ def test_noise_that_hides_nothing_is_said_to_at_once_and_fails_nothing(noise: fl
     assert compute_epsilon(Told.of([Release(2000, 0.15, noise, noise)]), 1e-5) > ROUGH_EPSILON
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_rough_bound_takes_over_where_it_is_no_less_than_the_exact_one() -> None:
     exact, rough = (compute_epsilon(Told.of([Release(20, 0.15, 1.0, 5.0)] * count), 1e-5) for count in (400, 500))
     assert 200 < exact < ROUGH_EPSILON < rough

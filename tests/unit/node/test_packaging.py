@@ -54,7 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(copy_source(directory / "source"), directory / "out")
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     of_package = {
@@ -72,7 +72,7 @@ def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> Non
     }
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_assets_of_the_wheel_are_the_files_of_the_repository(wheel: Path, tmp_path: Path) -> None:
     """As files, where the repository has links, so that none can differ; the command of the wheel writes them."""
     with zipfile.ZipFile(wheel) as archive:
@@ -90,7 +90,7 @@ def test_the_assets_of_the_wheel_are_the_files_of_the_repository(wheel: Path, tm
         assert not (tmp_path / "site/node/assets" / name).is_symlink()
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_wheel_says_where_it_starts_and_what_it_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = wheel.name.split("-py3")[0] + ".dist-info"
@@ -133,7 +133,7 @@ def test_nothing_is_fetched_for_the_build_itself(file: str) -> None:
     assert {"--no-index", "--no-build-isolation"} <= set(installs[0].split())
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_same_source_gives_the_same_wheel(tmp_path: Path) -> None:
     """Whenever it is built and whatever the times of its files, once the time of the source is said."""
     digests = set()

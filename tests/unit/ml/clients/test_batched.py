@@ -97,17 +97,17 @@ def test_batched_clients_learn_what_they_would_have_one_after_the_other(method: 
 
 @pytest.mark.parametrize(
     "model",
-    [pytest.param({"name": "cnn_cifar"}, marks=pytest.mark.slow), {"name": "mlp_mnist"}],
+    [pytest.param({"name": "cnn_cifar"}, marks=pytest.mark.outer), {"name": "mlp_mnist"}],
     ids=lambda model: model["name"],
 )
-@pytest.mark.slow
+@pytest.mark.outer
 def test_other_models_without_dropout_and_batch_norm_too(model: dict[str, Any], groups: list[int]) -> None:
     method = {"name": "dfpl", "local_iterations": 2, "batch_size": 4, "lr": 0.05}
     assert_same_rounds(method, num_rounds=2, model=model, shots=5, num_clients=2, tolerance=1e-4)
     assert groups == [2, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_what_is_frozen_is_shared(groups: list[int]) -> None:
     method = {"name": "local", "local_iterations": 2, "batch_size": 2, "lr": 0.05}
     assert_same_rounds(method, num_rounds=1, model={"name": "head_256"}, shots=1, num_clients=2, tolerance=1e-4)

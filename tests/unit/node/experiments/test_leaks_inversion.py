@@ -107,7 +107,7 @@ def test_a_prototype_of_one_sample_gives_that_sample_back_and_noise_gives_nothin
 # ---- the bench and the command
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_same_seed_gives_the_same_figures_and_a_panel_for_each_embedding() -> None:
     first, again = (
         run_inversion_bench(make_config(rounds=1), sizes=(1, 3), repeats=1, report=lambda _: None) for _ in range(2)
@@ -128,7 +128,7 @@ def test_the_same_seed_gives_the_same_figures_and_a_panel_for_each_embedding() -
     assert {images.shape for images in rows.values()} == {(6, 1, 8, 8)}
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_command_prints_a_table_or_one_json_object_and_draws(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

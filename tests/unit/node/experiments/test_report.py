@@ -573,7 +573,7 @@ report: {{tables: [{{title: '{NASTY}'}}], figures: [{{title: '{NASTY}'}}]}}
     assert all(re.fullmatch(r"[a-z0-9.-]+", path.name) for path in (*written.tables, *written.figures))
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_the_report_repeats_itself_byte_for_byte_and_leaves_nothing_stale(
     experiment: Experiment, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ def test_what_was_counted_is_there_when_it_is_opened_again(tmp_path: Path) -> No
     assert path.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_no_phase_takes_epsilon_above_the_budget(tmp_path: Path) -> None:
     path, budget = tmp_path / "privacy.json", 3.0
     fitting = count_phases_within(budget, DELTA, Told(), RELEASE)
@@ -106,7 +106,7 @@ def test_a_phase_is_counted_before_it_begins_as_an_abandoned_one_leaves_its_step
     assert read_told(file) == Told.of([RELEASE])
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize(("num_phases", "look_ahead"), [(2, LOOK_AHEAD), (9, 2)], ids=["few", "more than looked at"])
 def test_a_budget_is_watched_while_the_worker_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_phases: int, look_ahead: int
