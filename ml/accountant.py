@@ -9,6 +9,9 @@ its embedding are zero; how many samples there are, and of which classes, is not
 
 Composition is that of privacy loss distributions (Koskela et al., *Computing Tight Differential Privacy Guarantees
 Using FFT*, 2020), by Google's dp-accounting, which the extra `privacy` has.
+
+Noise that can be guessed hides nothing: whoever finds the numbers takes them off. Such was the noise of releases whose
+generators had not been made for secrets, and a phase with it counts as one without: epsilon is infinite.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -49,12 +52,14 @@ class Release:
 @dataclass(slots=True)
 class Told:
     """What was told in all: how many phases, steps by their (rate, noise), and times that prototypes, and whole
-    updates, were sent by their noise. Who hides its updates tells as much of itself as of each of its samples."""
+    updates, were sent by their noise. Who hides its updates tells as much of itself as of each of its samples. The
+    noise of `guessable` of the phases can be guessed."""
 
     phases: int = 0
     steps: Counter[tuple[float, float]] = field(default_factory=Counter)
     prototypes: Counter[float] = field(default_factory=Counter)
     updates: Counter[float] = field(default_factory=Counter)
+    guessable: int = 0
 
     @classmethod
     def of(cls, releases: Iterable[Release]) -> Self:
@@ -74,9 +79,13 @@ class Told:
 
     def plus(self, release: Release, times: int = 1) -> Told:
         """With so many phases more."""
-        more = Told(self.phases, self.steps.copy(), self.prototypes.copy(), self.updates.copy())
+        more = Told(self.phases, self.steps.copy(), self.prototypes.copy(), self.updates.copy(), self.guessable)
         more.add(release, times)
         return more
+
+    def set_aside(self) -> Told:
+        """The same, where nobody guesses the noise of any phase."""
+        return replace(self, guessable=0)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,6 +93,7 @@ class Told:
             "steps": [[*how, count] for how, count in sorted(self.steps.items())],
             "prototypes": [[noise, count] for noise, count in sorted(self.prototypes.items())],
             **({"updates": [[noise, count] for noise, count in sorted(self.updates.items())]} if self.updates else {}),
+            **({"guessable": self.guessable} if self.guessable else {}),
         }
 
     @classmethod
@@ -93,13 +103,14 @@ class Told:
             steps = Counter({(float(rate), float(noise)): int(count) for rate, noise, count in values["steps"]})
             prototypes = Counter({float(noise): int(count) for noise, count in values["prototypes"]})
             updates = Counter({float(noise): int(count) for noise, count in values.get("updates", ())})
-            told = cls(int(values["phases"]), steps, prototypes, updates)
+            told = cls(int(values["phases"]), steps, prototypes, updates, int(values.get("guessable", 0)))
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise ValueError(f"expected phases, steps and prototypes, got {str(values)[:100]}") from error
-        counts = (told.phases, *steps.values(), *prototypes.values(), *updates.values())
+        counts = (told.phases, told.guessable, *steps.values(), *prototypes.values(), *updates.values())
         noises = (*(noise for _, noise in steps), *prototypes, *updates)
         if (
             min(counts) < 0
+            or told.guessable > told.phases
             or not all(0 < noise < math.inf for noise in noises)
             or not all(0 <= q <= 1 for q, _ in steps)
         ):
@@ -119,9 +130,11 @@ def check_accountant() -> None:
 
 
 def compute_epsilon(told: Told, delta: float) -> float:
-    """Epsilon of all that was told, 0 of nothing; above some hundreds no more than a rough upper bound. Takes a second
-    or some. Raises MlError without dp-accounting."""
+    """Epsilon of all that was told, 0 of nothing; above some hundreds no more than a rough upper bound, and infinite
+    where noise can be guessed, or hides nothing. Takes a second or some. Raises MlError without dp-accounting."""
     check_accountant()
+    if told.guessable:
+        return math.inf
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant
     from dp_accounting.rdp import RdpAccountant

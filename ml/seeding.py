@@ -23,11 +23,12 @@ def derive_seed(*parts: Part) -> int:
     Types and lengths are hashed too, so ("a", "b"), ("ab",) and (1,), ("1",) are four different seeds.
     Raises TypeError for anything but int, str and bytes (a bool is not taken for an int).
     """
-    digest = hashlib.sha256(b"fednode seed")
-    for part in parts:
-        code, data = _encode_part(part)
-        digest.update(code + len(data).to_bytes(8, "big") + data)
-    return int.from_bytes(digest.digest()[:8], "big") >> 1
+    return int.from_bytes(_hash(b"fednode seed", parts)[:8], "big") >> 1
+
+
+def derive_key(*parts: Part) -> bytes:
+    """32 bytes from a sequence of parts, as `derive_seed`: the key of a stream that hides nothing, in a rehearsal."""
+    return _hash(b"fednode key", parts)
 
 
 def get_partition_seed(run_seed: int) -> int:
@@ -38,6 +39,14 @@ def get_partition_seed(run_seed: int) -> int:
 def numpy_rng(*parts: Part) -> np.random.Generator:
     """A generator for what `parts` name. PCG64 is named, not left to numpy's default, which may change."""
     return np.random.Generator(np.random.PCG64(derive_seed(*parts)))
+
+
+def _hash(tag: bytes, parts: tuple[Part, ...]) -> bytes:
+    digest = hashlib.sha256(tag)
+    for part in parts:
+        code, data = _encode_part(part)
+        digest.update(code + len(data).to_bytes(8, "big") + data)
+    return digest.digest()
 
 
 def _encode_part(part: Part) -> tuple[bytes, bytes]:

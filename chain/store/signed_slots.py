@@ -134,6 +134,12 @@ class SignedSlots:
             return None
         return decode_stored(f"own contribution of height {height}", decode_contribution, data)
 
+    def find_contribution(self, after: int) -> int | None:
+        """The lowest height above `after` that a contribution was signed for here."""
+        query = "SELECT height FROM signed WHERE height > ? AND kind = ? ORDER BY height LIMIT 1"
+        row = self._rows.read_one("own contributions", query, after, CONTRIBUTION)
+        return None if row is None else int(row[0])
+
     def put_candidate(self, block: Block) -> bytes:
         """Record the one block this node mined at a height before it leaves. Raises SlotTaken."""
         return self._put_signed(block.height, CANDIDATE, 0, 0, encode_block(block))

@@ -131,7 +131,7 @@ class AgreedClient(Client):
         if bounds is None:
             raise MlError("expected what values lie between, by which samples are hidden; got none")
         round_ = Round(height, 0, b"", self.seed, is_rehearsal=self.is_rehearsal)
-        return StatisticsPrivacy(hyper.dp.statistics_noise, bounds, round_.secret_rng("noise in statistics"))
+        return StatisticsPrivacy(hyper.dp.statistics_noise, bounds, round_.secret_stream("noise in statistics"))
 
     def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
         if self.constants is None and (arrays := get_kind(aggregate, STATISTICS)) is not None:

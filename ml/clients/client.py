@@ -236,14 +236,16 @@ class Client:
         hyper = spec.hyperparameters
         planned = spec.get_local_work(height)
         work = num_iterations if planned and num_iterations is not None else planned
-        rng = round_.secret_rng("batches") if hyper.is_private else round_.rng("batches")
-        schedule = Schedule.draw(hyper, self.state.data.train.y, rng, work)
+        if hyper.is_private:
+            schedule = Schedule.draw_by_chance(hyper, self.state.data.train.y, round_.secret_stream("batches"), work)
+        else:
+            schedule = Schedule.draw(hyper, self.state.data.train.y, round_.rng("batches"), work)
         prepared = self.method.prepare(self.state, round_, schedule)
         lr = self.spec.compute_lr(number, len(schedule.batches))
         sgd = make_optimizer(hyper, self.state.model.parameters(), lr, prepared.on_gradients)
         payloads = prepared.before() if prepared.before is not None else {}
         seconds = time.perf_counter() - start_s
-        privacy = make_step_privacy(hyper, round_, self.num_train, self.device)
+        privacy = make_step_privacy(hyper, round_, self.num_train)
         trains_alone = hyper.class_weights == "own" or privacy is not None
         return Phase(round_, schedule, prepared, sgd, seconds, payloads, trains_alone, privacy)
 

@@ -12,6 +12,7 @@ import torch
 
 from ml.accountant import Release
 from ml.errors import AggregationError
+from ml.gaussian import add_noise
 from ml.methods.base import Round
 from ml.payload import Array, Arrays
 from ml.specs import Hyperparameters, ModelHyperparameters
@@ -19,14 +20,12 @@ from ml.specs.privacy import count_private_steps
 from ml.training.private import StepPrivacy
 
 
-def make_step_privacy(
-    hyper: Hyperparameters, round_: Round, num_samples: int, device: torch.device
-) -> StepPrivacy | None:
+def make_step_privacy(hyper: Hyperparameters, round_: Round, num_samples: int) -> StepPrivacy | None:
     """Of the steps of a phase on so many samples; None where nothing hides them."""
     if not hyper.is_private:
         return None
     _, size = count_private_steps(hyper, num_samples, 1)
-    return StepPrivacy(hyper.dp.noise, hyper.dp.clip, size, round_.secret_generator("noise in steps", device))
+    return StepPrivacy(hyper.dp.noise, hyper.dp.clip, size, round_.secret_stream("noise in steps"))
 
 
 def hide_update(hyper: Hyperparameters, round_: Round, model: Arrays, common: Arrays) -> Arrays:
@@ -37,12 +36,14 @@ def hide_update(hyper: Hyperparameters, round_: Round, model: Arrays, common: Ar
         return model
     changes = {name: _subtract(array, common.get(name), name) for name, array in model.items()}
     length = math.sqrt(sum(float(np.vdot(change, change)) for change in changes.values()))
-    scale, rng = min(1.0, hyper.update_clip / length) if length else 1.0, round_.secret_rng("noise in the update")
-    hidden = {}
-    for name, change in sorted(changes.items()):
-        noise = rng.standard_normal(change.shape) * (hyper.update_noise * hyper.update_clip)
-        hidden[name] = (common[name] + change * scale + noise).astype(np.float32)
-    return hidden
+    scale = min(1.0, hyper.update_clip / length) if length else 1.0
+    cut = torch.cat([torch.from_numpy(scale * changes[name].ravel()) for name in sorted(changes)])
+    hidden = add_noise(cut, hyper.update_noise, hyper.update_clip, round_.secret_stream("noise in the update"))
+    parts = torch.split(hidden, [changes[name].size for name in sorted(changes)])
+    return {
+        name: (common[name] + part.numpy().reshape(changes[name].shape)).astype(np.float32)
+        for name, part in zip(sorted(changes), parts, strict=True)
+    }
 
 
 def _subtract(array: Array, common: Array | None, name: str) -> Array:

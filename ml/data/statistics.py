@@ -28,13 +28,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.random import Generator
+import torch
 from numpy.typing import NDArray
 
 from ml.aggregation.sums import LIMIT_BITS, PER_CLASS, SQUARE_DIGITS, SUM_DIGITS, UNIT_BITS, to_digits
 from ml.data.base import Images, Labels
 from ml.errors import DataError
+from ml.gaussian import add_noise
 from ml.payload import Array
+from ml.secret_stream import SecretStream
 from ml.specs.statistics import Agreement
 
 _PART_BITS = 32  # of an integer that is added in parts; a part's sum over a chunk fits an int64
@@ -63,7 +65,7 @@ class StatisticsPrivacy:
 
     noise: float
     bounds: Sequence[tuple[float, float]]
-    rng: Generator
+    stream: SecretStream
 
     @property
     def sensitivity(self) -> float:
@@ -83,10 +85,9 @@ def compute_hidden_statistics(
         return payload
     count, num_values = len(y_N), math.prod(x_NCHW.shape[2:])
     low_C, high_C = np.array(privacy.bounds).T
-    firsts_C, seconds_C = sum_moments(x_NCHW, low_C, high_C)
+    sums = torch.from_numpy(np.stack(sum_moments(x_NCHW, low_C, high_C)))
+    firsts_C, seconds_C = add_noise(sums, privacy.noise, privacy.sensitivity, privacy.stream).numpy()
     spread = privacy.noise * privacy.sensitivity
-    firsts_C += spread * privacy.rng.standard_normal(len(low_C))
-    seconds_C += spread * privacy.rng.standard_normal(len(low_C))
     m_C = (firsts_C / count).clip(-1.0, 1.0)
     v_C = (seconds_C / count + 0.5 - m_C**2).clip(min(spread / count, 1.0), 1.0)
     pairs = [

@@ -6,7 +6,6 @@ the method remembers besides, so a checkpoint of those arrays is a checkpoint of
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +21,8 @@ from ml.accountant import Release
 from ml.methods.common.prototypes import ClassSums, PrototypeRows
 from ml.models.base import Model
 from ml.payload import Array, Arrays
-from ml.seeding import derive_seed, numpy_rng
+from ml.secret_stream import SecretStream
+from ml.seeding import derive_key, numpy_rng
 from ml.specs import MethodSpec, Offer
 from ml.training.loop import (
     Batch,
@@ -65,14 +65,11 @@ class Round:
         """The draws for one purpose in this round: the same whenever the round is run again."""
         return numpy_rng(self.seed, purpose, self.number)
 
-    def secret_rng(self, purpose: str) -> Generator:
-        """Draws that nobody can guess, and that are never the same again; in a rehearsal they are as all others."""
-        return self.rng(purpose) if self.is_rehearsal else np.random.default_rng(secrets.randbits(128))
-
-    def secret_generator(self, purpose: str, device: torch.device) -> torch.Generator:
-        """The same from a generator of torch's."""
-        seed = derive_seed(self.seed, purpose, self.number) if self.is_rehearsal else secrets.randbits(63)
-        return torch.Generator(device).manual_seed(seed)
+    def secret_stream(self, purpose: str) -> SecretStream:
+        """Draws that nobody can guess, and that are never the same again; in a rehearsal they are, as all others."""
+        if self.is_rehearsal:
+            return SecretStream(derive_key(self.seed, purpose, self.number))
+        return SecretStream.fresh()
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         if not len(y_N):
             return self._make_none()
         if hyper.cluster == "mean":
-            privacy = make_prototype_privacy(hyper, round_, state.data.device)
+            privacy = make_prototype_privacy(hyper, round_)
             return cluster_by_mean(v_ND, y_N, state.data.num_classes, privacy)
         if hyper.cluster == "dbscan":
             return cluster_by_density(v_ND, y_N, hyper.eps, hyper.min_samples, hyper.max_clusters)

@@ -36,6 +36,7 @@ from ml.data.augment import augment
 from ml.errors import MlError, Stopped
 from ml.models.base import Model
 from ml.payload import Arrays
+from ml.secret_stream import SecretStream
 from ml.specs.base import Hyperparameters
 from ml.specs.privacy import count_private_steps
 from ml.training.graphs import Step, on_device, own_stream
@@ -278,12 +279,8 @@ class Schedule:
         num_iterations: int | None = None,
     ) -> Schedule:
         """The batches of a local phase on samples of these classes, as many as the hyper-parameters set, or
-        `num_iterations`. Where samples are hidden, each step has each of them by chance, so that a batch may be of any
-        size."""
+        `num_iterations`."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
-        if hyperparameters.is_private:
-            num_steps, size = count_private_steps(hyperparameters, len(y_N), count)
-            return cls(draw_by_chance(len(y_N), size, rng, num_steps, y_N.device), count)
         work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
         batches = draw_batches(
             len(y_N),
@@ -295,6 +292,16 @@ class Schedule:
             chances_N=compute_chances(y_N) if hyperparameters.sampling == "balanced" else None,
         )
         return cls(batches, count)
+
+    @classmethod
+    def draw_by_chance(
+        cls, hyperparameters: Hyperparameters, y_N: Tensor, stream: SecretStream, num_iterations: int | None = None
+    ) -> Schedule:
+        """As `draw`, where samples are hidden: each step has each of them by chance, so that a batch may be of any size,
+        and nobody knows which it has."""
+        count = hyperparameters.local_work if num_iterations is None else num_iterations
+        num_steps, size = count_private_steps(hyperparameters, len(y_N), count)
+        return cls(draw_by_chance(len(y_N), size, stream, num_steps, y_N.device), count)
 
     @property
     def drawn(self) -> Tensor:
@@ -335,9 +342,9 @@ def draw_batches(
     return torch.split(torch.from_numpy(indices).to(device), sizes)
 
 
-def draw_by_chance(num_train: int, size: int, rng: Generator, num_steps: int, device: torch.device) -> Batches:
+def draw_by_chance(num_train: int, size: int, stream: SecretStream, num_steps: int, device: torch.device) -> Batches:
     """The indices of each step, `size` on average: every sample with the same chance, whatever becomes of others."""
-    drawn = [np.flatnonzero(rng.random(num_train) < size / num_train) for _ in range(num_steps)]
+    drawn = [np.flatnonzero(stream.random(num_train) < size / num_train) for _ in range(num_steps)]
     indices: NDArray[np.int64] = np.concatenate(drawn) if drawn else np.empty(0, np.int64)
     return torch.split(torch.from_numpy(indices).to(device), list(map(len, drawn)))
 

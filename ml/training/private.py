@@ -12,15 +12,14 @@ A method's loss is taken of each sample as a batch of one, so that a sample is i
 with n_c, how many samples of a class there are, as it is. One sample is in one class, so that all of a client's
 prototypes together change by no more than one of them does. `ml.accountant` says what that comes to.
 
-Noise is torch's, in floating point: its last bits are not those of a real normal distribution, which an attack on them
-could use (Mironov, 2012).
+Noise is added on a grid (`ml.gaussian`), to sums in float64, and comes from a stream that nobody can guess.
 
 Legend: B samples of a step, D length of an embedding, C classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ml.gaussian import add_noise
 from ml.models.base import Model
+from ml.secret_stream import SecretStream
 from ml.training.functional import PREFIX, make_function_of_weights
 from ml.training.optimizers import Sgd
 
@@ -41,12 +42,12 @@ CHUNK = 64  # samples whose gradients are held at once
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPrivacy:
     """Of a phase's steps: noise by the `clip` of a sample's gradient, whose sum is divided by `batch_size`, how many
-    samples a step has on average. `generator` draws the noise, on the model's device."""
+    samples a step has on average. The noise comes from `stream`."""
 
     noise: float
     clip: float
     batch_size: float
-    generator: torch.Generator
+    stream: SecretStream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +56,7 @@ class PrototypePrivacy:
 
     noise: float
     clip: float
-    generator: torch.Generator
+    stream: SecretStream
 
     def cut(self, z_ND: Tensor) -> Tensor:
         """Embeddings no longer than `clip`; what is no number is zero."""
@@ -63,8 +64,8 @@ class PrototypePrivacy:
 
     def average(self, sums_CD: Tensor, counts_C: Tensor) -> Tensor:
         """Means of such embeddings, of their sums with noise: no longer than `clip`, as the means without it are."""
-        noise = torch.randn(sums_CD.shape, dtype=sums_CD.dtype, device=sums_CD.device, generator=self.generator)
-        return _cut((sums_CD + self.noise * self.clip * noise) / counts_C[:, None], self.clip)
+        hidden_CD = add_noise(sums_CD, self.noise, self.clip, self.stream)
+        return _cut(hidden_CD / counts_C[:, None], self.clip)
 
 
 class PrivateStep:
@@ -93,28 +94,30 @@ class PrivateStep:
         self._differentiate = torch.func.vmap(one, in_dims=(None, 0, None), randomness="different")
 
     def __call__(self, batch: Batch) -> Tensor:
+        how, weights = self._privacy, tuple(self._weights.values())
         with torch.no_grad():
-            sums = [torch.zeros_like(weight) for weight in self._weights.values()]
+            total_P = torch.zeros(sum(map(torch.numel, weights)), dtype=torch.float64, device=weights[0].device)
             losses = []
             for part in _split(batch):
                 gradients, losses_B = self._differentiate(self._weights, part, self._context)
-                torch._foreach_add_(sums, self._sum(gradients))
+                total_P += _sum_cut([gradients[name].flatten(1) for name in self._weights], how.clip)
                 losses.append(losses_B)
-            self._sgd.update([self._blur(total) for total in sums])
-            return torch.cat(losses).mean() if losses else sums[0].new_zeros(())
+            mean_P = add_noise(total_P, how.noise, how.clip, how.stream) / how.batch_size
+            parts = zip(mean_P.split([weight.numel() for weight in weights]), weights, strict=True)
+            self._sgd.update([part.view_as(weight).to(weight.dtype) for part, weight in parts])
+            return torch.cat(losses).mean() if losses else weights[0].new_zeros(())
 
-    def _sum(self, gradients: Mapping[str, Tensor]) -> list[Tensor]:
-        """Of the samples' gradients, each cut to the clip."""
-        rows = torch.cat([gradients[name].flatten(1) for name in self._weights], 1)
-        total = _cut(rows, self._privacy.clip).sum(0)
-        sizes = [weight.numel() for weight in self._weights.values()]
-        parts = zip(torch.split(total, sizes), self._weights.values(), strict=True)
-        return [part.view_as(weight) for part, weight in parts]
 
-    def _blur(self, total: Tensor) -> Tensor:
-        how = self._privacy
-        noise = torch.randn(total.shape, dtype=total.dtype, device=total.device, generator=how.generator)
-        return (total + how.noise * how.clip * noise) / how.batch_size
+def _sum_cut(rows: Sequence[Tensor], clip: float) -> Tensor:
+    """The sum of samples' gradients, each cut to the clip, float64[P]; of a sample whose gradient has no finite length
+    it has nothing. `rows` are their parts by weight. Lengths are of float64: in float32 many small numbers beside a
+    large one are lost, and a gradient is left longer than it may be."""
+    lengths_B = torch.stack([part.norm(dim=1, dtype=torch.float64) for part in rows]).norm(dim=0)
+    is_finite_B = lengths_B.isfinite()
+    if not is_finite_B.all():
+        rows, lengths_B = [part[is_finite_B] for part in rows], lengths_B[is_finite_B]
+    scales_B = clip / lengths_B.clamp(min=clip)
+    return torch.cat([scales_B @ part.double() for part in rows])
 
 
 def _cut(rows_ND: Tensor, clip: float) -> Tensor:

@@ -44,13 +44,16 @@ def describe_briefly(measures: pb.Measures) -> str:
 def describe_privacy(privacy: pb.PrivacySpent) -> str:
     """What a site has told of any of its samples, in a line."""
     phases = f"{privacy.phases} local phase{'' if privacy.phases == 1 else 's'}"
+    if privacy.guessable and not privacy.set_aside:
+        return f"{phases} told of, {privacy.guessable} of them with noise that can be guessed: epsilon is infinite"
     if not privacy.HasField("epsilon") and privacy.epsilon_phases:
         return f"{phases} told of, with noise so small that nothing is hidden"
     if not privacy.HasField("epsilon"):
         return f"{phases} told of; epsilon is being added up, or dp-accounting is not installed"
     of = phases if privacy.epsilon_phases == privacy.phases else f"{privacy.epsilon_phases} of {phases}"
     budget = f", of {privacy.budget:g}" if privacy.HasField("budget") else ""
-    return f"epsilon {privacy.epsilon:.2f}{budget}, delta {privacy.delta:g}, after {of}"
+    aside = f", with {privacy.guessable} set aside whose noise can be guessed" if privacy.guessable else ""
+    return f"epsilon {privacy.epsilon:.2f}{budget}, delta {privacy.delta:g}, after {of}{aside}"
 
 
 def describe_alone(alone: pb.TrainedAlone) -> str:

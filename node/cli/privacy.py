@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,7 +55,7 @@ def show(
     from ml.specs.privacy import strengthen
     from node.cli.output import print_json
     from node.cli.own_client import load_own_run, make_own_client
-    from node.training.privacy_ledger import PRIVACY_FILE, read_told
+    from node.training.privacy_ledger import PRIVACY_FILE, describe_guessable, read_told
 
     own = load_own_run(config)
     try:
@@ -69,18 +70,24 @@ def show(
             )
         is_own = strengthen(own.run.method, own.config.training.privacy.get_own()) != own.run.method
         hyper, told = client.spec.hyperparameters, read_told(own.config.node.data_dir / PRIVACY_FILE)
-        spent = compute_epsilon(told, hyper.delta)
-        ahead = {num: compute_epsilon(told.plus(release, num), hyper.delta) for num in sorted(rounds or ROUNDS)}
+        is_set_aside = own.config.training.privacy_set_aside is not None
+        counted = told.set_aside() if is_set_aside else told
+        spent = compute_epsilon(counted, hyper.delta)
+        ahead = {num: compute_epsilon(counted.plus(release, num), hyper.delta) for num in sorted(rounds or ROUNDS)}
         within = own.config.training.privacy_budget if budget is None else budget
-        left = None if within is None else count_phases_within(within, hyper.delta, told, release)
+        left = None if within is None else count_phases_within(within, hyper.delta, counted, release)
     except MlError as error:
         raise NodeError(f"privacy: {error}") from error
     if as_json:
-        print_json(_to_json(hyper, release, told, spent, ahead, within, left) | {"is_own": is_own})
+        shown = _to_json(hyper, release, told, spent, ahead, within, left)
+        print_json(shown | {"is_own": is_own, "set_aside": is_set_aside})
         return
     if is_own:
         print("by this site's own noise, which is more than the run asks for")
     _print(hyper, release, client.num_train, told, spent, ahead)
+    if told.guessable:
+        what = "set aside: " if is_set_aside else "epsilon has no bound: "
+        print(f"{what}{describe_guessable(told)}")
     if within is not None and left is not None:
         least = "at least " if left == MOST_PHASES else ""
         print(f"epsilon stays within {within:g} for {least}{left} rounds more")
@@ -102,7 +109,7 @@ def _to_json(
         "noise": release.noise,
         "prototype_noise": release.prototype_noise,
         "update_noise": release.update_noise,
-        "told": {"phases": told.phases, "epsilon": spent},
+        "told": {"phases": told.phases, "epsilon": spent, "guessable": told.guessable},
         "ahead": [{"rounds": num, "epsilon": epsilon} for num, epsilon in ahead.items()],
         "budget": budget,
         "rounds_left": left,
@@ -125,5 +132,9 @@ def _print(
         if release.prototype_noise is not None:
             print(f"; in prototypes {dp.prototype_noise:g} by an embedding of {dp.prototype_clip:g} at most", end="")
         print()
-    print(f"told so far, in {told.phases} local phases: epsilon {spent:.2f}, delta {hyper.delta:g}\n")
-    print_table((">rounds more", ">epsilon"), [(str(num), f"{epsilon:.2f}") for num, epsilon in ahead.items()])
+    print(f"told so far, in {told.phases} local phases: epsilon {_show(spent)}, delta {hyper.delta:g}\n")
+    print_table((">rounds more", ">epsilon"), [(str(num), _show(epsilon)) for num, epsilon in ahead.items()])
+
+
+def _show(epsilon: float) -> str:
+    return f"{epsilon:.2f}" if math.isfinite(epsilon) else "infinite"

@@ -180,7 +180,8 @@ class TrainingSection(Section):
     nothing else to do.
 
     Where samples or the site are hidden, by the run's noise or by the site's own, `privacy_budget` is the epsilon up to
-    which this node contributes.
+    which this node contributes. Local phases of earlier releases whose noise can be guessed count as without noise,
+    unless `privacy_set_aside` names them.
 
     With `publish_metrics` the node signs its measures of each round and sends them to all members and observers, with
     the number of its test samples; never where it has fewer of these than `publish_min_samples`.
@@ -199,6 +200,7 @@ class TrainingSection(Section):
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
     compare_local: bool = False
     privacy_budget: Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)] | None = None
+    privacy_set_aside: Literal["guessable_noise"] | None = None
     privacy: PrivacySection = PrivacySection()
     publish_metrics: bool = False
     publish_min_samples: Annotated[int, Field(ge=1, le=1_000_000_000)] = 50

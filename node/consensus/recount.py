@@ -14,6 +14,10 @@ counts them. What is not certain makes it more, never less:
 
 With `budget_s` the number of steps was chosen by measurements, and is in no block: it is taken to be what this node
 would choose now, or the method's own if that is more.
+
+No block says either by which release a contribution was made, and the noise of earlier ones can be guessed. What this
+data directory has signed since a release with secret noise first opened it is such a release's, and so is what the
+member signed after that. All else counts as noise that can be guessed.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ from node.consensus.restored import UNKNOWN_HEIGHTS
 from node.offload import Offload
 from node.runs.specs import RunRound, RunSpecs
 from node.training.account import Account
-from node.training.privacy_ledger import change_account, read_account
+from node.training.privacy_ledger import change_account, describe_guessable, read_account
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,8 @@ UNSEEN = UNKNOWN_HEIGHTS  # rounds around a contribution of which it is not cert
 SLICE = 256  # blocks that are looked at together, while votes wait for the disk's thread
 NOTED = 1024  # blocks that are looked at again after a start, at most
 OWN_SINCE = "own_since"  # the key of a store's `meta` for what an account has under that name: {"height": …}, or null
+OPENED_AT = "secret_noise"  # the key of a store's `meta` for up to where something may have been signed when a release
+# that draws noise from a secret stream first opened it: {"height": …}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,11 @@ class Recount:
         """The account, of this chain from now on. What earlier releases wrote knows of no rounds, and of all up to
         here. The site's own noise is in force above the height at which it was first there."""
         since = self._choose_since(account, head) if self._own else None
+        if self._store.get_meta(OPENED_AT) is None:
+            self._store.put_meta(OPENED_AT, {"height": self._find_signed(head)})
+        if account.told.guessable and not account.is_set_aside:
+            log.warning("What this site has told has no bound: %s", describe_guessable(account.told))
+        secret_since = self._find_secret_since(account)
         if account.chain != self._chain:
             checked = 0 if account.has_rounds else self._find_signed(head)
             if account != Account() or since is not None:
@@ -177,8 +188,8 @@ class Recount:
         noted = None if since is None else {"height": since}
         if self._store.get_meta(OWN_SINCE) != noted:
             self._store.put_meta(OWN_SINCE, noted)
-        if account.own_since != since:
-            account = self._change(lambda now: replace(now, own_since=since))
+        if account.own_since != since or (account != Account() and account.secret_since != secret_since):
+            account = self._change(lambda now: replace(now, own_since=since, secret_since=secret_since))
         self._own_since = since
         return account
 
@@ -201,6 +212,14 @@ class Recount:
         if account.own_since is not None and account.chain == self._chain:
             known.append(account.own_since)
         return min(known, default=self._find_signed(head))
+
+    def _find_secret_since(self, account: Account) -> int | None:
+        """The smaller of what the account and the store know."""
+        first = self._store.find_contribution(int(self._store.get_meta(OPENED_AT)["height"]))
+        known = [] if first is None else [first - 1]
+        if account.secret_since is not None and account.chain == self._chain:
+            known.append(account.secret_since)
+        return min(known, default=None)
 
     def _find_signed(self, head: int) -> int:
         """The height up to which something was signed, or could be."""
@@ -251,6 +270,11 @@ class Recount:
         spec = missing.spec if round_ is None else self._get_spec(round_)
         return plan_phase(spec, missing.between, number, num_iterations)
 
+    def _is_old(self, missing: _Missing, since: int | None, number: int) -> bool:
+        """Whether a phase for a round of the same run may have been of a release whose noise can be guessed."""
+        round_ = self._runs.find_round(missing.round.run.number, number) or missing.round
+        return since is None or round_.height <= since
+
     def _get_spec(self, round_: RunRound) -> MethodSpec:
         """The spec that the site trains a round by. That of the run where its method cannot have the site's noise:
         nothing is trained then, but it may have been before."""
@@ -287,10 +311,12 @@ class Recount:
             nonlocal is_followed
             if not (is_followed := self._is_followed(account)):
                 return account
-            before = account.told.phases
-            account = replace(account, chain=self._chain, checked=max(reached, account.checked or 0))
+            before, since = account.told.phases, self._find_secret_since(account)
+            checked = max(reached, account.checked or 0)
+            account = replace(account, chain=self._chain, checked=checked, secret_since=since)
             for each in missing:
-                account = _add(account, each, partial(self._plan_round, each, num_iterations))
+                plan, is_guessable = partial(self._plan_round, each, num_iterations), partial(self._is_old, each, since)
+                account = _add(account, each, plan, is_guessable)
             if account.told.phases > before:
                 log.warning(
                     "The account of what this site has told lacked %d rounds, the last of them at height %d: they are "
@@ -308,12 +334,19 @@ class Recount:
 
 def _begin(account: Account, chain: str, checked: int) -> Account:
     """As the account of this chain: what it knows of the rounds of another one says nothing of this."""
-    return replace(account, chain=chain, checked=checked, runs=account.runs if account.chain is None else {})
+    if account.chain is None:
+        return replace(account, chain=chain, checked=checked)
+    return replace(account, chain=chain, checked=checked, runs={}, secret_since=None)
 
 
-def _add(account: Account, missing: _Missing, plan: Callable[[int], Release | None]) -> Account:
+def _add(
+    account: Account,
+    missing: _Missing,
+    plan: Callable[[int], Release | None],
+    is_guessable: Callable[[int], bool],
+) -> Account:
     """With a round that the chain shows, and those around it that may have been told, too, as far as they are not
-    counted. `plan` says of a round how much."""
+    counted. `plan` says of a round how much, `is_guessable` whether by noise that can be guessed."""
     run, number = missing.round.place.run, missing.round.place.round
     if account.is_certain(run, number):
         return account
@@ -322,7 +355,7 @@ def _add(account: Account, missing: _Missing, plan: Callable[[int], Release | No
     for each in range(first, number + UNSEEN + 1):
         release = None if account.has(run, each) else plan(each)
         if release is not None:
-            account = account.plus_assumed(release, run, each)
+            account = account.plus_assumed(release, run, each, is_guessable=is_guessable(each))
     return account.with_certain(run, number)
 
 

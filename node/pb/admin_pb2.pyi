@@ -708,18 +708,22 @@ class TrainedAlone(_message.Message):
     def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class PrivacySpent(_message.Message):
-    __slots__ = ("phases", "epsilon", "epsilon_phases", "delta", "budget")
+    __slots__ = ("phases", "epsilon", "epsilon_phases", "delta", "budget", "guessable", "set_aside")
     PHASES_FIELD_NUMBER: _ClassVar[int]
     EPSILON_FIELD_NUMBER: _ClassVar[int]
     EPSILON_PHASES_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     BUDGET_FIELD_NUMBER: _ClassVar[int]
+    GUESSABLE_FIELD_NUMBER: _ClassVar[int]
+    SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
     phases: int
     epsilon: float
     epsilon_phases: int
     delta: float
     budget: float
-    def __init__(self, phases: _Optional[int] = ..., epsilon: _Optional[float] = ..., epsilon_phases: _Optional[int] = ..., delta: _Optional[float] = ..., budget: _Optional[float] = ...) -> None: ...
+    guessable: int
+    set_aside: bool
+    def __init__(self, phases: _Optional[int] = ..., epsilon: _Optional[float] = ..., epsilon_phases: _Optional[int] = ..., delta: _Optional[float] = ..., budget: _Optional[float] = ..., guessable: _Optional[int] = ..., set_aside: _Optional[bool] = ...) -> None: ...
 
 class ClassMeasures(_message.Message):
     __slots__ = ("class_name", "num_samples", "num_given", "given", "values", "intervals")

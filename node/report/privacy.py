@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.accountant import compute_epsilon, has_accountant
 from ml.specs.privacy import CLIP, DELTA, PROTOTYPE_NOISE
+from node.finite import to_finite
 from node.report.elements import Html, count, make_facts, make_paragraph, make_section
 from node.training.privacy_ledger import PRIVACY_FILE, read_account
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 class Hidden:
     """The noise of a run, and of this site, over all its runs: epsilon and the local phases it is of; None where its
     account is not at hand. Where `hides_sites` the noise is in whole updates, and there is none in prototypes.
-    `own_from` is the height from which the site has noise of its own beside the run's rule; None where it has none."""
+    `own_from` is the height from which the site has noise of its own beside the run's rule; None where it has none. The
+    noise of `guessable` of the phases can be guessed, which the site has set aside where epsilon is finite."""
 
     noise: float
     clip: float
@@ -30,6 +33,7 @@ class Hidden:
     phases: int | None = None
     hides_sites: bool = False
     own_from: int | None = None
+    guessable: int = 0
 
     @classmethod
     def of(cls, run: Run, data_dir: Path | None) -> Hidden | None:
@@ -43,7 +47,7 @@ class Hidden:
         key, clip = ("dp_update_noise", "dp_update_clip") if hides_sites else ("dp_noise", "dp_clip")
         delta, epsilon, phases = run.method.get("dp_delta", DELTA), None, None
         if account is not None and has_accountant():
-            epsilon, phases = compute_epsilon(account.told, delta), account.told.phases
+            epsilon, phases = compute_epsilon(account.counted, delta), account.told.phases
         return cls(
             noise[key],
             noise.get(clip, CLIP),
@@ -54,10 +58,13 @@ class Hidden:
             phases,
             hides_sites,
             own_from=account.own_since + 1 if account is not None and account.own_since is not None else None,
+            guessable=0 if account is None else account.told.guessable,
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Epsilon is null where it is infinite, too."""
+        shown: dict[str, Any] = to_finite(asdict(self))
+        return shown
 
 
 def render_privacy(hidden: Hidden | None) -> Html:
@@ -69,7 +76,8 @@ def render_privacy(hidden: Hidden | None) -> Html:
         facts = _list_noises(hidden)
     facts.append(("delta", f"{hidden.delta:g}"))
     if hidden.epsilon is not None and hidden.phases is not None:
-        facts.append(("epsilon of this site", f"{hidden.epsilon:.2f}, of {count(hidden.phases, 'local phase')}"))
+        shown = f"{hidden.epsilon:.2f}" if math.isfinite(hidden.epsilon) else "infinite"
+        facts.append(("epsilon of this site", f"{shown}, of {count(hidden.phases, 'local phase')}"))
     what, one = "every one of its samples", "one sample was"
     open_facts = "How many samples a site has, and of which classes, is not hidden."
     if hidden.hides_sites:
@@ -93,7 +101,20 @@ def render_privacy(hidden: Hidden | None) -> Html:
         ),
         make_facts(facts),
         make_paragraph(said),
+        make_paragraph(_describe_guessable(hidden)) if hidden.guessable else Html(""),
     )
+
+
+def _describe_guessable(hidden: Hidden) -> str:
+    said = (
+        f"The noise of {count(hidden.guessable, 'local phase')} can be guessed: an earlier release drew it, from a "
+        "generator that keeps no secrets."
+    )
+    if hidden.epsilon is None:
+        return said
+    if math.isfinite(hidden.epsilon):
+        return f"{said} The site has set that aside: epsilon is as if nobody guessed."
+    return f"{said} It counts as none, so that epsilon is infinite."
 
 
 def _list_noises(hidden: Hidden) -> list[tuple[str, str]]:

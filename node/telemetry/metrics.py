@@ -7,6 +7,7 @@ counted as its event comes. Nothing else in the node knows of this module. Count
 from __future__ import annotations
 
 import asyncio
+import math
 import platform
 from collections import Counter as Tally
 from collections import deque
@@ -272,7 +273,7 @@ class NodeMetrics(Collector):
         yield _gauge(
             "fednode_privacy_epsilon",
             "What this site has told of any of its samples, over all runs: epsilon of differential privacy.",
-            (record.get("privacy") or {}).get("epsilon"),
+            _get_epsilon(record.get("privacy") or {}),
         )
         yield CounterMetricFamily(
             "fednode_spoiled_aggregates",
@@ -397,6 +398,14 @@ class NodeMetrics(Collector):
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
     """Without a value nothing but the name is shown."""
     return GaugeMetricFamily(name, text, value=value)
+
+
+def _get_epsilon(privacy: Mapping[str, Any]) -> float | None:
+    """Epsilon of a record, infinite while noise is counted that can be guessed."""
+    if privacy.get("guessable") and not privacy.get("set_aside"):
+        return math.inf
+    epsilon: float | None = privacy.get("epsilon")
+    return epsilon
 
 
 def _shorten(peer: Id) -> str:

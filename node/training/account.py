@@ -3,6 +3,10 @@
 Rounds are told apart by the run and the round of it, as a round that a change took the height of is the same round one
 height later. A phase that is trained twice is counted twice, and its round is known once: what the chain shows of a
 round that is known here is never counted again.
+
+Formats 1 and 2 are of releases whose noise can be guessed: it came from torch's generators, of which that for a CPU
+keeps 32 bits of a seed, and from numpy's. They do not say by which, nor on which device, so that all their phases count
+as such.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ from typing import Any, Self
 
 from ml.accountant import Release, Told
 
-FORMAT = 2
-TOTALS_ALONE = 1  # the format of releases that knew of no rounds
+FORMAT = 3
+GUESSABLE = 2  # the format up to which noise came from generators that can be guessed
+TOTALS_ALONE = 1  # that of releases that knew of no rounds
 
 Ranges = tuple[tuple[int, int], ...]  # of whole numbers, first and last, in order and apart
 
@@ -38,6 +43,9 @@ class Account:
     The blocks up to the height `checked` have been looked at for what is missing here; None where none have been.
     `own_since` is the height above which the site's own noise is in force, None where it has none. `samples` is how
     many the site had in the last phase. `has_rounds`: not where an earlier release wrote the totals alone.
+    `secret_since` is the height above which all noise of the site is of releases that draw it from a secret stream,
+    None where that is not known. `is_set_aside` says whether the site counted on when it last trained as if nobody
+    could guess the noise of phases before.
     """
 
     told: Told = field(default_factory=Told)
@@ -47,6 +55,8 @@ class Account:
     own_since: int | None = None
     samples: int | None = None
     has_rounds: bool = True
+    secret_since: int | None = None
+    is_set_aside: bool = False
 
     def has(self, run: int, number: int) -> bool:
         """Whether this round of a run is counted."""
@@ -70,11 +80,18 @@ class Account:
         account = replace(self, told=self.told.plus(release), samples=samples or self.samples)
         return account.with_certain(run, number, noise)
 
-    def plus_assumed(self, release: Release, run: int, number: int) -> Account:
+    def plus_assumed(self, release: Release, run: int, number: int, *, is_guessable: bool = False) -> Account:
         """With a phase more, of a round that was not counted and may have been told."""
         before = self.runs.get(run, RunAccount())
         of_run = replace(before, rounds=_add(before.rounds, number), assumed=(*before.assumed, number))
-        return replace(self, told=self.told.plus(release), runs={**self.runs, run: of_run})
+        told = self.told.plus(release)
+        told.guessable += is_guessable
+        return replace(self, told=told, runs={**self.runs, run: of_run})
+
+    @property
+    def counted(self) -> Told:
+        """What epsilon is of, as the site counted when it last trained."""
+        return self.told.set_aside() if self.is_set_aside else self.told
 
     def with_certain(self, run: int, number: int, noise: Mapping[str, float] | None = None) -> Account:
         """With no phase more: of this round it is known now."""
@@ -84,7 +101,8 @@ class Account:
         return replace(self, runs={**self.runs, run: RunAccount(_add(before.rounds, number), assumed, kept)})
 
     def encode(self) -> bytes:
-        more = {"chain": self.chain, "checked": self.checked, "own_since": self.own_since, "samples": self.samples}
+        names = ("chain", "checked", "own_since", "samples", "secret_since")
+        more = {name: getattr(self, name) for name in names} | {"set_aside": self.is_set_aside or None}
         runs = {
             str(number): {
                 "rounds": [list(pair) for pair in run.rounds],
@@ -100,9 +118,11 @@ class Account:
     def decode(cls, data: bytes) -> Self:
         """Raises ValueError for what `encode` cannot have given, in this release or an earlier one."""
         values = json.loads(data)
-        if not isinstance(values, dict) or values.get("format") not in (FORMAT, TOTALS_ALONE):
+        if not isinstance(values, dict) or values.get("format") not in (FORMAT, GUESSABLE, TOTALS_ALONE):
             raise ValueError(f"expected format {FORMAT}")
         told = Told.from_json(values)
+        if values["format"] <= GUESSABLE:
+            told.guessable = told.phases
         if values["format"] == TOTALS_ALONE:
             return cls(told, has_rounds=False)
         try:
@@ -112,8 +132,10 @@ class Account:
         chain = values.get("chain")
         if chain is not None and not isinstance(chain, str):
             raise ValueError(f"expected the id of a chain, got {str(chain)[:100]}")
-        checked, own_since, samples = (_read_count(values.get(name)) for name in ("checked", "own_since", "samples"))
-        return cls(told, runs, chain, checked, own_since, samples)
+        counts = ("checked", "own_since", "samples", "secret_since")
+        checked, own_since, samples, since = (_read_count(values.get(name)) for name in counts)
+        is_set_aside = values.get("set_aside") is True
+        return cls(told, runs, chain, checked, own_since, samples, secret_since=since, is_set_aside=is_set_aside)
 
 
 def _read_run(value: Any) -> RunAccount:

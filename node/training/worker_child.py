@@ -44,7 +44,7 @@ from node.training.calls import Calls
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, forget_old_runs, read_checkpoint
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
-from node.training.privacy_ledger import PrivacyLedger
+from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
 from node.training.progress import ProgressMeter
 from node.training.trainer import Answer, AnswerAlone, Client, apply_to, get_info, score_with, train_with
 from node.training.worker_config import LOADS, TERMS
@@ -465,6 +465,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
             run=config["run"],
             noise=list_noise(hyper),
             samples=client.num_train,
+            sets_aside=config["privacy_set_aside"] == GUESSABLE_NOISE,
         )
     input_format, transform = InputFormat.from_mapping(config["input"]), load_transform(config["data"])
 

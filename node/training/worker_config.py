@@ -38,7 +38,7 @@ class WorkerConfig:
     the store's filesystem and nobody else's, is for payloads too large to pass. `before_dir` has the checkpoints of the
     run that this one continues, if its last round was `before_round`. `plugins` are those that may be imported;
     `schema` is the run's where its method is a plugin's. Where samples or the site are hidden `privacy_file` is the
-    account of what was told, and `privacy_budget` its end; samples are hidden by the site alone where it
+    account of what was told, `privacy_budget` its end, and `privacy_set_aside` what is not held against it; samples are hidden by the site alone where it
     `hides_itself`, and not the run. `python` and `arguments` say which program is the worker.
     """
 
@@ -69,6 +69,7 @@ class WorkerConfig:
     max_loss_ratio: float | None = None
     compare_local: bool = False
     privacy_budget: float | None = None
+    privacy_set_aside: str | None = None
     privacy_file: Path | None = None
     hides_itself: bool = False
     niceness: int = 0
@@ -94,6 +95,7 @@ class WorkerConfig:
             "max_loss_ratio",
             "compare_local",
             "privacy_budget",
+            "privacy_set_aside",
             "hides_itself",
             "niceness",
             "run",
@@ -151,6 +153,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         max_loss_ratio=training.max_loss_ratio,
         compare_local=training.compare_local,
         privacy_budget=training.privacy_budget,
+        privacy_set_aside=training.privacy_set_aside,
         privacy_file=config.node.data_dir / PRIVACY_FILE,
         hides_itself="dp_noise" in method and "dp_noise" not in run.method,
     )

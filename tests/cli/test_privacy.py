@@ -31,7 +31,7 @@ def test_a_site_sees_what_it_has_told_and_how_far_a_budget_goes(network: Path, c
     shown = json.loads(capsys.readouterr().out)
     release = Release(shown["steps"], shown["rate"], 2.0, 5.0)
     assert (shown["steps"], shown["noise"], shown["prototype_noise"], shown["delta"]) == (20, 2.0, 5.0, 1e-6)
-    assert shown["told"] == {"phases": 0, "epsilon": 0.0}
+    assert shown["told"] == {"phases": 0, "epsilon": 0.0, "guessable": 0}
     assert shown["ahead"] == [{"rounds": 5, "epsilon": compute_epsilon(Told.of([release] * 5), 1e-6)}]
     left = shown["rounds_left"]
     assert (
@@ -50,6 +50,33 @@ def test_a_site_sees_what_it_has_told_and_how_far_a_budget_goes(network: Path, c
         == f"told so far, in 1 local phases: epsilon {compute_epsilon(Told.of([release]), 1e-6):.2f}, delta 1e-06"
     )
     assert lines[-1] == f"epsilon stays within 6 for {left - 1} rounds more"
+
+
+def test_a_site_sees_what_noise_of_an_earlier_release_can_be_guessed(tmp_path: Path, capsys: Captured) -> None:
+    asked = ("--method", "fedavg", "--set", "dp_update_noise=4", "--rounds", "10")
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), *asked]) == 0
+    config_file = tmp_path / "net" / "node0.yaml"
+    data_dir = load_config(config_file).node.data_dir
+    data_dir.mkdir(parents=True, exist_ok=True)
+    told = Told.of([Release.of_update(4.0)] * 2)
+    (data_dir / "privacy.json").write_text(json.dumps({"format": 1, **told.to_json()}))
+    capsys.readouterr()
+    ask = ["privacy", "--config", str(config_file), "--rounds", "1", "--budget", "1"]
+    assert main(ask) == 0
+    shown = capsys.readouterr().out
+    assert "told so far, in 2 local phases: epsilon infinite, delta 1e-05" in shown
+    assert "epsilon has no bound: the noise of 2 of 2 local phases can be guessed" in shown
+    assert "epsilon stays within 1 for 0 rounds more" in shown
+    assert main([*ask, "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["told"], record["set_aside"]) == ({"phases": 2, "epsilon": None, "guessable": 2}, False)
+
+    text = config_file.read_text()
+    config_file.write_text(text.replace("\ntraining:\n", "\ntraining:\n  privacy_set_aside: guessable_noise\n"))
+    assert main(ask) == 0
+    shown = capsys.readouterr().out
+    assert f"told so far, in 2 local phases: epsilon {compute_epsilon(told, 1e-5):.2f}, delta 1e-05" in shown
+    assert "set aside: the noise of 2 of 2 local phases can be guessed" in shown
 
 
 def test_a_run_that_hides_nothing_has_no_epsilon(tmp_path: Path, capsys: Captured) -> None:

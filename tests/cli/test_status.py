@@ -94,5 +94,13 @@ def test_what_was_told_of_samples_shows_with_its_budget() -> None:
     assert get_facts(privacy=later)["privacy"] == "epsilon 2.25, delta 1e-05, after 9 of 12 local phases"
     unknown = pb.PrivacySpent(phases=1, delta=1e-5)
     assert get_facts(privacy=unknown)["privacy"].startswith("1 local phase told of; epsilon is being added up")
+    guessed = pb.PrivacySpent(phases=9, epsilon_phases=9, guessable=4, delta=1e-5)
+    assert get_facts(privacy=guessed)["privacy"] == (
+        "9 local phases told of, 4 of them with noise that can be guessed: epsilon is infinite"
+    )
+    aside = pb.PrivacySpent(phases=9, epsilon=2.25, epsilon_phases=9, guessable=4, set_aside=True, delta=1e-5)
+    assert get_facts(privacy=aside)["privacy"] == (
+        "epsilon 2.25, delta 1e-05, after 9 local phases, with 4 set aside whose noise can be guessed"
+    )
     none = pb.PrivacySpent(phases=3, epsilon_phases=3, delta=1e-5)  # infinite, which JSON has no number for
     assert get_facts(privacy=none)["privacy"] == "3 local phases told of, with noise so small that nothing is hidden"

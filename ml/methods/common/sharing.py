@@ -71,12 +71,12 @@ class Classifies(Generic[AnySpec]):
         return None
 
 
-def make_prototype_privacy(hyper: Hyperparameters, round_: Round, device: torch.device) -> PrototypePrivacy | None:
+def make_prototype_privacy(hyper: Hyperparameters, round_: Round) -> PrototypePrivacy | None:
     """What hides samples in the prototypes of a round; None where nothing does."""
     if not hyper.is_private:
         return None
-    generator = round_.secret_generator("noise in prototypes", device)
-    return PrototypePrivacy(hyper.dp.prototype_noise, hyper.dp.prototype_clip, generator)
+    stream = round_.secret_stream("noise in prototypes")
+    return PrototypePrivacy(hyper.dp.prototype_noise, hyper.dp.prototype_clip, stream)
 
 
 class SharesModel(Classifies[AnyModelSpec]):
@@ -120,7 +120,7 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         hyper, data = self.spec.hyperparameters, state.data
-        privacy, sums = make_prototype_privacy(hyper, round_, data.device), round_.sums
+        privacy, sums = make_prototype_privacy(hyper, round_), round_.sums
         if sums is None or privacy is not None:  # those that are known are not cut
             sums = sum_embeddings(state.model, data.train.x, data.train.y, data.num_classes, privacy)
         local = average(sums, hyper.min_class_samples, privacy)  # DFPL's Eq. (1)

@@ -113,6 +113,18 @@ def test_what_was_told_can_be_written_down() -> None:
     assert Told.from_json(written) == told
 
 
+def test_noise_that_can_be_guessed_is_none() -> None:
+    told = Told.of([Release(20, 0.25, 2.0, 5.0)])
+    told.guessable = 1
+    assert compute_epsilon(told, DELTA) == math.inf
+    assert Told.from_json(told.to_json()) == told
+    more = told.plus(Release(20, 0.25, 2.0, 5.0))
+    assert (more.phases, more.guessable) == (2, 1)
+    assert count_phases_within(100.0, DELTA, more, Release(1, 0.1, 100.0)) == 0
+    assert compute_epsilon(told.set_aside(), DELTA) == compute_epsilon(Told.of([Release(20, 0.25, 2.0, 5.0)]), DELTA)
+    assert told.guessable == 1
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -122,6 +134,7 @@ def test_what_was_told_can_be_written_down() -> None:
         {"phases": -1, "steps": [], "prototypes": []},
         {"phases": 1, "steps": [[0.1, 0.0, 5]], "prototypes": []},
         {"phases": 1, "steps": [[1.5, 1.0, 5]], "prototypes": []},
+        {"phases": 1, "steps": [], "prototypes": [], "guessable": -1},
         {"phases": 1, "steps": [], "prototypes": [[math.nan, 5]]},
     ],
 )

@@ -24,6 +24,8 @@ from ml.data.statistics import (
 )
 from ml.errors import DataError, SpecError
 from ml.payload import Arrays, decode_arrays
+from ml.secret_stream import SecretStream
+from ml.seeding import derive_key
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs import AuthorPayloads, compute_aggregate, get_kind, get_spec
 from ml.specs.statistics import MAX_BOUND, Agreement, Constants, StatisticsSpec
@@ -36,7 +38,7 @@ HYPER = {"name": "fedavg", "local_iterations": 3, "dp_noise": 2.0}
 
 
 def hide(x: np.ndarray, bounds: Any, noise: float, seed: int = 0) -> Arrays:
-    privacy = StatisticsPrivacy(noise, bounds, np.random.default_rng(seed))
+    privacy = StatisticsPrivacy(noise, bounds, SecretStream(derive_key(seed)))
     return compute_hidden_statistics(x.astype(np.float32), np.zeros(len(x), np.int64), 1, AGREEMENT, privacy)
 
 
@@ -60,7 +62,7 @@ def test_no_sample_has_more_in_the_sums_than_is_claimed(x: np.ndarray, ends: tup
 
 
 def test_a_sample_can_have_as_much_as_is_claimed() -> None:
-    privacy = StatisticsPrivacy(1.0, [(0.0, 1.0)] * 3, np.random.default_rng(0))
+    privacy = StatisticsPrivacy(1.0, [(0.0, 1.0)] * 3, SecretStream.fresh())
     first, second = sum_moments(np.ones((1, 3, 2, 2), np.float32), np.zeros(3), np.ones(3))
     assert math.sqrt(np.sum(first**2) + np.sum(second**2)) == pytest.approx(privacy.sensitivity)
 

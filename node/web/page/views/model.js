@@ -33,11 +33,12 @@ function Samples({ measures }) {
 
 // In a run that hides samples: how far that goes by now.
 function Privacy({ privacy }) {
-  const { phases, epsilon, epsilon_phases: counted, delta, budget } = privacy;
+  const { phases, epsilon, epsilon_phases: counted, delta, budget, guessable, set_aside: isSetAside } = privacy;
   const isKnown = epsilon !== null && epsilon !== undefined;
+  const isInfinite = guessable > 0 && !isSetAside;
   return html`<${Card} title="What was told of any one sample" wide="w6">
     <${Figures} figures=${[
-      ["epsilon", isKnown ? showNumber(epsilon, 2) : "–"],
+      ["epsilon", isKnown ? showNumber(epsilon, 2) : isInfinite ? "∞" : "–"],
       ["budget", budget ? showNumber(budget, 1) : "none"],
       ["local phases", showCount(phases)],
     ]} />
@@ -46,9 +47,11 @@ function Privacy({ privacy }) {
     </div>`}
     <p class="small soft">${isKnown
       ? `Nobody's conclusion from all that this site has sent is more than e to the epsilon times as likely with a sample as without it, but for a chance of ${delta}.${counted === phases ? "" : ` This counts ${counted} of ${phases} phases; the rest is being added up.`}`
-      : counted
-        ? "The noise is so small that nothing is hidden."
-        : "It is being added up; where it stays away, dp-accounting is not installed."} How many samples there are, and of which classes, is not hidden.</p>
+      : isInfinite
+        ? `Epsilon is infinite: the noise of ${guessable} phases can be guessed, as an earlier release drew it from a generator that keeps no secrets.`
+        : counted
+          ? "The noise is so small that nothing is hidden."
+          : "It is being added up; where it stays away, dp-accounting is not installed."}${isKnown && guessable ? ` Set aside is that the noise of ${guessable} phases can be guessed.` : ""} How many samples there are, and of which classes, is not hidden.</p>
   <//>`;
 }
 

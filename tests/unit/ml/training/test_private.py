@@ -4,6 +4,7 @@ as is claimed, by a test that half of it fails."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -16,6 +17,8 @@ from ml.errors import SpecError
 from ml.methods.base import Round
 from ml.methods.common.clustering import cluster_by_mean
 from ml.payload import encode_arrays
+from ml.secret_stream import SecretStream
+from ml.seeding import derive_key
 from ml.specs import get_spec
 from ml.training.loop import Batch, compute_cross_entropy, draw_by_chance, make_step
 from ml.training.optimizers import Sgd
@@ -42,7 +45,7 @@ def compute_dot(model: Any, batch: Batch, context: object) -> Tensor:
 def make(size: int, noise: float, clip: float = 1.0, batch_size: float = 1.0, seed: int = 1) -> tuple[Dot, PrivateStep]:
     """Weights that a step moves by minus its gradient."""
     model: Any = Dot(size)
-    privacy = StepPrivacy(noise, clip, batch_size, torch.Generator().manual_seed(seed))
+    privacy = StepPrivacy(noise, clip, batch_size, SecretStream(derive_key(seed)))
     step = make_step(
         model, compute_dot, {}, Sgd(model.parameters(), 1.0), torch.autocast("cpu", enabled=False), privacy
     )
@@ -69,6 +72,17 @@ def test_a_sample_without_a_finite_gradient_does_nothing() -> None:
     model, step = make(3, QUIET)
     step(make_batch([0.5, 0.0, 0.0], [math.nan, 0.0, 0.0], [math.inf, 0.0, 0.0]))
     assert model.weight.tolist() == pytest.approx([-0.5, 0.0, 0.0], abs=1e-6)
+
+
+def test_no_gradient_is_left_longer_than_it_may_be_by_many_small_numbers() -> None:
+    """Added up in float32 all squares beside a one are lost, each of which is less than half of its last digit."""
+    size = 1 << 20
+    row = torch.full((1, size), 0.99 * 2.0**-12)
+    row[:, :8] = 1.0
+    assert row.norm().item() < row.double().norm().item() * 0.997
+    model, step = make(size, QUIET)
+    step(Batch(row, torch.zeros(1, dtype=torch.int64)))
+    assert model.weight.double().norm().item() == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_step_of_no_sample_is_noise() -> None:
@@ -98,7 +112,7 @@ def test_each_samples_gradient_is_that_of_a_batch_of_one() -> None:
         length = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
         for sum_, gradient in zip(total, gradients, strict=True):
             sum_ += gradient * min(1.0, 0.5 / length)
-    privacy = StepPrivacy(QUIET, 0.5, 9.0, torch.Generator())
+    privacy = StepPrivacy(QUIET, 0.5, 9.0, SecretStream.fresh())
     sgd = Sgd(weights, 1.0)
     PrivateStep(model, compute_cross_entropy, {}, sgd, privacy, torch.autocast("cpu", enabled=False))(
         Batch(samples.x[:9], samples.y[:9])
@@ -112,12 +126,17 @@ def test_a_method_that_wants_to_see_gradients_has_no_private_step() -> None:
     sgd = Sgd(model.parameters(), 1.0, on_gradients=lambda gradients: gradients)
     with pytest.raises(ValueError, match="nobody looks at"):
         make_step(
-            model, compute_dot, {}, sgd, torch.autocast("cpu", enabled=False), StepPrivacy(1, 1, 1, torch.Generator())
+            model,
+            compute_dot,
+            {},
+            sgd,
+            torch.autocast("cpu", enabled=False),
+            StepPrivacy(1, 1, 1, SecretStream.fresh()),
         )
 
 
 def test_every_step_has_every_sample_with_the_same_chance() -> None:
-    batches = draw_by_chance(50, 20, np.random.default_rng(1), 4000, CPU)
+    batches = draw_by_chance(50, 20, SecretStream(derive_key(1)), 4000, CPU)
     counts = torch.bincount(torch.cat(tuple(batches)), minlength=50)
     assert len({len(batch) for batch in batches}) > 10
     assert all(len(set(batch.tolist())) == len(batch) for batch in batches)
@@ -197,18 +216,18 @@ def compute_gaussian_epsilon(noise: float, delta: float) -> float:
 
 def test_prototypes_are_means_of_cut_embeddings_with_noise_by_their_number() -> None:
     z_ND, y_N = torch.tensor([[3.0, 4.0], [0.6, 0.8], [0.0, 1.0]]), torch.tensor([2, 2, 0])
-    quiet = PrototypePrivacy(QUIET, 1.0, torch.Generator().manual_seed(1))
+    quiet = PrototypePrivacy(QUIET, 1.0, SecretStream(derive_key(1)))
     found = cluster_by_mean(z_ND, y_N, 3, quiet)
     assert found.classes.tolist() == [0, 2]
     assert found.prototypes == pytest.approx(np.array([[0.0, 1.0], [0.6, 0.8]]), abs=1e-6)
     for noise, is_right in ((0.1, True), (0.05, False)):
-        privacy = PrototypePrivacy(noise, 1e3, torch.Generator().manual_seed(1))
+        privacy = PrototypePrivacy(noise, 1e3, SecretStream(derive_key(1)))
         means_nD = privacy.average(torch.zeros(25_000, 4, dtype=torch.float64), torch.full((25_000,), 4))
         assert (abs(means_nD.std().item() / (0.1 * 1e3 / 4) - 1) < 0.01) == is_right
 
 
 def test_no_prototype_is_longer_than_an_embedding_may_be() -> None:
-    privacy = PrototypePrivacy(100.0, 0.7, torch.Generator().manual_seed(1))
+    privacy = PrototypePrivacy(100.0, 0.7, SecretStream(derive_key(1)))
     means_nD = privacy.average(torch.zeros(5, 8, dtype=torch.float64), torch.ones(5))
     assert means_nD.norm(dim=1).tolist() == pytest.approx([0.7] * 5)
 
@@ -228,9 +247,13 @@ def test_a_rehearsal_can_be_run_again_and_a_sites_noise_is_never_the_same() -> N
 
 def test_draws_that_hide_samples_cannot_be_told_from_a_seed() -> None:
     site, rehearsal = (Round(1, 1, BEACON, 7, is_rehearsal=is_rehearsal) for is_rehearsal in (False, True))
-    assert rehearsal.secret_rng("x").random() == rehearsal.secret_rng("x").random() == rehearsal.rng("x").random()
-    assert len({site.secret_rng("x").random() for _ in range(3)} | {site.rng("x").random()}) == 4
-    assert len({site.secret_generator("x", CPU).initial_seed() for _ in range(3)}) == 3
+
+    def draw(round_: Round, purpose: str) -> tuple[int, ...]:
+        return tuple(round_.secret_stream(purpose).draw_words(2).tolist())
+
+    assert draw(rehearsal, "x") == draw(rehearsal, "x") != draw(rehearsal, "y")
+    assert draw(rehearsal, "x") != draw(replace(rehearsal, number=2), "x")
+    assert len({draw(site, "x") for _ in range(3)} | {draw(rehearsal, "x")}) == 4
 
 
 @pytest.mark.parametrize("method", ["fedavg", "dfpl", "fedproto", "fedper", "local", "fedprox", "blade_fl", "mpfedcl"])

@@ -173,10 +173,54 @@ def test_totals_of_an_earlier_release_have_the_round_that_was_signed_for(make_si
     look(site.open())
     site.grow(5)
     look(site.open())
-    assert site.account.told == told
+    assert site.account.told == replace(told, guessable=1)  # by noise that can be guessed
     site.grow(6)
     look(site.open())
     assert 6 in site.counted
+
+
+@pytest.mark.parametrize("keeps", ["nothing", "an older account"])
+def test_what_was_signed_elsewhere_may_be_of_an_earlier_release(make_site: MakeSite, keeps: str) -> None:
+    site = make_site(stored=0)
+    recount = site.open()
+    look(recount)
+    if keeps == "an older account":
+        site.file.write_bytes(Account(chain=site.genesis.chain_id.hex(), checked=0).encode())
+    site.grow(4)  # with contributions of mine that this directory knows nothing of
+    look(recount)
+    told = site.account.told
+    assert told.guessable == told.phases == 4 + UNSEEN
+    assert site.account.secret_since is None
+
+
+def test_what_was_signed_here_and_after_that_is_of_this_release(make_site: MakeSite) -> None:
+    site = make_site(stored=2)
+    look(site.open())  # of an account that is gone, by a release that is new here
+    assert site.account.told.guessable == site.account.told.phases == 2 + UNSEEN
+    site.sign_next()
+    site.grow(3)
+    look(site.open())
+    assert site.account.secret_since == 2
+    site.file.unlink()
+    site.grow(6)  # the last three with what another directory has signed, as after a restore
+    look(site.open())
+    assert site.counted == list(range(1, 6 + UNSEEN + 1))
+    assert site.account.told.guessable == 2
+    account = site.account
+    site.file.write_bytes(Account(chain=account.chain, checked=0, secret_since=1).encode())
+    look(site.open())
+    assert site.account.secret_since == 1  # the lower of what the two know
+    assert site.account.told.guessable == 1
+
+
+def test_whoever_starts_is_told_of_noise_that_can_be_guessed(
+    make_site: MakeSite, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = make_site(stored=1)
+    told = Account().plus(Release(20, 0.32, 2.0, 5.0), 1, 1).told
+    site.file.write_text(json.dumps({"format": 1, **told.to_json()}))
+    look(site.open())
+    assert "What this site has told has no bound: the noise of 1 of 1 local phases can be guessed" in caplog.text
 
 
 # ---- from when on a site has noise of its own

@@ -41,5 +41,23 @@ def test_a_report_says_from_when_a_site_had_noise_of_its_own(tmp_path: Path) -> 
     assert Hidden.of(replace(run, number=2), tmp_path) is None  # of another run this says nothing
 
 
+def test_a_report_says_what_noise_can_be_guessed_and_whether_that_was_set_aside(tmp_path: Path) -> None:
+    run = make_genesis(make_keys(4)).run
+    account = Account().plus(Release(20, 0.1, 2.0, 5.0), 1, 7, noise={"dp_noise": 2.0})
+    account.told.guessable = 1
+    for is_set_aside, shown, said in (
+        (False, "infinite, of 1 local phase", "It counts as none, so that epsilon is infinite."),
+        (True, f"{compute_epsilon(account.counted.set_aside(), 1e-5):.2f}, of 1", "The site has set that aside"),
+    ):
+        (tmp_path / "privacy.json").write_bytes(replace(account, is_set_aside=is_set_aside).encode())
+        hidden = Hidden.of(run, tmp_path)
+        assert hidden is not None
+        page = render_privacy(hidden)
+        assert shown in page
+        assert "The noise of 1 local phase can be guessed" in page
+        assert said in page
+        assert (hidden.to_json()["epsilon"] is None) is not is_set_aside
+
+
 def test_a_run_without_noise_has_no_such_part() -> None:
     assert render_privacy(None) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import node.training.privacy_ledger
 from ml.accountant import Release, Told, compute_epsilon, count_phases_within
 from ml.errors import Abandoned, MlError
 from node.training.checkpoint import Checkpoints
-from node.training.privacy_ledger import LOOK_AHEAD, PrivacyLedger, read_told
+from node.training.privacy_ledger import LOOK_AHEAD, PrivacyLedger, read_account, read_told
 from node.training.trainer import NOTHING_TAKEN
 from node.training.worker_child import Session
 
@@ -131,7 +132,9 @@ def test_a_budget_is_watched_while_the_worker_lives(
         '{"format": 2, "phases": 1, "steps": [], "prototypes": []}',
         '{"format": 2, "phases": 1, "steps": [], "prototypes": [], "runs": {"1": [[1, 2]]}}',
         '{"format": 2, "phases": 1, "steps": [], "prototypes": [], "runs": {}, "checked": -1}',
-        '{"format": 3, "phases": 1, "steps": [], "prototypes": [], "runs": {}}',
+        '{"format": 4, "phases": 1, "steps": [], "prototypes": [], "runs": {}}',
+        '{"format": 3, "phases": 1, "steps": [], "prototypes": [], "runs": {}, "guessable": 2}',
+        '{"format": 3, "phases": 1, "steps": [], "prototypes": [], "runs": {}, "secret_since": "1"}',
         '{"format": 1, "phases": 1}',
         '{"format": 1, "phases": Infinity, "steps": [], "prototypes": []}',
     ],
@@ -155,7 +158,7 @@ def test_the_file_says_what_it_counts(tmp_path: Path) -> None:
     open_ledger(tmp_path / "privacy.json").add(RELEASE, 1)
     written = json.loads((tmp_path / "privacy.json").read_text())
     assert written == {
-        "format": 2,
+        "format": 3,
         "phases": 1,
         "steps": [[0.15, 2.0, 20]],
         "prototypes": [[5.0, 1]],
@@ -170,6 +173,7 @@ def test_epsilon_is_added_up_beside_the_training_and_told_with_the_phases_it_is_
     ledger = PrivacyLedger(tmp_path / "privacy.json", DELTA, 3.0, clock=clock)
     ledger.add(RELEASE, 1)
     before = {"phases": 1, "epsilon": None, "epsilon_phases": 0, "delta": DELTA, "budget": 3.0}
+    before |= {"guessable": 0, "set_aside": False}
     assert ledger.describe() == before  # which has begun to add up
     (first,) = adding
     first.join()
@@ -198,3 +202,51 @@ def test_without_an_accountant_epsilon_stays_away(
     ledger.add(RELEASE, 1)
     assert ledger.describe()["epsilon"] is None
     assert adding == []
+
+
+# ---- noise of earlier releases, which can be guessed
+
+UPDATE = Release.of_update(4.0)
+
+
+def write_as_before(path: Path, version: int) -> None:
+    """An account of two phases, as earlier releases wrote it."""
+    runs = {"runs": {"1": {"rounds": [[1, 2]], "assumed": [], "noise": {}}}, "chain": "ab", "checked": 2}
+    told = Told.of([UPDATE] * 2)
+    path.write_text(json.dumps({"format": version, **told.to_json(), **(runs if version == 2 else {})}))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_phases_of_earlier_releases_have_no_bound_and_a_budget_ends_there(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "privacy.json"
+    write_as_before(path, version)
+    ledger = open_ledger(path, 50.0)
+    for _ in range(2):
+        with pytest.raises(MlError, match=r"the noise of 2 of 2 local phases can be guessed: .* Epsilon is infinite"):
+            ledger.check(UPDATE)
+    shown = ledger.describe(has_time=True)
+    assert (shown["epsilon"], shown["epsilon_phases"], shown["guessable"]) == (math.inf, 2, 2)
+    without = open_ledger(path)
+    without.check(UPDATE)  # who has no budget goes on
+    without.add(UPDATE, 3)
+    again = read_account(path)
+    assert (again.told.phases, again.told.guessable) == (3, 2)
+    assert json.loads(path.read_text())["format"] == 3
+
+
+def test_phases_that_are_set_aside_count_by_how_much_noise_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.json"
+    write_as_before(path, 2)
+    ledger = PrivacyLedger.open(path, DELTA, 50.0, sets_aside=True)
+    ledger.check(UPDATE)
+    ledger.add(UPDATE, 3)
+    shown, of_three = ledger.describe(has_time=True), compute_epsilon(Told.of([UPDATE] * 3), DELTA)
+    assert (shown["epsilon"], shown["guessable"], shown["set_aside"]) == (of_three, 2, True)
+    kept = read_account(path)
+    assert (kept.told.guessable, kept.is_set_aside) == (2, True)
+    assert kept.counted == Told.of([UPDATE] * 3)
+    open_ledger(path)  # which sets nothing aside any more
+    assert not read_account(path).is_set_aside
+    tight = compute_epsilon(Told.of([UPDATE] * 3), DELTA)
+    with pytest.raises(MlError, match="the privacy budget is spent: epsilon is"):
+        PrivacyLedger.open(path, DELTA, tight, sets_aside=True).check(UPDATE)

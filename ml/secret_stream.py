@@ -1,0 +1,67 @@
+"""The stream of secret numbers: the key stream of AES-256 in counter mode, under a key of 256 random bits.
+
+Whatever hides something comes from here: noise, and which samples a step has. Whoever sees some of these numbers, or
+sums with them, can compute none of the others. Generators of torch and numpy do not promise that: torch's for a CPU
+keeps 32 bits of its seed, so that trying them all finds it, and none is made to withstand who looks for its state.
+
+Normal numbers are made by Box and Muller (*A Note on the Generation of Random Normal Deviates*, 1958), of two words w
+and v of 64 bits each,
+
+    r = sqrt(-2 ln((w mod 2^63 + 1/2) / 2^63)),    r cos(pi v / 2^63)  and  r sin(pi v / 2^63),
+
+in float64: none is beyond 9.42, where a real normal number is with a chance of 2^-67. The words are made on the host
+and sent to a GPU, which turns them into normal numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Self
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+from torch import Tensor
+
+KEY_BYTES = 32
+BLOCK_BYTES = 16  # of AES
+WORD_BYTES = 8
+_POSITIVE = (1 << 63) - 1
+_ZEROS = bytes(1 << 20)
+
+
+class SecretStream:
+    """Numbers that only the key tells. No two streams that hide anything have the same key."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"key: expected {KEY_BYTES} bytes, got {len(key)}")
+        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(BLOCK_BYTES))).encryptor()
+
+    @classmethod
+    def fresh(cls) -> Self:
+        """A stream under a key of its own, from the system's randomness."""
+        return cls(os.urandom(KEY_BYTES))
+
+    def draw_words(self, count: int) -> NDArray[np.int64]:
+        """Whole numbers of 64 bits, each as likely as any."""
+        num_bytes = count * WORD_BYTES
+        buffer = np.empty(num_bytes + BLOCK_BYTES, np.uint8)  # with the room that the cipher asks for
+        for start in range(0, num_bytes, len(_ZEROS)):
+            zeros = memoryview(_ZEROS)[: min(len(_ZEROS), num_bytes - start)]
+            self._encryptor.update_into(zeros, memoryview(buffer)[start : start + len(zeros) + BLOCK_BYTES])
+        return buffer[:num_bytes].view("<i8")
+
+    def random(self, count: int) -> NDArray[np.float64]:
+        """Multiples of 2^-53 from 0 to below 1, each as likely as any."""
+        return np.ldexp((self.draw_words(count).view("<u8") >> np.uint64(11)).astype(np.float64), -53)
+
+    def draw_normals(self, count: int, device: torch.device) -> Tensor:
+        """Normal numbers, float64[count] on the device."""
+        pairs = -(-count // 2)
+        words = torch.from_numpy(self.draw_words(2 * pairs)).to(device)
+        squares = (words[:pairs] & _POSITIVE).double().add_(0.5).mul_(2.0**-63).log_().mul_(-2.0)
+        radii, angles = squares.sqrt_(), words[pairs:].double().mul_(math.pi * 2.0**-63)
+        return torch.cat([radii * angles.cos(), radii * angles.sin()])[:count]
