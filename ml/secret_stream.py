@@ -51,7 +51,7 @@ class SecretStream:
         buffer = np.empty(num_bytes + BLOCK_BYTES, np.uint8)  # with the room that the cipher asks for
         for start in range(0, num_bytes, len(_ZEROS)):
             zeros = memoryview(_ZEROS)[: min(len(_ZEROS), num_bytes - start)]
-            self._encryptor.update_into(zeros, memoryview(buffer)[start : start + len(zeros) + BLOCK_BYTES])
+            self._encryptor.update_into(zeros, buffer.data[start : start + len(zeros) + BLOCK_BYTES])
         return buffer[:num_bytes].view("<i8")
 
     def random(self, count: int) -> NDArray[np.float64]:

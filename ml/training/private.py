@@ -103,7 +103,7 @@ class PrivateStep:
                 total_P += _sum_cut([gradients[name].flatten(1) for name in self._weights], how.clip)
                 losses.append(losses_B)
             mean_P = add_noise(total_P, how.noise, how.clip, how.stream) / how.batch_size
-            parts = zip(mean_P.split([weight.numel() for weight in weights]), weights, strict=True)
+            parts = zip(torch.split(mean_P, [weight.numel() for weight in weights]), weights, strict=True)
             self._sgd.update([part.view_as(weight).to(weight.dtype) for part, weight in parts])
             return torch.cat(losses).mean() if losses else weights[0].new_zeros(())
 

@@ -137,8 +137,8 @@ class PrivacyLedger:
         self._look_again()
         if self.counted.guessable:
             raise MlError(
-                f"{describe_guessable(self.told)}. Epsilon is infinite, above training.privacy_budget, "
-                f"{self.budget:g}. With training.privacy_set_aside: {GUESSABLE_NOISE} it is counted as if nobody guessed"
+                f"{describe_guessable(self.told)}. Epsilon is infinite, and above training.privacy_budget, "
+                f"{self.budget:g}; with training.privacy_set_aside: {GUESSABLE_NOISE} it is as if nobody guessed"
             )
         if self._fitting is not None and self._fitting[0] == release and self._fitting[1]:
             return

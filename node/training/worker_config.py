@@ -38,8 +38,9 @@ class WorkerConfig:
     the store's filesystem and nobody else's, is for payloads too large to pass. `before_dir` has the checkpoints of the
     run that this one continues, if its last round was `before_round`. `plugins` are those that may be imported;
     `schema` is the run's where its method is a plugin's. Where samples or the site are hidden `privacy_file` is the
-    account of what was told, `privacy_budget` its end, and `privacy_set_aside` what is not held against it; samples are hidden by the site alone where it
-    `hides_itself`, and not the run. `python` and `arguments` say which program is the worker.
+    account of what was told, `privacy_budget` its end, and `privacy_set_aside` what is not held against it; samples
+    are hidden by the site alone where it `hides_itself`, and not the run. `python` and `arguments` say which program is
+    the worker.
     """
 
     method: Mapping[str, Any]

@@ -40,9 +40,12 @@ def find_parts(tree: ast.Module) -> Iterator[ast.AST]:
             notes = [each.annotation for each in (*part.args.args, *part.args.kwonlyargs)] + [part.returns]
             if part.name in PARTS or any(takes_stream(note) for note in notes):
                 yield part
-        elif isinstance(part, ast.ClassDef):
-            if any(isinstance(each, ast.AnnAssign) and takes_stream(each.annotation) for each in part.body):
-                yield part
+        elif isinstance(part, ast.ClassDef) and any(map(keeps_stream, part.body)):
+            yield part
+
+
+def keeps_stream(line: ast.stmt) -> bool:
+    return isinstance(line, ast.AnnAssign) and takes_stream(line.annotation)
 
 
 def takes_stream(note: ast.expr | None) -> bool:

@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def test_words_are_the_key_stream_of_aes() -> None:
-    """Of the key 00…00 and the counter 0: the block that encrypts to dc95c078a2408989ad48a21492842087 (AESAVS, NIST)."""
+    """Of a key and a counter of zeros, the known answer of AES-256 (NIST, AESAVS)."""
     words = SecretStream(bytes(32)).draw_words(2)
     assert words.tobytes().hex() == "dc95c078a2408989ad48a21492842087"
 

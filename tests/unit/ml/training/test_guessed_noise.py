@@ -1,5 +1,5 @@
-"""An attack that takes noise off: from what a site has sent alone it finds the seed of a generator that keeps 32 bits of
-it, as earlier releases had. Of noise from a secret stream it finds nothing.
+"""An attack that takes noise off: from what a site has sent alone it finds the seed of a generator that keeps 32 bits
+of it, as earlier releases had. Of noise from a secret stream it finds nothing.
 
 Prototypes are sums of embeddings with five times as much noise. Those that a candidate's noise looks like are its own:
 a row of d numbers and the noise of another seed have a product of deviation 1 for rows of unit length, the right one
@@ -27,7 +27,8 @@ CERTAIN = 8.0  # deviations that no wrong seed of a million comes to
 def make_sums() -> Tensor:
     """The sums of each class of embeddings at the length that they may have."""
     rows = torch.randn(CLASSES, SAMPLES, LENGTH, dtype=torch.float64).abs() + torch.rand(CLASSES, 1, LENGTH)
-    return (rows / rows.norm(dim=2, keepdim=True)).sum(1)
+    sums: Tensor = (rows / rows.norm(dim=2, keepdim=True)).sum(1)
+    return sums
 
 
 def draw_as_before(seed: int) -> Tensor:
@@ -37,7 +38,8 @@ def draw_as_before(seed: int) -> Tensor:
 
 def send_as_before(sums: Tensor, seed: int) -> Tensor:
     means = (sums + NOISE * CLIP * draw_as_before(seed)) / SAMPLES
-    return means * (CLIP / means.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    sent: Tensor = means * (CLIP / means.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    return sent
 
 
 def send(sums: Tensor) -> Tensor:

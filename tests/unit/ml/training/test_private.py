@@ -124,15 +124,9 @@ def test_each_samples_gradient_is_that_of_a_batch_of_one() -> None:
 def test_a_method_that_wants_to_see_gradients_has_no_private_step() -> None:
     model: Any = Dot(1)
     sgd = Sgd(model.parameters(), 1.0, on_gradients=lambda gradients: gradients)
+    privacy = StepPrivacy(1, 1, 1, SecretStream.fresh())
     with pytest.raises(ValueError, match="nobody looks at"):
-        make_step(
-            model,
-            compute_dot,
-            {},
-            sgd,
-            torch.autocast("cpu", enabled=False),
-            StepPrivacy(1, 1, 1, SecretStream.fresh()),
-        )
+        make_step(model, compute_dot, {}, sgd, torch.autocast("cpu", enabled=False), privacy)
 
 
 def test_every_step_has_every_sample_with_the_same_chance() -> None:
