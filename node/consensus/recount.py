@@ -43,7 +43,7 @@ from node.consensus.masking import Masking
 from node.consensus.restored import UNKNOWN_HEIGHTS
 from node.offload import Offload
 from node.runs.specs import RunRound, RunSpecs
-from node.training.account import Account
+from node.training.account import FORMAT, Account
 from node.training.privacy_ledger import change_account, describe_guessable, read_account
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Recount:
         """The account, of this chain from now on. What earlier releases wrote knows of no rounds, and of all up to
         here. The site's own noise is in force above the height at which it was first there."""
         since = self._choose_since(account, head) if self._own else None
-        if self._store.get_meta(OPENED_AT) is None:
+        if account.is_guessable or self._store.get_meta(OPENED_AT) is None:  # such a release may have run here again
             self._store.put_meta(OPENED_AT, {"height": self._find_signed(head)})
         if account.told.guessable and not account.is_set_aside:
             log.warning("What this site has told has no bound: %s", describe_guessable(account.told))
@@ -188,8 +188,9 @@ class Recount:
         noted = None if since is None else {"height": since}
         if self._store.get_meta(OWN_SINCE) != noted:
             self._store.put_meta(OWN_SINCE, noted)
-        if account.own_since != since or (account != Account() and account.secret_since != secret_since):
-            account = self._change(lambda now: replace(now, own_since=since, secret_since=secret_since))
+        known = replace(account, own_since=since, secret_since=secret_since, version=FORMAT)
+        if account != known and known != Account(secret_since=secret_since):
+            account = self._change(lambda now: replace(now, own_since=since, secret_since=secret_since, version=FORMAT))
         self._own_since = since
         return account
 

@@ -42,7 +42,7 @@ class Account:
 
     The blocks up to the height `checked` have been looked at for what is missing here; None where none have been.
     `own_since` is the height above which the site's own noise is in force, None where it has none. `samples` is how
-    many the site had in the last phase. `has_rounds`: not where an earlier release wrote the totals alone.
+    many the site had in the last phase. `version` is the format that the account was read in.
     `secret_since` is the height above which all noise of the site is of releases that draw it from a secret stream,
     None where that is not known. `is_set_aside` says whether the site counted on when it last trained as if nobody
     could guess the noise of phases before.
@@ -54,9 +54,19 @@ class Account:
     checked: int | None = None
     own_since: int | None = None
     samples: int | None = None
-    has_rounds: bool = True
+    version: int = FORMAT
     secret_since: int | None = None
     is_set_aside: bool = False
+
+    @property
+    def has_rounds(self) -> bool:
+        """Not where an earlier release wrote the totals alone."""
+        return self.version > TOTALS_ALONE
+
+    @property
+    def is_guessable(self) -> bool:
+        """Whether a release wrote it whose noise can be guessed."""
+        return self.version <= GUESSABLE
 
     def has(self, run: int, number: int) -> bool:
         """Whether this round of a run is counted."""
@@ -121,10 +131,11 @@ class Account:
         if not isinstance(values, dict) or values.get("format") not in (FORMAT, GUESSABLE, TOTALS_ALONE):
             raise ValueError(f"expected format {FORMAT}")
         told = Told.from_json(values)
-        if values["format"] <= GUESSABLE:
+        version: int = values["format"]
+        if version <= GUESSABLE:
             told.guessable = told.phases
-        if values["format"] == TOTALS_ALONE:
-            return cls(told, has_rounds=False)
+        if version == TOTALS_ALONE:
+            return cls(told, version=version)
         try:
             runs = {int(number): _read_run(run) for number, run in values["runs"].items()}
         except (KeyError, TypeError, AttributeError) as error:
@@ -135,7 +146,7 @@ class Account:
         counts = ("checked", "own_since", "samples", "secret_since")
         checked, own_since, samples, since = (_read_count(values.get(name)) for name in counts)
         is_set_aside = values.get("set_aside") is True
-        return cls(told, runs, chain, checked, own_since, samples, secret_since=since, is_set_aside=is_set_aside)
+        return cls(told, runs, chain, checked, own_since, samples, version, since, is_set_aside)
 
 
 def _read_run(value: Any) -> RunAccount:

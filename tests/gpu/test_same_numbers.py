@@ -8,6 +8,7 @@ samples stand on the border between two classes. On a CPU nothing differs at all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,9 +22,11 @@ from ml.clients.batched import train_batched
 from ml.clients.build import Compute, Federation, make_clients
 from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
+from ml.gaussian import GRID_BITS, add_noise
 from ml.methods import METHODS
 from ml.methods.common.clustering import cluster_by_kmeans
 from ml.payload import Arrays
+from ml.secret_stream import SecretStream
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs.architectures import ARCHITECTURES
@@ -173,3 +176,26 @@ def test_bf16_learns_as_float32_does(device: str, name: str, monkeypatch: pytest
         losses.append(client.evaluate()["loss"])
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+# ---- what hides samples
+
+
+def test_a_device_makes_the_same_normal_numbers_of_secret_words_and_never_the_same_again(device: str) -> None:
+    count, key = 1_000_001, bytes(range(32))
+    here, there = (SecretStream(key).draw_normals(count, torch.device(place)).cpu() for place in ("cpu", device))
+    torch.testing.assert_close(here, there, rtol=0, atol=0 if device == "cpu" else 1e-12)
+    drawn = [SecretStream.fresh().draw_normals(count, torch.device(device)) for _ in range(2)]
+    assert not torch.isin(drawn[0], drawn[1]).any()
+    for z in drawn:
+        for power, moment, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
+            assert abs((z**power).mean().item() - moment) < 5 * math.sqrt(variance / count)
+    assert abs((drawn[0] * drawn[1]).mean().item()) < 5 / math.sqrt(count)
+
+
+def test_noise_on_a_device_lies_on_the_grid_of_a_cpus(device: str) -> None:
+    sums, key = torch.linspace(-3, 3, 100_000, dtype=torch.float64), bytes(range(32))
+    here, there = (add_noise(sums.to(place), 2.0, 0.7, SecretStream(key)).cpu() for place in ("cpu", device))
+    grid = 2.0 ** (1 - GRID_BITS)
+    assert torch.equal(there, grid * (there / grid).round())
+    assert (here - there).abs().max().item() <= grid

@@ -167,7 +167,7 @@ genesis_file: g
         "bad.yaml:6:3: training.seed: must be at least 0 (got -1)",
         "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, precision, deterministic, "
         "channels_last, compile, cuda_graphs, checkpoint_every, plugins, max_loss_ratio, compare_local, "
-        "privacy_budget, privacy, publish_metrics, publish_min_samples",
+        "privacy_budget, privacy_set_aside, privacy, publish_metrics, publish_min_samples",
     ]
 
 
