@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from ml.secret_stream import SecretStream
 GRID_BITS = 28  # of sigma C
 SLACK = 2.0**-14
 _LEAST_EXPONENT = -900  # of sigma C, below which a grid would soon be no number
-_CHUNK = {"cpu": 1 << 16}  # numbers at once, by device: as many as stay in a cache
+_CHUNK = {"cpu": 1 << 15}  # numbers at once, by device: as stay in a cache, and torch shares with no other thread
 _LARGE_CHUNK = 1 << 23
 
 
@@ -42,5 +43,14 @@ def add_noise(sums: Tensor, noise: float, length: float, stream: SecretStream) -
     hidden_P = sums.double().flatten().clone()
     for part in torch.split(hidden_P, _CHUNK.get(sums.device.type, _LARGE_CHUNK)):
         z = stream.draw_normals(len(part), sums.device)
-        part.div_(grid).round_().add_(z.mul_(deviation / grid).round_()).mul_(grid)
+        _round(part.div_(grid)).add_(_round(z.mul_(deviation / grid))).mul_(grid)
     return hidden_P.view(sums.shape)
+
+
+def _round(values: Tensor) -> Tensor:
+    """To whole numbers, where they lie; on a CPU by numpy, as normal numbers are made."""
+    if values.device.type != "cpu":
+        return values.round_()
+    array = values.numpy()
+    np.rint(array, out=array)
+    return values

@@ -189,9 +189,7 @@ def test_what_an_earlier_release_wrote_stands_for_all_up_to_then(tmp_path: Path)
             assert told.phases < account.told.phases <= told.phases + len(trainer.trained) - trained + 1
             assert min(list_counted(account)) >= 5
             assert account.told.guessable == told.phases  # none of what this release has trained
-            assert (
-                account.secret_since is None or account.secret_since >= 5
-            )  # though this directory knew another before
+            assert account.secret_since is None or account.secret_since >= 5
 
     run_virtual(story())
 
