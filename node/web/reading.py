@@ -229,7 +229,7 @@ class Reading:
         return to_json(self._changes.list_open())
 
     async def _get_proposal(self, request: Request) -> dict[str, Any]:
-        return to_json(self._changes.get(request.path_params["change"]))
+        return to_json(await self._changes.get(request.path_params["change"]))
 
     async def _list_runs(self, request: Request) -> dict[str, Any]:
         return to_json(await self._view.federation.list_runs())

@@ -272,7 +272,8 @@ async def test_bodies_that_are_no_requests_are_refused(tmp_path: Path) -> None:
             assert (await page.post(f"{API}/stop", said, key=key)).code == 400, said
         assert (await page.post(f"{API}/log-level", {"level": "loud"}, key=key)).code == 400
         assert (await page.post(f"{API}/propose", {"kind": "remove_member"}, key=key)).code == 400
-        assert (await page.post(f"{API}/approve", {"change": "abcd"}, key=key)).code == 404
+        assert (await page.post(f"{API}/approve", {"change": "abcd"}, key=key)).code == 400
+        assert (await page.post(f"{API}/approve", {"change": "ab" * 32}, key=key)).code == 404
         for name, data in (("x.exe", b""), ("x.npz", b"no archive"), ("x.png", b"\x89PNG no picture"), ("x.csv", b"")):
             answer = await page.post(f"{API}/predict?name={name}", data, key=key)
             assert answer.code == 400, name
@@ -287,9 +288,13 @@ async def test_a_change_is_proposed_as_it_was_shown_before(tmp_path: Path) -> No
         draft = (await page.post(f"{API}/propose", wish | {"dry_run": True}, key=key)).json
         assert not draft["open"]
         assert (await page.get(f"{API}/proposals")).json == {"proposals": []}
-        made = (await page.post(f"{API}/propose", wish, key=key)).json
+        other = await page.post(f"{API}/propose", wish | {"shown": draft["terms"].replace("5", "6")}, key=key)
+        assert (other.code, "than the one that was shown" in other.json["error"]) == (409, True)
+        made = (await page.post(f"{API}/propose", wish | {"shown": draft["terms"]}, key=key)).json
         assert (made["open"], made["note"], made["approved_here"]) == (True, "<b>three more</b>", True)
-        yes = await page.post(f"{API}/approve", {"change": made["id"][:8]}, key=key)
+        short = await page.post(f"{API}/approve", {"change": made["id"][:8]}, key=key)
+        assert (short.code, made["id"] in short.json["error"]) == (400, True)
+        yes = await page.post(f"{API}/approve", {"change": made["id"]}, key=key)
         assert yes.json["approvals"] == made["approvals"]
 
 

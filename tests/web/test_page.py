@@ -447,7 +447,7 @@ def test_an_approval_that_is_pressed_lands_in_a_block(site: Served, visit: Visit
     assert "node0 (" in dialog
     page.click("text=Sign and send")
     page.wait_for_selector("text=approved by this site")
-    site.tell("node2", "approve", change)
+    site.tell("node2", "approve", change, "--yes")
     page.wait_for_selector(f"text={ROUNDS + 2} of {ROUNDS + 2}", timeout=120_000)
     page = one.show(f"chain/{ROUNDS + 1}")
     page.wait_for_selector("[data-checked=ok]")
