@@ -134,7 +134,7 @@ function Report({ run }) {
   const [state, setState] = useState({ busy: false, error: null });
   const make = () => {
     setState({ busy: true, error: null });
-    download(`/runs/${run.number}/report`, `report-run-${run.number}.html`).then(
+    download(`/runs/${run.number}/report`, `report-run-${run.number}.html`, {}).then(
       () => setState({ busy: false, error: null }),
       (error) => setState({ busy: false, error }),
     );
