@@ -27,8 +27,9 @@ def write_http_api() -> str:
         "`fednode open` is, as `Authorization: Bearer …`. To act takes a token of role `admin` or a key of `fednode "
         "open`. What is asked for by `POST` takes JSON, `{}` where there is nothing to say. What a page from elsewhere "
         "has a browser ask for is refused.\n",
-        "`/events` and `/verify` are server-sent events. Each of `/events` has its cursor as its id: an EventSource that "
-        "was cut off goes on behind the last one it has seen, as long as the node keeps what followed (4096 events).\n",
+        "`/events` and `/verify` are server-sent events. Each of `/events` has its cursor as its id: an EventSource "
+        "that was cut off goes on behind the last one it has seen, as long as the node keeps what followed (4096 "
+        "events).\n",
     ]
     for method, is_open, title in (
         ("get", True, "## To look"),
