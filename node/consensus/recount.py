@@ -163,7 +163,9 @@ class Recount:
         """Whether this is what has become of the account as it was read last; not where the file is another, or as it
         was before, as somebody has put it there."""
         known = self._account
-        if known is None or account.chain != known.chain or account.own_since != known.own_since:
+        if known is None or account.is_guessable:
+            return False
+        if account.chain != known.chain or account.own_since != known.own_since:
             return False
         if account.chain is None:
             return account == Account()

@@ -2,8 +2,8 @@
 
 It is a file in the data directory, and on the disk before what it counts begins. So a phase is counted that was
 stopped, abandoned or never sent, and nothing is made of samples that was not counted. With a budget the worker trains
-no phase that would take epsilon above it. It trains none at all while phases of earlier releases are counted whose
-noise can be guessed, unless the site has set them aside by name.
+no phase that would take epsilon above it, and none at all while phases of earlier releases are counted whose noise can
+be guessed, unless the site has set them aside by name.
 
 The node adds to the same file what the chain shows of earlier phases and the file lacks (`node.consensus.recount`):
 whoever changes it reads it anew, and holds its directory meanwhile.

@@ -213,6 +213,24 @@ def test_what_was_signed_here_and_after_that_is_of_this_release(make_site: MakeS
     assert site.account.told.guessable == 1
 
 
+def test_a_file_of_an_earlier_release_that_is_put_back_is_not_taken_for_this_ones(make_site: MakeSite) -> None:
+    site = make_site(stored=0)
+    recount = site.open()
+    look(recount)
+    site.sign_next()
+    site.grow(1)
+    look(recount)
+    assert (site.account.told.guessable, site.account.secret_since) == (0, 0)
+    written = json.loads(site.file.read_bytes())
+    del written["secret_since"]
+    site.file.write_text(json.dumps({**written, "format": 2}))
+    site.grow(4)  # with what nobody has signed here since
+    look(recount)
+    account = site.account
+    assert account.told.guessable == account.told.phases == 4 + UNSEEN
+    assert json.loads(site.file.read_bytes())["format"] == 3
+
+
 def test_whoever_starts_is_told_of_noise_that_can_be_guessed(
     make_site: MakeSite, caplog: pytest.LogCaptureFixture
 ) -> None:
