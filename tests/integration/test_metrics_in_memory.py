@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from chain.signing import encode_id
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
+from node.events import NodeEvent
 from node.telemetry.metrics import SETTLED_EVERY, CallTimes, NodeMetrics
 from node.telemetry.monitor import Monitor, make_metrics
 from node.telemetry.sinks.base import SinkThread
@@ -65,6 +67,27 @@ async def observed(
         finally:
             running.cancel()
             await asyncio.wait({running})
+
+
+@pytest.mark.parametrize(
+    ("privacy", "shown"),
+    [
+        ({"epsilon": 2.5}, 2.5),
+        ({"epsilon": None, "guessable": 3, "set_aside": False}, math.inf),
+        ({"epsilon": 2.5, "guessable": 3, "set_aside": True}, 2.5),
+    ],
+)
+def test_epsilon_is_infinite_while_noise_is_counted_that_can_be_guessed(
+    tmp_path: Path, privacy: dict[str, Any], shown: float
+) -> None:
+    async def story() -> None:
+        async with observed(tmp_path) as one:
+            await one.net.wait_for_height(2)
+            ((_, record),) = one.net["node0"].get_context().store.rounds(1, 1)
+            one.metrics.on_event(NodeEvent(1, 0, "training", {**record, "privacy": privacy}))
+            assert one.scrape().get("fednode_privacy_epsilon") == shown
+
+    run_virtual(story())
 
 
 def test_every_promised_name_is_there_with_its_type_and_labels(tmp_path: Path) -> None:
