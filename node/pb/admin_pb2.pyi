@@ -494,7 +494,7 @@ class GetRoundRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ..., scores_within_s: _Optional[float] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "counts_epochs", "spoiled", "went_back", "failure", "measures", "signs", "alone", "privacy", "published", "statistics", "scores", "no_distance", "no_effect")
+    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "counts_epochs", "spoiled", "clipped", "went_back", "failure", "measures", "signs", "alone", "privacy", "published", "statistics", "scores", "no_distance", "no_effect")
     class RejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -591,6 +591,7 @@ class Round(_message.Message):
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     COUNTS_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     SPOILED_FIELD_NUMBER: _ClassVar[int]
+    CLIPPED_FIELD_NUMBER: _ClassVar[int]
     WENT_BACK_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
@@ -635,6 +636,7 @@ class Round(_message.Message):
     schedule: Schedule
     counts_epochs: bool
     spoiled: str
+    clipped: int
     went_back: str
     failure: str
     measures: Measures
@@ -646,7 +648,7 @@ class Round(_message.Message):
     scores: _containers.RepeatedCompositeFieldContainer[Score]
     no_distance: str
     no_effect: str
-    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., counts_epochs: _Optional[bool] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., published: _Optional[_Iterable[_Union[PublishedMeasures, _Mapping]]] = ..., statistics: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., counts_epochs: _Optional[bool] = ..., spoiled: _Optional[str] = ..., clipped: _Optional[int] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., published: _Optional[_Iterable[_Union[PublishedMeasures, _Mapping]]] = ..., statistics: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
 
 class Measures(_message.Message):
     __slots__ = ("num_samples", "summary", "intervals", "classes")

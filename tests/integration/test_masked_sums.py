@@ -332,6 +332,34 @@ def test_three_sums_that_random_bytes_have_spoiled_pause_the_run_until_a_change(
     run_virtual(story())
 
 
+def test_one_member_moves_no_number_farther_than_the_radius_and_the_record_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, method={**BESIDE, "masked_radius": 0.25}) as net:
+            start_all(net)
+            liar, honest, coding = get_masker(net, "node3"), get_masker(net, "node3").mask, get_spec(net).coding
+
+            def lie(*given: Any) -> bytes:
+                data = honest(*given)
+                arrays = decode_arrays(data, len(data))
+                much = coding.encode({name: array * 0 + 1000 for name, array in make_model(3, 1).items()}, 1, 20)
+                return encode_arrays({**arrays, "values": arrays["values"] + much})
+
+            monkeypatch.setattr(liar, "mask", lie)
+            await net.wait_for_height(5)
+            before, after = (get_aggregate(net, height) for height in (3, 5))
+            names = [name for name in after if name.startswith("model/")]
+            for name in names:
+                assert (after[name] == (before[name].astype(np.float64) + 0.25).astype(np.float32)).all()
+            store = net["node1"].get_context().store
+            await net.wait_for(lambda: store.get_round(5) is not None, "the record of the round")
+            record = store.get_round(5) or {}
+            assert (record["clipped"], record["spoiled"]) == (sum(after[name].size for name in names), None)
+
+    run_virtual(story())
+
+
 def test_a_member_that_opens_another_seed_is_refused_and_costs_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method
 ) -> None:
