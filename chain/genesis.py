@@ -19,6 +19,7 @@ from chain.block import ZERO, Block, Body, Digest, Header, Id
 from chain.codec import compute_block_id, compute_body_digest, compute_seal
 from chain.errors import GenesisError
 from chain.layout import MAX_HEIGHT, MAX_TIME_MS, MAX_U64
+from chain.names import PLAIN_NAMES, check_new_name
 from chain.rules import MAX_ABS, MAX_PAYLOAD_BYTES, MIB, QUORUMS, Limits, PowRules, Rules
 from chain.run import TERMS, Run, encode_canonical
 from chain.schema import (
@@ -114,6 +115,15 @@ class Genesis:
         state = self.state  # which checks members, rules and the run
         if self.rules.min_contributions is not None:
             check_range("min_contributions", self.rules.min_contributions, 1, state.q)
+        if self.protocol >= PLAIN_NAMES and self.forked_from is None:  # else names are those of the chain before
+            self._check_names()
+
+    def _check_names(self) -> None:
+        taken: list[str] = []
+        for path, named in (("members", self.founders), ("observers", self.observers)):
+            for i, one in enumerate(named):
+                check_new_name(f"{path}[{i}].name", one.name, taken)
+                taken.append(one.name)
 
     @cached_property
     def state(self) -> State:

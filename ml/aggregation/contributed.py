@@ -31,8 +31,8 @@ class Contributed:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The box around the aggregate before that a mean is clipped to (`ml.aggregation.box`): how far from there an element
-    may be, and in the running statistics of batch norm, where there are such."""
+    """The box around the aggregate before that a mean is clipped to (`ml.aggregation.box`): how far an element may be
+    from there, and one of batch norm's running statistics."""
 
     radius: float
     buffer_radius: float | None = None

@@ -1332,7 +1332,7 @@ class GetProposalRequest(_message.Message):
     def __init__(self, change: _Optional[str] = ...) -> None: ...
 
 class ProposalView(_message.Message):
-    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings")
+    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings", "proposer_id")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -1349,6 +1349,7 @@ class ProposalView(_message.Message):
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     APPROVED_HERE_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    PROPOSER_ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     terms: str
@@ -1365,7 +1366,8 @@ class ProposalView(_message.Message):
     height: int
     approved_here: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    proposer_id: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., proposer_id: _Optional[str] = ...) -> None: ...
 
 class Difference(_message.Message):
     __slots__ = ("path", "old", "new")
@@ -1388,13 +1390,14 @@ class ApprovalView(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., trains: _Optional[bool] = ...) -> None: ...
 
 class Missing(_message.Message):
-    __slots__ = ("nothing", "before", "after", "training", "readiness", "unanswered", "quorum", "quorum_after")
+    __slots__ = ("nothing", "before", "after", "training", "readiness", "unanswered", "unanswered_ids", "quorum", "quorum_after")
     NOTHING_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     READINESS_FIELD_NUMBER: _ClassVar[int]
     UNANSWERED_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_IDS_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     QUORUM_AFTER_FIELD_NUMBER: _ClassVar[int]
     nothing: bool
@@ -1403,9 +1406,10 @@ class Missing(_message.Message):
     training: int
     readiness: str
     unanswered: _containers.RepeatedScalarFieldContainer[str]
+    unanswered_ids: _containers.RepeatedScalarFieldContainer[str]
     quorum: str
     quorum_after: str
-    def __init__(self, nothing: _Optional[bool] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., training: _Optional[int] = ..., readiness: _Optional[str] = ..., unanswered: _Optional[_Iterable[str]] = ..., quorum: _Optional[str] = ..., quorum_after: _Optional[str] = ...) -> None: ...
+    def __init__(self, nothing: _Optional[bool] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., training: _Optional[int] = ..., readiness: _Optional[str] = ..., unanswered: _Optional[_Iterable[str]] = ..., unanswered_ids: _Optional[_Iterable[str]] = ..., quorum: _Optional[str] = ..., quorum_after: _Optional[str] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
     __slots__ = ("run",)

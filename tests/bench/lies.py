@@ -62,8 +62,8 @@ def set_mean(honest: Sequence[Trained]) -> Arrays:
 def measure_lies(
     seed: int, honest_rounds: int = HONEST_ROUNDS, lying_rounds: int = LYING_ROUNDS, radii: Sequence[Any] = RADII
 ) -> list[dict[str, Any]]:
-    """By radius: the accuracy before the lies and after so many rounds of them, without a liar for as long, and how many
-    numbers an honest round has clipped."""
+    """By radius: the accuracy before the lies and after so many rounds of them; in the first rounds, and after as many
+    rounds as all these without a liar."""
     return [_measure(seed, radius, honest_rounds, lying_rounds) for radius in radii]
 
 

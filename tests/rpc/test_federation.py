@@ -61,6 +61,11 @@ async def approve(one: Running, change: str, *names: str) -> None:
         await book.approve(change_id)
 
 
+def show_key(one: Running, name: str) -> str:
+    """As it stands beside a name where somebody decides."""
+    return encode_id(one.net.id(name))[:4]
+
+
 def _is_open(book: ProposalBook, change_id: bytes) -> bool:
     return book.get(change_id) is not None
 
@@ -71,11 +76,12 @@ async def test_a_rule_is_proposed_approved_and_in_force(tmp_path: Path, capsys: 
         assert await run(capsys, one, "proposals") == "no change waits for approval\n"
         said = await run(capsys, one, "propose", "set", "keep_heights=3", "--note", "more disk", "--yes")
         lines = said.splitlines()
-        assert lines[0].startswith("set rules, by node0  ")
+        assert lines[0].startswith(f"set rules, by node0 ({show_key(one, 'node0')})  ")
         assert lines[1] == "  ~ rules.keep_heights: 2 -> 3"
         assert ["note", "more", "disk"] in [line.split() for line in lines]
         assert ["lacks", "2", "more", "approvals", "(3", "of", "4", "decide)"] in [line.split() for line in lines]
-        assert ["not", "answered", "node1,", "node2,", "node3"] in [line.split() for line in lines]
+        others = ", ".join(f"{name} ({show_key(one, name)})" for name in ("node1", "node2", "node3"))
+        assert ["not", "answered", *others.split()] in [line.split() for line in lines]
         (proposal,) = (await ask_json(capsys, one, "proposals"))["proposals"]
         assert (proposal["open"], proposal["approved_here"], proposal["proposer"]) == (True, True, "node0")
         assert proposal["differences"] == [{"path": "rules.keep_heights", "old": "2", "new": "3"}]

@@ -57,3 +57,9 @@ def _show(figures: dict[str, Any]) -> None:
             f"{found['members']:<3} members    a model of 5 MB is masked in {found['mask_s']:.2f} s, and the masks are "
             f"off its sum in {found['take_off_s']:.2f} s"
         )
+    for found in figures["lies"]:
+        accuracies = ", ".join(f"{100 * value:.1f} % after {number}" for number, value in found["after"].items())
+        print(
+            f"radius {found['radius'] or 'none':<7} {100 * found['before']:.1f} % before one lies, {accuracies}; "
+            f"without lies {100 * found['without']:.1f} % at last"
+        )

@@ -127,7 +127,7 @@ def test_whoever_is_asked_to_agree_is_told_what_masked_sums_hide_and_what_not() 
     [
         (
             [],
-            "one member that lies, whatever its weight, sets the mean to any model it likes, as the run has no masked_r",
+            "one member that lies, whatever its weight, sets the mean to any model it likes, as the run has no",
         ),
         (
             ["masked_radius=0.05"],
