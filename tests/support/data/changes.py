@@ -11,6 +11,7 @@ from typing import Any
 
 from chain import pow as work
 from chain.approvals import sign_approval, sign_readiness
+from chain.beacon import make_reveal
 from chain.block import Answer, ApprovedChange, Block, Body, Certificate, Digest, Header, Id, Phase, Readiness
 from chain.changes.base import Kind, Place
 from chain.changes.change import Change, read_change
@@ -96,7 +97,15 @@ def extend_with(tip: Tip, body: Body, miner: SigningKey, **header: Any) -> Block
 def make_round(tip: Tip, authors: Iterable[SigningKey]) -> Body:
     """A contribution of each of `authors` to the block after `tip`."""
     contributions = [
-        sign_contribution(key, tip.state.chain_id, height=tip.height + 1, prev=tip.id, weight=1, payloads=())
+        sign_contribution(
+            key,
+            tip.state.chain_id,
+            height=tip.height + 1,
+            prev=tip.id,
+            weight=1,
+            payloads=(),
+            reveal=make_reveal(key, tip.state.chain_id, tip.block, tip.state.protocol),
+        )
         for key in authors
     ]
     return Body(tuple(sorted(contributions, key=lambda contribution: contribution.author)))
