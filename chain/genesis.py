@@ -119,11 +119,10 @@ class Genesis:
             self._check_names()
 
     def _check_names(self) -> None:
-        taken: list[str] = []
-        for path, named in (("members", self.founders), ("observers", self.observers)):
-            for i, one in enumerate(named):
-                check_new_name(f"{path}[{i}].name", one.name, taken)
-                taken.append(one.name)
+        named = [(f"members[{i}].name", founder.name) for i, founder in enumerate(self.founders)]
+        named += [(f"observers[{i}].name", observer.name) for i, observer in enumerate(self.observers)]
+        for i, (path, name) in enumerate(named):
+            check_new_name(path, name, [other for _, other in named[:i]])
 
     @cached_property
     def state(self) -> State:

@@ -28,8 +28,8 @@ def _check_new_key(state: State, key: Id) -> None:
 def _check_new_name(state: State, name: str, key: Id) -> None:
     """An observer that takes a seat may keep its name."""
     if state.protocol >= PLAIN_NAMES:
-        others = [*state.members, *(observer for observer in state.observers if observer.key != key)]
-        check_new_name("name", name, [other.name for other in others])
+        observers = [observer.name for observer in state.observers if observer.key != key]
+        check_new_name("name", name, [member.name for member in state.members] + observers)
 
 
 def _require_seat(state: State, seat: int) -> Member:

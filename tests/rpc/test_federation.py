@@ -140,7 +140,7 @@ async def propose_elsewhere(one: Running, kind: Any, name: str = "node1") -> str
         (("set", "waits.colect_s=5"), "there is no such rule. Did you mean 'waits.collect_s'?"),
         (("set", "keep_heights=1000"), "at most 64 times more or less than 2"),
         (("rounds", "0"), "there are 0 already"),
-        (("upgrade", "3", "--from", "500"), "protocol 3: this release speaks 2"),
+        (("upgrade", "4", "--from", "500"), "protocol 4: this release speaks 2 and 3"),
         (("pardon", "node1"), "node1 is not suspended"),
         (("pardon", "node7"), "no member is called 'node7'"),
         (("remove-observer", "x"), "no observer is called 'x'"),
@@ -262,7 +262,7 @@ async def test_runs_are_listed_with_who_approved_and_who_trained(tmp_path: Path,
         assert (first["counted"], [each["name"] for each in first["authors"]][:1]) == (3, ["node0"])
         assert sum(each["rounds"] for each in first["authors"]) >= 9
         said = await run(capsys, one, "runs", "show", "2")
-        assert "node2 (does not train)" in said
+        assert f"node2 ({show_key(one, 'node2')}) (does not train)" in said
         assert "lr 0.05" in said
         assert "there were runs 1 to 2" in await run(capsys, one, "runs", "show", "3", code=3)
         table = (await run(capsys, one, "runs")).splitlines()

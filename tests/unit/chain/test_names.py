@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from chain.changes.members import AddMember, AddObserver, RemoveMember, ReplaceKey
+from chain.changes.rules import Upgrade
 from chain.errors import GenesisError, InvalidChange
 from chain.genesis import Genesis
 from chain.names import check_new_name, fold_name
@@ -96,6 +97,14 @@ def test_names_that_a_chain_has_stay_and_nobody_is_let_in_beside_them_that_looks
     assert [member.name for member in after.members if member.seat == 0] == [f"alice{char}"]
     with pytest.raises(InvalidChange, match="nobody takes for 'alice"):
         execute(state, AddMember(NEW, "alice"))
+
+
+def test_an_upgrade_leaves_all_names_and_binds_those_to_come() -> None:
+    state = make_state(BEFORE, "alice\u034f", "Zürich", "A1ice")
+    after = execute(state, Upgrade(PLAIN))
+    assert [member.name for member in after.members] == [member.name for member in state.members]
+    with pytest.raises(InvalidChange, match="nobody takes for 'alice"):
+        execute(after, AddMember(NEW, "alice"), 2)
 
 
 def test_an_observer_takes_a_seat_under_its_own_name() -> None:
