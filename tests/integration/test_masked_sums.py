@@ -23,7 +23,9 @@ from ml.aggregation.masks import add_mask, is_added, list_opened
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs.masked import EMPTY_INPUT, MASKED, from_rows, read_shown, read_summed, to_rows
 from node.admin.wiring import make_predictor
+from node.cli.rounds import describe_round
 from node.consensus.masks import Masker, MaskingRefused, MaskKey, MaskKeys, RoundMasks
+from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message
 from node.pb import admin_pb2 as pb
@@ -355,7 +357,10 @@ def test_one_member_moves_no_number_farther_than_the_radius_and_the_record_says_
             store = net["node1"].get_context().store
             await net.wait_for(lambda: store.get_round(5) is not None, "the record of the round")
             record = store.get_round(5) or {}
-            assert (record["clipped"], record["spoiled"]) == (sum(after[name].size for name in names), None)
+            num_numbers = sum(after[name].size for name in names)
+            assert (record["clipped"], record["spoiled"]) == (num_numbers, None)
+            told = describe_round(Ledger(net.genesis, store).get_round(5), "iteration")
+            assert ("clipped", f"{num_numbers:,} numbers of the mean, which were outside of masked_radius") in told
 
     run_virtual(story())
 
