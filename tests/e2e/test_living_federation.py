@@ -107,7 +107,7 @@ async def agree(proposer: Hospital, others: Iterable[Hospital], *words: object) 
 
     for other in sites[1:]:
         await wait_for(lambda other=other: change in other.list_open() or is_over(), "the proposal", sites)  # type: ignore[misc]
-        await asyncio.to_thread(run_command, "approve", change[:8], "-c", other.config)
+        await asyncio.to_thread(run_command, "approve", change, "--yes", "-c", other.config)
 
     await wait_for(is_over, f"block with {words}", sites)
     return change
@@ -246,9 +246,10 @@ async def test_an_upgrade_height_stops_the_node_that_cannot_follow(tmp_path: Pat
                 await say("node0", "propose", "upgrade", newest + 1, "--from", height, "--yes", "--json")
             )["id"]
             await net.wait_for(lambda now: "upgrade" in now["node3"], "the warning at node3")
-            assert f"this release speaks {newest - 1} and {newest}" in await say("node3", "approve", change[:8], code=1)
+            said = await say("node3", "approve", change, "--yes", code=1)
+            assert f"this release speaks {newest - 1} and {newest}" in said
             for name in ("node1", "node2"):
-                await say(name, "approve", change[:8])
+                await say(name, "approve", change, "--yes")
             assert f"protocol {newest + 1} is agreed on" in await say("node3", "status")
         assert len(sites) == 4
         process = net.nodes["node3"].process

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from chain import pow as work
@@ -29,6 +30,20 @@ MODEL = make_digest("an aggregate")
 def propose(kind: Kind, *, by: int = 0, made: int = 0, first: int | None = None, expires: int | None = None) -> Change:
     """A change that may stand in the hundred blocks after `made`."""
     return Change(kind, by, made, made + 1 if first is None else first, made + 100 if expires is None else expires)
+
+
+def make_alike(chain_id: Digest, one: Change, other: Change, *, digits: int = 4) -> tuple[Change, Change]:
+    """The two with notes by which their ids begin with the same hex digits, as whoever proposes them can write them."""
+    ones: dict[str, Change] = {}
+    others: dict[str, Change] = {}
+    for number in count():
+        for change, made, opposite in ((one, ones, others), (other, others, ones)):
+            noted = replace(change, note=str(number))
+            start = noted.compute_id(chain_id).hex()[:digits]
+            made[start] = noted
+            if start in opposite:
+                return ones[start], others[start]
+    raise AssertionError("no end of numbers")
 
 
 def execute(state: State, kind: Kind, height: int = 1, *, aggregate: Digest = MODEL) -> State:
