@@ -1492,7 +1492,7 @@ class ListMembersReply(_message.Message):
     def __init__(self, height: _Optional[int] = ..., quorum: _Optional[int] = ..., min_contributions: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberView, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[ObserverView, _Mapping]]] = ...) -> None: ...
 
 class MemberView(_message.Message):
-    __slots__ = ("id", "name", "seat", "since", "change", "key_since", "suspended", "pardoned_at", "me", "connected", "alive", "silent_s", "height", "clock_ahead_s", "address", "version", "through")
+    __slots__ = ("id", "name", "seat", "since", "change", "key_since", "suspended", "pardoned_at", "me", "connected", "alive", "silent_s", "height", "clock_ahead_s", "address", "version", "through", "display_name")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEAT_FIELD_NUMBER: _ClassVar[int]
@@ -1510,6 +1510,7 @@ class MemberView(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     seat: int
@@ -1527,19 +1528,22 @@ class MemberView(_message.Message):
     address: str
     version: str
     through: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., seat: _Optional[int] = ..., since: _Optional[int] = ..., change: _Optional[str] = ..., key_since: _Optional[int] = ..., suspended: _Optional[bool] = ..., pardoned_at: _Optional[int] = ..., me: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., through: _Optional[_Iterable[str]] = ...) -> None: ...
+    display_name: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., seat: _Optional[int] = ..., since: _Optional[int] = ..., change: _Optional[str] = ..., key_since: _Optional[int] = ..., suspended: _Optional[bool] = ..., pardoned_at: _Optional[int] = ..., me: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., through: _Optional[_Iterable[str]] = ..., display_name: _Optional[str] = ...) -> None: ...
 
 class ObserverView(_message.Message):
-    __slots__ = ("id", "name", "connected", "alive")
+    __slots__ = ("display_name", "id", "name", "connected", "alive")
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    display_name: str
     id: str
     name: str
     connected: bool
     alive: bool
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ...) -> None: ...
+    def __init__(self, display_name: _Optional[str] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ...) -> None: ...
 
 class OpenPageRequest(_message.Message):
     __slots__ = ("read_only",)

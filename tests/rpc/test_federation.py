@@ -18,11 +18,12 @@ from chain.changes.rules import SetRules
 from chain.changes.runs import StartRun
 from chain.signing import encode_id
 from node.admin import client as admin_client
+from node.admin.wiring import make_view
 from node.cli import main
 from node.consensus.proposals import ProposalBook
 from node.consensus.service import RoundService
 from support.data.chains import make_keys
-from support.federation.asked import Running, running
+from support.federation.asked import Running, make_book, make_config, running
 from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
@@ -229,6 +230,18 @@ async def test_members_are_listed_and_shown(tmp_path: Path, capsys: Captured) ->
         shown = await run(capsys, one, "members", "show", "node1")
         assert ["since", "genesis"] in [line.split() for line in shown.splitlines()]
         assert "there are node0, node1, node2" in await run(capsys, one, "members", "show", "nodeX", code=3)
+
+
+async def test_what_a_site_calls_others_is_shown_beside_their_names(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
+        await one.net.wait_for_height(1)
+        config, member_id = make_config(tmp_path), encode_id(one.net.id("node1"))
+        own = config.node.model_copy(update={"display_names": (f"{member_id}=Klinikum Süd",)})
+        config = config.model_copy(update={"node": own})
+        view = make_view(get_service(one), one.context, config, make_book())
+        members = (await view.federation.list_members()).members
+        told = [(each.name, each.display_name) for each in members]
+        assert told == [("node0", ""), ("node1", "Klinikum Süd"), ("node2", "")]
 
 
 def count_approvals(one: Running, name: str, change_id: str) -> int:

@@ -27,7 +27,7 @@ function Members({ members, peers, version }) {
   return html`<${Card} title="Members" end=${html`<span>${members.min_contributions} contribute to a round at least</span>`}>
     <${Table} label="members" rows=${members.members} getKey=${(member) => member.id} columns=${[
       ["seat", (member) => member.seat, "number"],
-      ["name", (member) => html`${member.name} <code class="soft" title=${member.id}>${showId(member.id)}</code>`],
+      ["name", (member) => html`${member.name}${member.display_name === null ? "" : ` – ${member.display_name}`} <code class="soft" title=${member.id}>${showId(member.id)}</code>`],
       ["state", (member) => html`<${State} state=${describeMember(member, getPeer(member)).state}>${describeMember(member, getPeer(member)).word}${isDialOut(member) ? ", dials out" : ""}<//>`],
       ["member since", describeOrigin],
       ["height", (member) => showCount(member.height), "number"],
