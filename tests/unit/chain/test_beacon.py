@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
 
@@ -108,3 +109,22 @@ def test_secrets_are_the_keys_own_by_chain_and_height(chain: LivingChain) -> Non
         for height in (1, 2)
     ]
     assert len({*reveals}) == len(reveals)
+
+
+def test_the_bytes_are_these() -> None:
+    """Golden: another value is a fork of every chain under protocol 3."""
+    key, genesis = KEYS[0], make_genesis(KEYS, protocol=3)
+    reveal = make_reveal(key, bytes(32), genesis.block0, 3)
+    assert reveal.opened == ZERO
+    assert reveal.commitment.hex() == "21d9e590dea01442821c269281ca3858c214e9e77cc361ee6467da693f622254"
+    contribution = sign_contribution(
+        key, bytes(32), height=1, prev=ZERO, weight=1, payloads=(), reveal=Reveal(bytes(range(32)), reveal.commitment)
+    )
+    body = Body((contribution,))
+    parent = replace(genesis.block0, header=replace(genesis.block0.header, height=7), body=body)
+    assert (
+        sha256(encode_contribution(contribution)).hexdigest()
+        == "100fe1334e2677d325a993f5a0d3e2c20e2713e57db6314f9fe4a658e7a90378"
+    )
+    assert compute_beacon(genesis.block0).hex() == "7174782e387b1e01a36a83139ef5aa1a2811ead2d479e0f148c441da8325e93e"
+    assert compute_beacon(parent).hex() == "4e5f9689205a6e9a266386364a3ca83f9a5f0c30b5ae8269d80afff0b8407fab"
