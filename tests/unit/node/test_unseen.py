@@ -1,4 +1,4 @@
-"""What does not show in what others have written, as commands and reports show it."""
+"""Characters that do not show in what others have written, as commands and reports show them."""
 
 from __future__ import annotations
 
