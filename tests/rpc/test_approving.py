@@ -174,7 +174,8 @@ async def test_a_run_that_was_executed_is_shown_before_it_is_approved(
         await one.net.wait_for(lambda: one.net["node0"].get_service().tip.state.run.number == 2, "the second run")
         said = await shell.type("approve", waiting.id.hex()[:8], "--no-train", answer="y\n")
         assert "~ run.number: 1 -> 2" in said
-        assert re.search(r"executed +in block 3\napproved by +node1, node2, node3\nlacks +nothing", said)
+        by = ", ".join(f"{name} ({encode_id(one.net.id(name))[:4]})" for name in ("node1", "node2", "node3"))
+        assert re.search(rf"executed +in block 3\napproved by +{re.escape(by)}\nlacks +nothing", said)
         assert "Approve this, and not train in it?" in said
         assert said.splitlines()[-1].startswith("approved; it was executed before, so this is for this site's own")
         shown = await one.ask(lambda node: node.get_proposal(waiting.id.hex()))
