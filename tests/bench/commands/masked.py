@@ -62,6 +62,6 @@ def _show(figures: dict[str, Any]) -> None:
         clipped = ", ".join(f"{100 * share:.2f} % in round {number}" for number, share in found["clipped"].items())
         print(
             f"radius {found['radius'] or 'none':<7} {100 * found['before']:.1f} % before one lies, {accuracies}; "
-            f"{100 * found['guessed']:.1f} % after one by a guess; without lies {100 * found['without']:.1f} % at last, "
+            f"{100 * found['guessed']:.1f} % after a guess; without lies {100 * found['without']:.1f} % at last, "
             f"and at the side of the box {clipped or 'nothing'}"
         )
