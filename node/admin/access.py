@@ -41,7 +41,7 @@ ROLES: Mapping[str, Role] = {
     "QueryMetrics": Role.READ,
     "VerifyChain": Role.READ,
     "ExportChain": Role.READ,
-    "Predict": Role.READ,
+    "Predict": Role.PREDICT,
     "GetModelInfo": Role.READ,
     "ExportModel": Role.READ,
     "WatchEvents": Role.READ,
