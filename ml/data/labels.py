@@ -69,7 +69,10 @@ def validate_are_classes(parts: Sequence[Part]) -> None:
     """Raise DataError where a table's labels, which nobody has listed, look like measurements or identifiers."""
     if not parts or parts[0].shape[1:] != (1, 1):
         return
-    place, labels = parts[0].place, np.unique(np.concatenate([np.unique(part.labels).astype(np.str_) for part in parts]))
+    place, labels = (
+        parts[0].place,
+        np.unique(np.concatenate([np.unique(part.labels).astype(np.str_) for part in parts])),
+    )
     shown = f"such as {labels[0]} and {labels[-1]}"
     if _has_fractions(labels.tolist()):
         raise DataError(

@@ -243,7 +243,7 @@ class _PromptProtocol(H11Protocol):
         self.source = _find_source(None if self.client is None else self.client[0])
         self.heard_s = self.loop.time()
         self._deadline = self.loop.call_later(REQUEST_S, self._on_deadline)
-        _make_room([one for one in self.connections if isinstance(one, _PromptProtocol) and one is not self])
+        _make_room([one for one in self.connections if isinstance(one, _PromptProtocol)], self)
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self.loop.time()
@@ -268,15 +268,16 @@ class _PromptProtocol(H11Protocol):
             self.transport.close()
 
 
-def _make_room(others: Iterable[_PromptProtocol]) -> None:
+def _make_room(callers: Iterable[_PromptProtocol], newest: _PromptProtocol) -> None:
     """Hangs up on one of too many. Whoever waits for an answer gives way only where nobody else is left."""
-    there = [one for one in others if not one.transport.is_closing()]
-    if len(there) < MAX_CALLERS:
+    there = [one for one in callers if not one.transport.is_closing()]
+    if len(there) <= MAX_CALLERS:
         return
-    silent = [one for one in there if one.is_silent]
-    if silent or len(there) >= MAX_CALLERS + SPARE_CALLERS:
+    others = [one for one in there if one is not newest]
+    silent = [one for one in others if one.is_silent]
+    if silent or len(others) >= MAX_CALLERS + SPARE_CALLERS:
         counts = Counter(one.source for one in there)
-        max(silent or there, key=lambda one: (counts[one.source], -one.heard_s)).transport.abort()
+        max(silent or others, key=lambda one: (counts[one.source], -one.heard_s)).transport.abort()
 
 
 def _find_source(host: str | None) -> str:

@@ -160,9 +160,11 @@ async def test_probes_answer_however_many_say_half_a_request() -> None:
         while True:
             reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
             writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ")
-            with suppress(ConnectionError):
-                await reader.read()
-            writer.close()
+            try:
+                with suppress(ConnectionError):
+                    await reader.read()
+            finally:
+                writer.close()
 
     async with serving() as site, asyncio.TaskGroup() as callers:
         saying = [callers.create_task(say_half()) for _ in range(420)]
@@ -183,7 +185,7 @@ async def test_of_too_many_callers_those_from_where_most_come_give_way(monkeypat
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             async with asyncio.timeout(60):
                 assert (await reader.read()).endswith(b"ok\n")
-        for _, writer in many:
+        for _, writer in few + many:
             writer.close()
 
 
