@@ -47,7 +47,7 @@ def reduce(x_NCHW: Samples, max_bytes: int) -> Samples:
     rows, columns = min(factor, height), min(factor, width)
     h, w = height // rows, width // columns
     blocks = x_NCHW[:, :, : h * rows, : w * columns].reshape(num, channels, h, rows, w, columns)
-    means = blocks.mean(axis=(3, 5), dtype=np.float32)
+    means: Images = blocks.mean(axis=(3, 5), dtype=np.float32)
     return np.rint(means).astype(np.uint8) if x_NCHW.dtype == np.uint8 else means
 
 

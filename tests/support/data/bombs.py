@@ -32,7 +32,7 @@ def write_long_header(mib: int) -> bytes:
 def _pack(name: str, begin: bytes, mib: int) -> bytes:
     packed = io.BytesIO()
     with (
-        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open(name, "w", force_zip64=True) as member,
     ):
         member.write(begin)
