@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ml.data.base import Images, Samples, Shape
+from ml.data.memory import validate_fits
 from ml.errors import DataError
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601: what grey weighs of red, green and blue
@@ -27,6 +28,7 @@ def fit(x_NCHW: Samples, shape: Shape) -> Images:
     if x_NCHW.dtype == np.float32 and x_NCHW.shape[1:] == shape:
         return x_NCHW.astype(np.float32, copy=False)
     validate_fit(_get_shape(x_NCHW), shape)
+    validate_fits(4 * len(x_NCHW) * math.prod(shape), f"{len(x_NCHW)} samples made {list(shape)}")
     fitted = np.empty((len(x_NCHW), *shape), np.float32)
     size = max(int(np.prod(x_NCHW.shape[1:])), int(np.prod(shape)))
     step = max(1, _CHUNK_BYTES // (4 * size))
