@@ -24,8 +24,8 @@ def write_http_api() -> str:
         "description as OpenAPI under `/api/v1/openapi.json`, and it lies beside this page as "
         "{download}`openapi.json`.\n",
         "On loopback nothing is needed to look; where `http.token_file` is set, a token of `fednode token new` or a "
-        "key of `fednode open` is, as `Authorization: Bearer …`. What is done by `POST` takes JSON, and a token of role "
-        "`admin` or a key of `fednode open`; `/predict` takes a file, and a token of role `predict` does.\n",
+        "key of `fednode open` is, as `Authorization: Bearer …`. What is done by `POST` takes JSON, and a token of "
+        "role `admin` or a key of `fednode open`; `/predict` takes a file, and a token of role `predict` does.\n",
         "`/events` and `/verify` are server-sent events. Each event has its cursor as its id: an EventSource that was "
         "cut off goes on behind the last one it has seen, as long as the node keeps what followed (4096 events).\n",
     ]
