@@ -16,8 +16,8 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -140,18 +140,23 @@ class HttpServer:
             self._server.should_exit = True
             await asyncio.wait({self._serving})
 
-    def _bind(self) -> socket.socket:
+    def _bind(self) -> _Listening:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            return socket.create_server((self._host, self._port), family=family, backlog=QUEUED)
+            bound = socket.create_server((self._host, self._port), family=family, backlog=QUEUED)
         except OSError as error:
             why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
             raise ConfigError(
                 f"http.listen: {self._listen}: cannot listen there ({why}); choose another port, or 0 for none"
             ) from error
+        return _Listening(bound, self._list_callers)
+
+    def _list_callers(self) -> Collection[Any]:
+        """The connections of those who are heard."""
+        return () if self._server is None else self._server.server_state.connections
 
     def _count_callers(self) -> int:
-        return 0 if self._server is None else len(self._server.server_state.connections)
+        return len(self._list_callers())
 
     # ---- answers
 
@@ -212,6 +217,30 @@ def _read_host(header: bytes) -> str:
     if colon and port.isdecimal() and (":" not in name or name.endswith("]")):
         host = name
     return host.removeprefix("[").removesuffix("]")
+
+
+class _Listening(socket.socket):
+    """The socket that takes the place of `bound`. Under TLS nobody is heard before hands are shaken: of too many who
+    have not, the oldest is hung up on."""
+
+    def __init__(self, bound: socket.socket, list_callers: Callable[[], Iterable[Any]]) -> None:
+        super().__init__(fileno=bound.detach())
+        self._list_callers = list_callers
+        self._unheard: dict[int, socket.socket] = {}  # the oldest first; some are heard since, or gone
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        accepted, address = super().accept()
+        self._unheard.pop(accepted.fileno(), None)  # of one that is gone
+        self._unheard[accepted.fileno()] = accepted
+        if len(self._unheard) > 2 * MAX_CALLERS:
+            heard = {one.transport.get_extra_info("socket").fileno() for one in self._list_callers()}
+            self._unheard = {
+                number: one for number, one in self._unheard.items() if number == one.fileno() and number not in heard
+            }
+            for number in [*self._unheard][:-MAX_CALLERS]:
+                with suppress(OSError):
+                    self._unheard.pop(number).shutdown(socket.SHUT_RDWR)
+        return accepted, address
 
 
 class _Server(uvicorn.Server):
