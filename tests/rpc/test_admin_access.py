@@ -102,8 +102,8 @@ async def test_every_method_of_every_service_asks_for_a_token(tmp_path: Path) ->
 async def test_who_is_refused_is_so_before_the_request_is_read(tmp_path: Path, token: str) -> None:
     async with remote(tmp_path) as there, grpc.aio.insecure_channel(there.address) as channel:
         shown = there.reader if token == "reader" else "fn_none"
-        call = channel.stream_unary("/fednode.v1.Admin/Predict")(
-            metadata=(("authorization", f"Bearer {shown}"),), timeout=PATIENCE_S
+        call = channel.stream_unary("/fednode.v1.Admin/Predict", bytes, bytes)(
+            None, metadata=(("authorization", f"Bearer {shown}"),), timeout=PATIENCE_S
         )
         async with asyncio.timeout(PATIENCE_S / 2):  # nothing is ever sent
             assert await call.code() is (DENIED if token == "reader" else UNKNOWN_CALLER)
