@@ -1,9 +1,9 @@
 """The guard of a node's page: who may ask, who may act, and what every answer carries along (SECURITY §4).
 
 On loopback everybody on the machine may ask, as with `/metrics`, under this machine's name alone (`HttpServer`); where
-`http.token_file` is set a key or token of the node's is needed: the one in that file scrapes `/metrics` and nothing
-else. To act takes a key of `fednode open` or a token of role admin, always in a
-header that no other page can make a browser send: there are no cookies.
+`http.token_file` is set a key or token of the node's is needed, and the token in that file scrapes `/metrics` and opens
+nothing else. To act takes a key of `fednode open` or a token of role admin, always in a header that no other page can
+make a browser send: there are no cookies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Guard:
         if role is None and method == "GET" and needed is Role.READ and not self._shown.is_needed:
             return
         if role is None and self._shown.is_needed and self._shown.is_shown(request.headers):
-            raise PermissionRefused("the token of http.token_file scrapes /metrics alone: run fednode open")
+            raise Unauthenticated("the token of http.token_file scrapes /metrics alone: run fednode open")
         if role is None:
             raise Unauthenticated("expected a key or a token that is known here: fednode open opens the page with one")
         if not role.allows(needed):

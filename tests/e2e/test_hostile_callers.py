@@ -7,9 +7,12 @@ import http.client
 from contextlib import suppress
 from pathlib import Path
 
+import grpc
 import pytest
 
+from node.admin.samples import MAX_BYTES
 from node.host.procfs import read_memory
+from node.testnet.cluster import NodeProcess
 from support.data.bombs import write_archive, write_long_header, write_picture
 from support.federation.ports import find_free_ports
 from support.federation.real_nodes import Federation, make_federation
@@ -54,6 +57,34 @@ async def test_files_that_unpack_to_gigabytes_are_refused_by_a_node_that_does_no
             )
             assert (code, grown < 64) == (400, True), said
         assert (await asyncio.to_thread(ask, port, "/healthz", None, None))[0] == 200
+
+
+async def test_calls_that_are_refused_are_not_held(tmp_path: Path) -> None:
+    [port] = find_free_ports(1)
+    directory = make_federation(tmp_path / "net", num_nodes=1, rounds=1, difficulty=16)
+    net = Federation(directory, stands_alone=True)
+    net.nodes["node0"] = NodeProcess(net.nodes["node0"].node, options=("--set", f"admin.address=127.0.0.1:{port}"))
+
+    async def call(channel: grpc.aio.Channel) -> grpc.StatusCode:
+        asked = channel.unary_unary("/fednode.v1.Admin/Predict")
+        try:
+            await asked(bytes(MAX_BYTES), metadata=(("authorization", "Bearer fn_none"),))
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+    async with net:
+        await net.start()
+        before = watch_peak(net.get_pid("node0"))
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=own) for _ in range(4)]
+        codes = await asyncio.gather(*(call(channel) for channel in channels for _ in range(32)))
+        assert set(codes) == {grpc.StatusCode.UNAUTHENTICATED}
+        for channel in channels:
+            await channel.close()
+        grown = (read_memory(net.get_pid("node0"))["peak"] - before) / MIB
+        print(f"128 calls of 16 MiB without a token: {before / MIB:.0f} MiB and {grown:.0f} more")
+        assert grown < 400
 
 
 async def test_probes_are_answered_beside_callers_who_say_half_a_request(made: tuple[Federation, int]) -> None:

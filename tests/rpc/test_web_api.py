@@ -270,11 +270,11 @@ async def test_a_token_that_scrapes_does_nothing_else(tmp_path: Path) -> None:
     async with serving_page(tmp_path, token=b"t" * 32) as page:
         looked = await page.get(f"{API}/status", Authorization="Bearer " + "t" * 32)
         assert (looked.code, looked.json) == (
-            403,
+            401,
             {"error": "the token of http.token_file scrapes /metrics alone: run fednode open"},
         )
         for path in ("/pause", "/predict?name=x.npz", "/doctor"):
-            assert (await page.post(API + path, key="t" * 32)).code == 403, path
+            assert (await page.post(API + path, key="t" * 32)).code == 401, path
 
 
 async def test_to_have_samples_answered_takes_a_role_of_its_own(tmp_path: Path) -> None:

@@ -69,8 +69,13 @@ def _open_columns(folder: Path) -> Columns:
 def _read_stream(file: Path) -> Any:
     import pyarrow as pa
 
+    alone = pa.ipc.IpcReadOptions(use_threads=False)  # threads that find no memory would end this process
     try:
-        with pa.memory_map(str(file)) as source, bounded(str(file)), pa.ipc.open_stream(source) as reader:
+        with (
+            pa.memory_map(str(file)) as source,
+            bounded(str(file)),
+            pa.ipc.open_stream(source, options=alone) as reader,
+        ):
             table = reader.read_all()  # what is compressed in it is unpacked here
         table.validate(full=True)  # offsets in a file may point anywhere
     except FileNotFoundError as error:
