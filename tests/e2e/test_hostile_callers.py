@@ -66,7 +66,7 @@ async def test_calls_that_are_refused_are_not_held(tmp_path: Path) -> None:
     net.nodes["node0"] = NodeProcess(net.nodes["node0"].node, options=("--set", f"admin.address=127.0.0.1:{port}"))
 
     async def call(channel: grpc.aio.Channel) -> grpc.StatusCode:
-        asked = channel.unary_unary("/fednode.v1.Admin/Predict")
+        asked = channel.unary_unary("/fednode.v1.Admin/Predict", bytes, bytes)
         try:
             await asked(bytes(MAX_BYTES), metadata=(("authorization", "Bearer fn_none"),))
         except grpc.aio.AioRpcError as error:
@@ -81,7 +81,7 @@ async def test_calls_that_are_refused_are_not_held(tmp_path: Path) -> None:
         codes = await asyncio.gather(*(call(channel) for channel in channels for _ in range(32)))
         assert set(codes) == {grpc.StatusCode.UNAUTHENTICATED}
         for channel in channels:
-            await channel.close()
+            await channel.close(None)
         grown = (read_memory(net.get_pid("node0"))["peak"] - before) / MIB
         print(f"128 calls of 16 MiB without a token: {before / MIB:.0f} MiB and {grown:.0f} more")
         assert grown < 400
