@@ -53,21 +53,21 @@ def write_picture(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + write(b"IHDR", head) + write(b"IDAT", rows) + write(b"IEND", b"")
 
 
-# ---- on disk, by format; the samples of each take 96 MiB or more
+# ---- on disk, by format; the samples of each take 48 MiB or more
 
 
 def write_npz(path: Path) -> Path:
-    (path / "a.npz").write_bytes(write_archive(96))
+    (path / "a.npz").write_bytes(write_archive(48))
     with zipfile.ZipFile(path / "a.npz", "a") as archive, archive.open("y.npy", "w") as member:
-        npy.write_array(member, np.arange(96) % 2)
+        npy.write_array(member, np.arange(48) % 2)
     return path / "a.npz"
 
 
 def write_idx(path: Path) -> Path:
-    count = 96 * 1024
+    count = 48 * 1024
     with gzip.open(path / "train-images-idx3-ubyte.gz", "wb", compresslevel=1) as file:
         file.write(struct.pack(">4B3I", 0, 0, 8, 3, count, 32, 32))
-        for _ in range(96):
+        for _ in range(48):
             file.write(_ZEROS)
     with gzip.open(path / "train-labels-idx1-ubyte.gz", "wb") as file:
         file.write(struct.pack(">4BI", 0, 0, 8, 1, count) + bytes(count))
@@ -77,7 +77,7 @@ def write_idx(path: Path) -> Path:
 def write_svhn(path: Path) -> Path:
     from scipy.io import savemat
 
-    arrays = {"X": np.zeros((32, 32, 3, 32 * 1024), np.uint8), "y": np.ones((32 * 1024, 1), np.uint8)}
+    arrays = {"X": np.zeros((32, 32, 3, 16 * 1024), np.uint8), "y": np.ones((16 * 1024, 1), np.uint8)}
     savemat(path / "train_32x32.mat", arrays, do_compression=True)
     return path
 
@@ -86,8 +86,8 @@ def write_parquet(path: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ones = pa.array(np.zeros(12 << 20))
-    table = pa.table({"a": ones, "label": pa.array(np.zeros(12 << 20, np.int8))})
+    ones = pa.array(np.zeros(6 << 20))
+    table = pa.table({"a": ones, "label": pa.array(np.zeros(6 << 20, np.int8))})
     pq.write_table(table, path / "a.parquet", compression="zstd")
     return path / "a.parquet"
 
@@ -95,7 +95,7 @@ def write_parquet(path: Path) -> Path:
 def write_hf(path: Path) -> Path:
     import pyarrow as pa
 
-    table = pa.table({"a": np.zeros(12 << 20), "label": np.zeros(12 << 20, np.int8)})
+    table = pa.table({"a": np.zeros(6 << 20), "label": np.zeros(6 << 20, np.int8)})
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(path / "data.arrow", table.schema, options=options) as writer:
         writer.write_table(table)
@@ -104,14 +104,14 @@ def write_hf(path: Path) -> Path:
 
 
 def write_csv(path: Path) -> Path:
-    (path / "a.csv").write_text("a,label\n" + "1,0\n" * (1 << 20))
+    (path / "a.csv").write_text("a,label\n" + "1,0\n" * (1 << 19))
     return path / "a.csv"
 
 
 def write_imagefolder(path: Path) -> Path:
     for name in ("cat", "dog"):
         (path / name).mkdir()
-        (path / name / "a.png").write_bytes(write_picture(4096, 6144))
+        (path / name / "a.png").write_bytes(write_picture(4096, 4096))
     return path
 
 

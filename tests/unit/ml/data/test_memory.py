@@ -13,7 +13,7 @@ from ml.data.memory import bounded, get_free_bytes, limit_memory, validate_fits
 from ml.errors import DataError
 from support.data.bombs import MIB, WRITERS
 
-FREE_MIB = 48
+FREE_MIB = 24
 MEMINFO = "MemTotal: 8000 kB\nMemAvailable: 4000 kB\nSwapFree: 1000 kB\n"
 
 
