@@ -32,7 +32,11 @@ class PayloadRef:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A member's signed statement for one height: which blobs it offers, at which weight."""
+    """A member's signed statement for one height: which blobs it offers, at which weight.
+
+    `opened` is the secret that it committed to in the parent block, `ZERO` for none, and `commitment` the hash of the
+    next one (`chain.beacon`); both are empty under protocol 2.
+    """
 
     height: int
     prev: Id
@@ -40,6 +44,8 @@ class Contribution:
     weight: int
     payloads: tuple[PayloadRef, ...]
     signature: bytes
+    opened: bytes = b""
+    commitment: Digest = b""
 
 
 @dataclass(frozen=True, slots=True)

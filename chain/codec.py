@@ -3,8 +3,8 @@
 Lists carry a count and are sorted. A decoder checks length, ranges and order, so that `encode(decode(b)) == b` for
 whatever it accepts; anything else is a DecodeError. What an object means is `chain.validation`'s business.
 
-    Contribution  height u64 | prev 32 | author 32 | weight u32
-                  | count u8 | count x (kind u8 | digest 32 | size u64) | sig 64
+    Contribution  height u64 | prev 32 | author 32 | weight u32 | count u8, since protocol 3 with its highest bit
+                  | since protocol 3: opened 32 | commitment 32 | count x (kind u8 | digest 32 | size u64) | sig 64
     Header        ver u16 | height u64 | prev 32 | body 32 | aggregate 32 | state_next 32 | miner 32
                   | start_ms u64 | time_ms u64 | difficulty u64                          194 B, 202 with nonce
     Body          kind u8 | 0: count u16 | contributions by author; 1: an approved change (`chain.approvals`)
@@ -20,9 +20,11 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from chain.approvals import encode_approved, read_approved
+from chain.beacon import NO_REVEAL, Reveal
 from chain.block import (
     Block,
     Body,
@@ -80,7 +82,10 @@ _VOTE = struct.Struct(">BQI32s32s")
 _CERTIFICATE = struct.Struct(">IH")
 _CERTIFICATE_ENTRY = struct.Struct(f">H{SIGNATURE_BYTES}s")
 
+REVEALS = 0x80  # in the count of a contribution's payloads: it commits and opens
+_REVEAL = struct.Struct(">32s32s")
 MAX_PAYLOADS = (MAX_CONTRIBUTION_BYTES - _CONTRIBUTION.size - SIGNATURE_BYTES) // _PAYLOAD.size
+MAX_PAYLOADS_REVEALING = MAX_PAYLOADS - -(-_REVEAL.size // _PAYLOAD.size)
 MAX_MEMBERS = (MAX_CERTIFICATE_BYTES - _CERTIFICATE.size) // _CERTIFICATE_ENTRY.size
 
 # Contribution
@@ -91,7 +96,9 @@ def _check_contribution(c: Contribution, error: Error) -> None:
     check_size(error, "contribution prev", c.prev, 32)
     check_size(error, "contribution author", c.author, 32)
     check(error, "contribution weight", c.weight, 1, WEIGHT_LIMIT - 1)
-    check(error, "number of payloads", len(c.payloads), 0, MAX_PAYLOADS)
+    check(error, "number of payloads", len(c.payloads), 0, MAX_PAYLOADS_REVEALING if c.commitment else MAX_PAYLOADS)
+    for name in ("opened", "commitment"):
+        check_size(error, f"contribution {name}", getattr(c, name), 32 if c.opened or c.commitment else 0)
     last_kind = 0
     for payload in c.payloads:
         check(error, "payload kind (sorted, one of each)", payload.kind, last_kind + 1, 255)
@@ -103,8 +110,14 @@ def _check_contribution(c: Contribution, error: Error) -> None:
 def contribution_fields(c: Contribution) -> bytes:
     """The bytes that the author signs: everything but the signature."""
     _check_contribution(c, EncodeError)
-    return _CONTRIBUTION.pack(c.height, c.prev, c.author, c.weight, len(c.payloads)) + b"".join(
-        _PAYLOAD.pack(p.kind, p.digest, p.size) for p in c.payloads
+    count = len(c.payloads) | (REVEALS if c.commitment else 0)
+    return b"".join(
+        (
+            _CONTRIBUTION.pack(c.height, c.prev, c.author, c.weight, count),
+            c.opened,
+            c.commitment,
+            *(_PAYLOAD.pack(p.kind, p.digest, p.size) for p in c.payloads),
+        )
     )
 
 
@@ -115,9 +128,11 @@ def encode_contribution(c: Contribution) -> bytes:
 
 def _read_contribution(reader: Reader) -> Contribution:
     height, prev, author, weight, count = _CONTRIBUTION.unpack(reader.take(_CONTRIBUTION.size))
+    reveal = Reveal(*_REVEAL.unpack(reader.take(_REVEAL.size))) if count & REVEALS else NO_REVEAL
+    count &= ~REVEALS
     check(DecodeError, "number of payloads", count, 0, MAX_PAYLOADS)
     payloads = tuple(PayloadRef(*_PAYLOAD.unpack(reader.take(_PAYLOAD.size))) for _ in range(count))
-    c = Contribution(height, prev, author, weight, payloads, reader.take(SIGNATURE_BYTES))
+    c = Contribution(height, prev, author, weight, payloads, reader.take(SIGNATURE_BYTES), *reveal)
     _check_contribution(c, DecodeError)
     return c
 
@@ -146,13 +161,19 @@ def decode_contribution(data: bytes) -> Contribution:
 
 
 def sign_contribution(
-    key: SigningKey, chain_id: bytes, *, height: int, prev: Id, weight: int, payloads: Sequence[PayloadRef]
+    key: SigningKey,
+    chain_id: bytes,
+    *,
+    height: int,
+    prev: Id,
+    weight: int,
+    payloads: Sequence[PayloadRef],
+    reveal: Reveal = NO_REVEAL,
 ) -> Contribution:
     """A contribution by `key`; payloads are put in the order of their kinds."""
     ordered = tuple(sorted(payloads, key=lambda payload: payload.kind))
-    unsigned = Contribution(height, prev, key.id, weight, ordered, bytes(SIGNATURE_BYTES))
-    signature = key.sign(CONTRIBUTION_TAG, chain_id, contribution_fields(unsigned))
-    return Contribution(height, prev, key.id, weight, ordered, signature)
+    unsigned = Contribution(height, prev, key.id, weight, ordered, bytes(SIGNATURE_BYTES), *reveal)
+    return replace(unsigned, signature=key.sign(CONTRIBUTION_TAG, chain_id, contribution_fields(unsigned)))
 
 
 # Header, seal, id

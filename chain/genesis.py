@@ -36,7 +36,7 @@ from chain.signing import SIGNATURE_BYTES, encode_id, tag
 from chain.state import Member, Observer, State, read_key, read_observer
 from chain.waits import PROFILES, Waits
 
-PROTOCOL_VERSION = 2
+FIRST_PROTOCOL, PROTOCOL_VERSION = 2, 3  # that a chain may begin with here, and that a new one does
 GENESIS_TAG = tag("genesis")
 ADAPTIVE_FACTOR = 64  # how far `pow.adaptive` lets difficulty move from where it begins, both ways
 
@@ -221,7 +221,7 @@ def check_protocol(protocol: int) -> None:
             "protocol",
             "1 was that of releases up to 0.2: make a new genesis with 'fednode genesis new', or go on with 0.2",
         )
-    check_range("protocol", protocol, PROTOCOL_VERSION, PROTOCOL_VERSION)
+    check_range("protocol", protocol, FIRST_PROTOCOL, PROTOCOL_VERSION)
 
 
 # Reading the readable form

@@ -6,9 +6,9 @@ spoken here cannot be judged here.
 
 from __future__ import annotations
 
-from chain.genesis import PROTOCOL_VERSION
+from chain.genesis import FIRST_PROTOCOL, PROTOCOL_VERSION
 
-SPOKEN: tuple[int, ...] = (PROTOCOL_VERSION,)  # rising
+SPOKEN: tuple[int, ...] = tuple(range(FIRST_PROTOCOL, PROTOCOL_VERSION + 1))
 
 
 def speaks(protocol: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidSignature as _LibraryRefusal
@@ -118,6 +119,11 @@ class SigningKey:
         if not isinstance(key, Ed25519PrivateKey):
             raise InvalidKey.differs("private key", "Ed25519", type(key).__name__)
         return cls(key)
+
+    def derive_secret(self, purpose: bytes, *parts: bytes) -> bytes:
+        """32 bytes that nobody without the key can tell, the same whenever they are asked for: HMAC-SHA-256 of `parts`
+        by the private key. The `purpose` is a tag of its own."""
+        return hmac.digest(self._key.private_bytes_raw(), purpose + b"".join(parts), "sha256")
 
     def to_pem(self, passphrase: bytes | None = None) -> bytes:
         """PKCS#8 PEM, encrypted when a passphrase is given."""

@@ -7,8 +7,10 @@ and the aggregate they give, is the caller's: it recomputes, then `validate_aggr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
+from chain.beacon import FIRST_REVEALING, does_open, list_commitments
 from chain.block import (
     ZERO,
     Approval,
@@ -83,7 +85,9 @@ def verify_vote(chain_id: Digest, vote: Vote) -> None:
 # Contributions
 
 
-def _validate_contribution_fields(state: State, c: Contribution, height: int, prev: Id) -> None:
+def _validate_contribution_fields(
+    state: State, c: Contribution, height: int, prev: Id, committed: Mapping[Id, Digest]
+) -> None:
     _validate_active(state, "contribution author", c.author)
     if c.height != height:
         raise WrongHeight.differs("contribution height", height, c.height)
@@ -92,6 +96,13 @@ def _validate_contribution_fields(state: State, c: Contribution, height: int, pr
     highest = state.rules.limits.max_weight  # itself below 2^29
     if not 1 <= c.weight <= highest:
         raise InvalidContribution.differs("contribution weight", f"1 to {highest}", c.weight)
+    if bool(c.commitment) != (state.protocol >= FIRST_REVEALING):
+        raise InvalidContribution.differs(
+            "contribution", f"one that commits from protocol {FIRST_REVEALING} on", f"protocol {state.protocol}"
+        )
+    if c.commitment and not does_open(c, committed.get(c.author)):
+        expected = "the secret that the parent block has the hash of, zeros for none"
+        raise InvalidContribution.differs("what the contribution opens", expected, c.opened)
     last_kind = 0
     for payload in c.payloads:
         if payload.kind <= last_kind:
@@ -102,24 +113,33 @@ def _validate_contribution_fields(state: State, c: Contribution, height: int, pr
         last_kind = payload.kind
 
 
-def validate_contribution(state: State, c: Contribution, *, height: int, prev: Id, is_verified: bool = False) -> None:
-    """A contribution on its own, for the block at `height` on the block `prev`.
+def validate_contribution(
+    state: State,
+    c: Contribution,
+    *,
+    height: int,
+    prev: Id,
+    committed: Mapping[Id, Digest] = MappingProxyType({}),
+    is_verified: bool = False,
+) -> None:
+    """A contribution on its own, for the block at `height` on the block `prev`, in which authors have `committed`.
 
     `is_verified`: its signature was checked before. Raises NotAMember, WrongHeight, InvalidContribution or
     InvalidSignature.
     """
-    _validate_contribution_fields(state, c, height, prev)
+    _validate_contribution_fields(state, c, height, prev, committed)
     if not is_verified:
         verify_contribution(state.chain_id, c)
 
 
-def _validate_body_fields(state: State, block: Block) -> None:
+def _validate_body_fields(tip: Tip, block: Block) -> None:
+    state, committed = tip.state, list_commitments(tip.block)
     if not state.has_round(block.height):
         raise InvalidBody.differs("body", f"a change, as run {state.run.number} is over", "a round")
     last = b""
     for i, c in enumerate(block.contributions):
         try:
-            _validate_contribution_fields(state, c, block.height, block.header.prev)
+            _validate_contribution_fields(state, c, block.height, block.header.prev, committed)
         except ValidationError as error:
             raise InvalidContribution(f"contribution {i}: {error}") from error
         if c.author <= last:
@@ -181,7 +201,7 @@ def validate_candidate(
     if not is_valid_work(block.id, difficulty):
         raise InvalidSeal.differs("block id", f"id * {difficulty} < 2^256", block.id)
     if block.change is None:
-        _validate_body_fields(state, block)
+        _validate_body_fields(tip, block)
     _validate_body_digest(block)
     if not is_verified:
         verify_block(state.chain_id, block)

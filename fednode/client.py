@@ -255,8 +255,8 @@ class Client:
             return to_json(admin.propose(request))
 
     def approve(self, change: str, *, no_train: bool = False) -> Record:
-        """Has the node sign its yes to a change: its id, or at least four of its first digits. As `fednode approve
-        --json`. With `no_train` this site agrees to a run and does not train in it."""
+        """Has the node sign its yes to a change, by its whole id, as `proposals()` has it beside what would change. As
+        `fednode approve --yes --json`. With `no_train` this site agrees to a run and does not train in it."""
         with self._asking() as admin:
             return to_json(admin.approve(change, no_train=no_train))
 

@@ -2,13 +2,14 @@
 
 They are durable before they are sent, this node's own and others' alike: what was approved once is never asked for
 again (FEDERATION §2). What this node itself answered is kept for good, through a reset too: its site's training goes by
-that.
+that. Of changes that are open no more the ids are kept, and how each ended: an operator may have read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from sqlite3 import Connection
 
 from chain.approvals import decode_approval, decode_readiness, encode_approval, encode_readiness
 from chain.block import Answer, Approval, Digest, Readiness
@@ -16,6 +17,10 @@ from chain.store.rows import Rows, compute_row_digest, decode_stored
 
 # The kinds of rows. A change has no key of its own, nor has this node's own answer, the last that it gave.
 _CHANGE, _APPROVAL, _READINESS, _OWN_ANSWER = range(4)
+
+MAX_ENDED = 10_000  # changes whose end is kept, the newest
+_ENDED_META = "ended/"
+_ENDED_RANGE = (_ENDED_META.encode(), b"ended0")  # what begins so, and the first that does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,13 @@ def _write(rows: Rows, change_id: Digest, kind: int, key: bytes, data: bytes) ->
     digest = compute_row_digest("consent", change_id, kind, key, data)
     rows.connection.execute(
         "INSERT OR IGNORE INTO consent VALUES (NULL, ?, ?, ?, ?, ?)", (change_id, kind, key, data, digest)
+    )
+
+
+def _drop(connection: Connection, change_ids: Collection[Digest]) -> None:
+    """Runs inside a transaction."""
+    connection.executemany(
+        "DELETE FROM consent WHERE change_id = ? AND kind <> ?", [(change_id, _OWN_ANSWER) for change_id in change_ids]
     )
 
 
@@ -97,10 +109,29 @@ class ConsentRows:
         """Forget changes that are open no more, with all that came for them but this node's own answers."""
         if change_ids:
             with self._rows.transaction("close", "changes that are closed") as connection:
-                connection.executemany(
-                    "DELETE FROM consent WHERE change_id = ? AND kind <> ?",
-                    [(change_id, _OWN_ANSWER) for change_id in change_ids],
+                _drop(connection, change_ids)
+
+    def end_changes(self, height: int, ends: Mapping[Digest, str]) -> None:
+        """As `drop_changes`, and keep how each of them ended with the block at `height`."""
+        if ends:
+            with self._rows.transaction("close", "changes that are closed") as connection:
+                _drop(connection, ends)
+                for change_id, end in ends.items():
+                    self._rows.set_meta(f"{_ENDED_META}{height:020d}/{change_id.hex()}".encode(), end.encode())
+                connection.execute(
+                    "DELETE FROM meta WHERE key >= ?1 AND key < "
+                    "(SELECT key FROM meta WHERE key >= ?1 AND key < ?2 ORDER BY key DESC LIMIT 1 OFFSET ?3)",
+                    (*_ENDED_RANGE, MAX_ENDED - 1),
                 )
+
+    def get_ended_changes(self) -> dict[Digest, str]:
+        """How each change ended that was open here, in the order in which they did."""
+        query = "SELECT key, value, digest FROM meta WHERE key >= ? AND key < ? ORDER BY key"
+        ends = {}
+        for key, value, digest in self._rows.read("ended changes", query, *_ENDED_RANGE):
+            self._rows.check("an ended change", "meta", (key, value), digest)
+            ends[bytes.fromhex(key.decode().rpartition("/")[2])] = value.decode()
+        return ends
 
     def get_changes(self) -> tuple[StoredChange, ...]:
         """All that are open, in the order in which they came; approvals alike."""

@@ -462,7 +462,7 @@ class MethodSpec(ABC):
     ) -> Sequence[bytes]:
         """The digests of the blobs that the local phase of `me` for `height` reads.
 
-        `offers` are those of the block at `get_shared_height(height)`; `beacon` is the id of the block before `height`;
+        `offers` are those of the block at `get_shared_height(height)`; `beacon` is that of `height`;
         the authors in `gone` have been found to have none of what they offer.
         """
         return ()
@@ -480,7 +480,7 @@ class MethodSpec(ABC):
     ) -> Sequence[bytes]:
         """The digests of the on-demand blobs that `me` needs to apply this round. None, unless a method says so.
 
-        `offers` are the block's in author order; `beacon` is the id of its parent; the authors in `gone` have been
+        `offers` are the block's in author order; `beacon` is that of its height; the authors in `gone` have been
         found to have none of what they offer.
         """
         return ()

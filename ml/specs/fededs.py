@@ -13,7 +13,7 @@ each draw the other clients are ranked by
 
     SHA-256("fednode.sets" | beacon | me | number of the draw | other)
 
-and the first is drawn whose set can be had. The beacon is the id of the block before, so anyone can make the draw
+and the first is drawn whose set can be had. The beacon follows from the block before, so anyone can make the draw
 again.
 """
 

@@ -5,8 +5,8 @@ Whom a client draws is nobody's choice: the block's other authors are ranked by
 
     SHA-256("fednode.peers" | beacon | me | other)
 
-and the first N_com are Q. The beacon is the id of the block before, so anyone can make the draw again. (Its miner could
-grind the beacon a little.) A peer whose blob cannot be had is left out of Q, and nobody is drawn in its place.
+and the first N_com are Q. The beacon follows from the block before, so anyone can make the draw again. A peer whose
+blob cannot be had is left out of Q, and nobody is drawn in its place.
 """
 
 from __future__ import annotations

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from chain.block import Answer, Approval, Id
+from chain.block import Answer, Id
 from chain.changes.base import Consent
-from chain.changes.change import Change
+from chain.changes.change import Change, read_change
 from chain.changes.consent import Missing, compute_missing
 from chain.proposals import Proposal
 from chain.signing import encode_id
 from chain.state import State
 from chain.tip import Tip
+from node.consensus.consent import ExecutedChange
 from node.federation.builders import Built, list_warnings
 from node.federation.diff import compute_differences
 from node.ledger.runs_view import show_answer
@@ -24,51 +25,67 @@ def show_draft(built: Built, tip: Tip, me: Id) -> pb.ProposalView:
     """A change that is not proposed yet, as if this node had signed it."""
     change, state = built.change, tip.state
     missing = compute_missing(change.kind, state, built.after, tip.height + 1, {me: Answer.YES}, ())
-    return _show(change, tip, built.after, missing, (), me, is_open=False)
+    return _show(change, state, built.after, missing, {}, tip.height, me)
 
 
 def show_proposal(proposal: Proposal, missing: Missing, tip: Tip, me: Id) -> pb.ProposalView:
-    return _show(proposal.change, tip, proposal.after, missing, proposal.approvals.values(), me, is_open=True)
+    answers = {approval.voter: approval.answer for approval in proposal.approvals.values()}
+    view = _show(proposal.change, tip.state, proposal.after, missing, answers, tip.height, me)
+    view.open = True
+    return view
 
 
-def show_executed(proposal: Proposal, tip: Tip, me: Id) -> pb.ProposalView:
-    """A change that is in force, which this node has approved for itself."""
-    return _show(proposal.change, tip, tip.state, Missing(), proposal.approvals.values(), me, is_open=False)
+def show_executed(
+    executed: ExecutedChange, before: State, after: State, own: Answer | None, tip: Tip, me: Id
+) -> pb.ProposalView:
+    """A change in a block, by the states before and after that. `own` is this node's last word on it."""
+    answers = {
+        member.key: executed.answers[member.seat] for member in before.members if member.seat in executed.answers
+    }
+    if own is not None:
+        answers[me] = own
+    view = _show(read_change(executed.data), before, after, Missing(), answers, tip.height, me)
+    view.executed = executed.height
+    return view
 
 
 def _show(
-    change: Change, tip: Tip, after: State, missing: Missing, approvals: Iterable[Approval], me: Id, *, is_open: bool
+    change: Change, state: State, after: State, missing: Missing, answers: Mapping[Id, Answer], height: int, me: Id
 ) -> pb.ProposalView:
-    state, given = tip.state, list(approvals)
+    """What takes `state` to `after`."""
     proposer = state.get_seat(change.by)
     return pb.ProposalView(
         id=change.compute_id(state.chain_id).hex(),
         kind=change.kind.name,
-        terms=json.dumps(change.kind.to_terms()),
+        terms=write_terms(change),
         seat=change.by,
         proposer=f"seat {change.by}" if proposer is None else proposer.name,
         made=change.made,
         first=change.first,
         expires=change.expires,
         note=change.note,
-        open=is_open,
         differences=[
             pb.Difference(path=each.path, old=_show_value(each.old), new=_show_value(each.new))
             for each in compute_differences(state, after)
         ],
-        approvals=[show_answer(state, approval.voter, approval.answer) for approval in given],
-        missing=_show_missing(change, missing, state, after, {approval.voter for approval in given} or {me}),
-        height=tip.height,
-        approved_here=any(approval.voter == me for approval in given),
+        approvals=[show_answer(state, voter, answer) for voter, answer in answers.items()],
+        missing=_show_missing(change, missing, state, after, answers.keys() or {me}),
+        height=height,
+        approved_here=me in answers,
         warnings=list_warnings(change.kind, state, after),
     )
+
+
+def write_terms(change: Change) -> str:
+    """The terms as the chain has them, in JSON."""
+    return json.dumps(change.kind.to_terms())
 
 
 def _show_value(value: Any) -> str | None:
     return None if value is None else json.dumps(value)
 
 
-def _show_missing(change: Change, missing: Missing, state: State, after: State, answered: set[Id]) -> pb.Missing:
+def _show_missing(change: Change, missing: Missing, state: State, after: State, answered: Collection[Id]) -> pb.Missing:
     both = change.kind.consent is Consent.BOTH_QUORUMS and after.member_ids != state.member_ids
     return pb.Missing(
         nothing=missing.is_nothing,

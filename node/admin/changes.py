@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from chain.block import Answer, Id
+from chain.block import Answer, Digest, Id
 from chain.changes.base import Kind
-from chain.changes.change import read_change
 from chain.changes.members import AddMember
 from chain.changes.runs import SetRounds, StartRun
 from chain.errors import ChainError
@@ -24,7 +23,7 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
-from node.admin.change_view import show_draft, show_executed, show_proposal
+from node.admin.change_view import show_draft, show_executed, show_proposal, write_terms
 from node.consensus.consent import ExecutedChange
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NotFound
@@ -33,9 +32,9 @@ from node.federation.run_terms import check_run
 from node.offload import Offload
 from node.pb import admin_pb2 as pb
 
-T = TypeVar("T")
-
-MIN_DIGITS = 4  # of an id that stands for the whole
+ID_DIGITS = 64  # hexadecimal ones
+MIN_DIGITS = 4  # of an id, for a look
+MAX_LISTED = 8  # changes that one refusal names
 OF_TRAINING = (StartRun, SetRounds, AddMember)  # to these a site may agree and not train
 
 
@@ -69,22 +68,48 @@ class ChangeControl:
     def list_open(self) -> pb.ListProposalsReply:
         return pb.ListProposalsReply(proposals=[self._show(proposal) for proposal in self._book])
 
-    def get(self, text: str) -> pb.ProposalView:
-        """The open change of this id, or beginning of one. Raises NotFound and InvalidRequest."""
+    async def get(self, text: str) -> pb.ProposalView:
+        """The change of this id, or the only one ever known here whose id begins so: open, or in a block and to be
+        approved for this site's own training. Raises NotFound and InvalidRequest."""
         digits = _read_digits(text)
-        return self._show(_choose(digits, self._find(digits), self._book))
+        found = self._find(digits)
+        if len(found) > 1:
+            raise InvalidRequest(f"change {digits}: expected the whole id, as {_list(found)} begin so")
+        for change_id in found:
+            if (proposal := self._book.get(change_id)) is not None:
+                return self._show(proposal)
+            if (executed := self._service.consent.find(change_id)) is not None:
+                return await self._show_executed(executed)
+        raise self._miss(digits, found)
 
-    def _find(self, digits: str) -> list[Proposal]:
-        return [proposal for proposal in self._book if proposal.id.hex().startswith(digits)]
+    def _find(self, digits: str) -> dict[Digest, str]:
+        """All changes whose id begins so, whatever has come of them, with that in words."""
+        executed = self._service.consent.executed.values()
+        known = dict(self._book.ended)
+        known |= {each.id: f"{each.kind.name}, executed: in block {each.height}" for each in executed}
+        known |= {each.id: f"{each.change.kind.name}, open" for each in self._book}
+        return {change_id: words for change_id, words in known.items() if change_id.hex().startswith(digits)}
+
+    def _miss(self, digits: str, found: Mapping[Digest, str]) -> NotFound:
+        names = ", ".join(proposal.id.hex()[:8] for proposal in self._book) or "none"
+        known = "".join(f" ({words})" for words in found.values())
+        return NotFound(f"change {digits[:8]}: no such change is open here{known}. Open: {names}")
 
     def _show(self, proposal: Proposal) -> pb.ProposalView:
         return show_proposal(proposal, self._book.compute_missing(proposal), self._service.tip, self._me)
 
+    async def _show_executed(self, executed: ExecutedChange) -> pb.ProposalView:
+        before, after = await self._disk.run(
+            lambda: (self._store.get_state(executed.height - 1), self._store.get_state(executed.height))
+        )
+        own = self._service.consent.get_own_answer(executed.id)
+        return show_executed(executed, before, after, own, self._service.tip, self._me)
+
     # ---- what the operator signs
 
     async def propose(self, request: pb.ProposeRequest) -> pb.ProposalView:
-        """Signs and sends the change that is asked for, or with `dry_run` shows what it would do. Raises ChangeRefused
-        and InvalidRequest."""
+        """Signs and sends the change that is asked for, or with `dry_run` shows what it would do. What is signed has
+        the terms that were shown, where the request says so. Raises ChangeRefused and InvalidRequest."""
         wish = Wish(
             request.kind,
             _read_terms(request.terms),
@@ -96,6 +121,8 @@ class ChangeControl:
         built = await asyncio.to_thread(
             build_change, wish, Ground(tip, self._me, self._get_data(), self._get_plugins())
         )
+        if request.HasField("shown") and request.shown != write_terms(built.change):
+            raise ChangeRefused("by now it would be another change than the one that was shown; look at it again")
         try:
             self._book.check(built.change)
             if request.dry_run:
@@ -109,24 +136,36 @@ class ChangeControl:
         return self._show(proposal)
 
     async def approve(self, request: pb.ApproveRequest) -> pb.ProposalView:
-        """Signs this node's yes: to an open change, or for its own training to one that was executed without it. Raises
-        ChangeRefused, NotFound and InvalidRequest."""
-        digits, state = _read_digits(request.change), self._service.tip.state
-        found: list[Proposal | ExecutedChange] = [*self._find(digits), *self._service.consent.find_all(digits)]
-        chosen = _choose(digits, found, self._book)  # of both: an id that begins like another's can be made
-        is_open, after = (True, chosen.after) if isinstance(chosen, Proposal) else (False, state)
-        change_id, kind = chosen.id, read_change(chosen.data).kind
+        """Signs this node's yes: to an open change, or for its own training to one that was executed without it. It
+        takes a whole id: one that begins like another's can be made. Raises ChangeRefused, NotFound and
+        InvalidRequest."""
+        change_id, state = self._read_id(request.change), self._service.tip.state
+        proposal, executed = self._book.get(change_id), self._service.consent.find(change_id)
+        if proposal is not None:
+            after, kind = proposal.after, proposal.change.kind
+        elif executed is not None:
+            after, kind = state, executed.kind
+        else:
+            raise self._miss(change_id.hex(), self._find(change_id.hex()))
         if request.no_train and not isinstance(kind, OF_TRAINING):
             raise InvalidRequest(f"{kind.name}: nothing is trained by it that a site could stay away from")
         await asyncio.to_thread(self._check, kind, after, state, trains=not request.no_train)
         answer = Answer.YES_WITHOUT_TRAINING if request.no_train else Answer.YES
         try:
-            proposal = await self._book.approve(change_id, answer)
+            approved = await self._book.approve(change_id, answer)
             await self._service.resume()  # a round that waits for this site's consent may be in hand
         except ChainError as error:
             raise ChangeRefused(describe(error)) from error
         self._service.events.publish("operator", approved=change_id.hex())
-        return self._show(proposal) if is_open else show_executed(proposal, self._service.tip, self._me)
+        return await self._show_executed(executed) if proposal is None and executed else self._show(approved)
+
+    def _read_id(self, text: str) -> Digest:
+        """Raises InvalidRequest for what is no whole id, with those that begin so."""
+        if len(digits := _read_digits(text)) == ID_DIGITS:
+            return bytes.fromhex(digits)
+        found = self._find(digits)
+        told = f"; {_list(found)} begin{'s' if len(found) == 1 else ''} so" if found else ""
+        raise InvalidRequest(f"change {digits}: expected its whole id, {ID_DIGITS} hex digits{told}")
 
     def _check(self, kind: Kind, after: State, before: State, *, trains: bool) -> None:
         """Raises ChangeRefused where this site could not keep to what it says."""
@@ -142,19 +181,15 @@ class ChangeControl:
 
 def _read_digits(text: str) -> str:
     digits = text.lower()
-    if not re.fullmatch(f"[0-9a-f]{{{MIN_DIGITS},64}}", digits):
+    if not re.fullmatch(f"[0-9a-f]{{{MIN_DIGITS},{ID_DIGITS}}}", digits):
         raise InvalidRequest(f"change {quote(text)}: expected its id, or at least {MIN_DIGITS} of its first hex digits")
     return digits
 
 
-def _choose(digits: str, found: Sequence[T], known: Iterable[Proposal]) -> T:
-    """The only one of `found`. Raises NotFound and InvalidRequest."""
-    if not found:
-        names = ", ".join(proposal.id.hex()[:8] for proposal in known) or "none"
-        raise NotFound(f"change {digits[:8]}: no such change is open here. Open: {names}")
-    if len(found) > 1:
-        raise InvalidRequest(f"change {digits}: {len(found)} changes begin with it; expected more digits")
-    return found[0]
+def _list(found: Mapping[Digest, str]) -> str:
+    """The newest of them, with whole ids."""
+    told = [f"{change_id.hex()} ({words})" for change_id, words in list(found.items())[-MAX_LISTED:]]
+    return ", ".join([*([f"{len(found) - len(told)} more"] if len(found) > len(told) else []), *told])
 
 
 def _read_terms(text: str) -> Mapping[str, Any]:

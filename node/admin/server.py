@@ -391,10 +391,7 @@ class _Admin(admin_pb2_grpc.AdminServicer):
         return self._control.changes.list_open()
 
     async def GetProposal(self, request: pb.GetProposalRequest, context: Context) -> pb.ProposalView:
-        try:
-            return self._control.changes.get(request.change)
-        except (InvalidRequest, NotFound) as error:
-            await _refuse(context, error)
+        return await _answer(context, self._control.changes.get(request.change))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsReply:
         number = request.run if request.HasField("run") else None

@@ -214,7 +214,7 @@ class NodeView:
     async def compare(self, which: str) -> pb.ChainComparison:
         """The height where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable,
         VerificationFailed."""
-        peer = self._service.peers.find(which)
+        peer = self._service.peers.look_up(which)
         if peer.status is None:
             raise NodeUnreachable(f"{peer.name} has not said yet where its chain ends; is it up?")
 

@@ -18,6 +18,11 @@ MOST_AT_ONCE = 1 << 20  # items that a request can ask for; a page has fewer
 T = TypeVar("T")
 
 
+def can_ask() -> bool:
+    """Whether somebody sees what is printed, and can answer."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def print_json(value: Any) -> None:
     """In one line, with null for numbers that are not finite."""
     print(json.dumps(to_finite(value), allow_nan=False), flush=True)

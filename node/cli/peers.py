@@ -13,7 +13,7 @@ from node.cli.target import NodeConfigFile, Socket, make_listing
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
-_Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A peer's id, the beginning of one, or its name.")]
+_Which = Annotated[str, typer.Argument(metavar="ID|NAME", help="A peer's id or its name.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +87,9 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
 
 
 def add(
-    place: Annotated[str, typer.Argument(metavar="ID@HOST:PORT", help="A member, and where it listens.")],
+    place: Annotated[
+        str, typer.Argument(metavar="ID@HOST:PORT", help="A member, by its id or name, and where it listens.")
+    ],
     socket: Socket = None,
     config: NodeConfigFile = None,
     as_json: AsJson = False,
@@ -97,7 +99,7 @@ def add(
     It counts before what the configuration and genesis say, and before what the member says itself. Who is a member,
     the federation says: fednode members.
 
-    Example: fednode peers add k5ry2m4a@node3:7063 -c node0.yaml
+    Example: fednode peers add node3@198.51.100.7:7063 -c node0.yaml
     """
     from node.cli.target import open_node
 

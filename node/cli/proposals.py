@@ -10,6 +10,7 @@ import typer
 
 from node.cli.options import AsJson
 from node.cli.target import NodeConfigFile, Socket, make_listing
+from node.errors import NodeError
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -89,24 +90,37 @@ def approve(
     no_train: Annotated[
         bool, typer.Option("--no-train", help="Agree to a run in which this site does not train.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Sign without asking. It takes the whole id.")] = False,
     socket: Socket = None,
     config: NodeConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Approve a change. It is signed and cannot be taken back; fednode proposals show says what it does.
+    """Approve a change. It is shown first, and then asked for: what is signed cannot be taken back.
+
+    Another change can be made that begins with the same digits. So some digits are taken only where the change can be
+    shown, and only if no other that was ever open here begins so. With --yes nobody looks, and the whole id is needed:
+    fednode proposals show ID --json has it, beside what would change.
 
     Examples: fednode approve 3f9a -c node.yaml, or fednode approve 3f9a --no-train -c node.yaml
     """
     from node.admin.json_view import to_json
-    from node.cli.output import print_json
+    from node.cli.output import can_ask, print_json
     from node.cli.target import open_node
 
+    if not yes and (as_json or not can_ask()):
+        raise NodeError("expected --yes and the whole id, where nobody can be asked")
     with open_node(socket, config) as node:
+        if not yes:
+            shown = node.get_proposal(which)
+            print_proposal(shown)
+            which = shown.id
+            typer.confirm(f"\nApprove this{', and not train in it' if no_train else ''}?", abort=True)
         proposal = node.approve(which, no_train=no_train)
     if as_json:
         print_json(to_json(proposal))
         return
-    print_proposal(proposal)
+    if yes:
+        print_proposal(proposal)
     print(f"\napproved; {describe_outcome(proposal)}")
 
 
@@ -115,17 +129,21 @@ def approve(
 
 def print_proposal(proposal: pb.ProposalView) -> None:
     """A change with what it does, who agreed, and what it lacks."""
-    from node.cli.output import YELLOW, paint, print_facts, show_id
+    from node.cli.output import YELLOW, paint, print_facts
 
+    is_executed = proposal.HasField("executed")
+    is_signed = proposal.open or is_executed
     title = f"{KINDS.get(proposal.kind, proposal.kind)}, by {proposal.proposer}"
-    print(f"{title}  {show_id(proposal.id)}" if proposal.open else title)
+    print(f"{title}  {proposal.id}" if is_signed else title)
     print("\n".join(f"  {line}" for line in describe_differences(proposal)))
-    facts = [("until", f"height {proposal.expires}; the chain is at {proposal.height}")]
-    if proposal.first > proposal.height + 1:
-        facts.insert(0, ("from", f"height {proposal.first}"))
-    if proposal.note:
-        facts.insert(0, ("note", proposal.note))
-    if proposal.open:
+    facts = [("note", proposal.note)] if proposal.note else []
+    if is_executed:
+        facts.append(("executed", f"in block {proposal.executed}"))
+    else:
+        if proposal.first > proposal.height + 1:
+            facts.append(("from", f"height {proposal.first}"))
+        facts.append(("until", f"height {proposal.expires}; the chain is at {proposal.height}"))
+    if is_signed:
         facts.append(("approved by", describe_approvals(proposal.approvals)))
     facts.append(("lacks", describe_missing(proposal.missing)))
     if proposal.missing.unanswered and not proposal.missing.nothing:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,10 +13,7 @@ from node.cli.options import MAX_HEIGHT, AsJson, make_group
 from node.cli.target import NodeConfigFile, Socket
 from node.errors import NodeError
 
-if TYPE_CHECKING:
-    from node.pb import admin_pb2 as pb
-
-_Name = Annotated[str, typer.Argument(metavar="NAME", help="A member's name, its id, or the beginning of one.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="A member's name or id.")]
 _Request = Annotated[
     str,
     typer.Argument(metavar="REQUEST", help="The line of a join request; or NAME=ID on a network to try things out."),
@@ -339,21 +335,18 @@ def _propose(
 ) -> None:
     """`said` goes before what would change, once the node has found that it may be proposed."""
     from node.admin.json_view import to_json
-    from node.cli.output import print_json
+    from node.cli.output import can_ask, print_json
     from node.cli.proposals import print_proposal
     from node.cli.target import open_node
     from node.pb import admin_pb2 as pb
 
-    def ask(*, is_dry: bool) -> pb.ProposeRequest:
-        return pb.ProposeRequest(
-            kind=kind, terms=json.dumps(terms), note=note, first=first, heights=expires, dry_run=is_dry
-        )
-
-    if not (yes or dry_run) and (as_json or not sys.stdin.isatty()):
+    request = pb.ProposeRequest(kind=kind, terms=json.dumps(terms), note=note, first=first, heights=expires)
+    if not (yes or dry_run) and (as_json or not can_ask()):
         raise NodeError("expected --yes, or --dry-run, where nobody can be asked")
     with open_node(*target) as node:
         if not yes:
-            draft = node.propose(ask(is_dry=True))
+            request.dry_run = True
+            draft = node.propose(request)
             if dry_run and as_json:
                 print_json(to_json(draft))
                 return
@@ -362,11 +355,12 @@ def _propose(
             if dry_run:
                 return
             typer.confirm("\nSign this, and send it to all members?", abort=True)
-        signed = node.propose(ask(is_dry=False))
+            request.dry_run, request.shown = False, draft.terms
+        signed = node.propose(request)
     if as_json:
         print_json(to_json(signed))
         return
     if yes:
         print(said, end="\n" if said else "")
         print_proposal(signed)
-    print(f"\nproposed as {signed.id[:8]}; the others agree with: fednode approve {signed.id[:8]}")
+    print(f"\nproposed; the others agree with: fednode approve {signed.id}")

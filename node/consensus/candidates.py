@@ -28,11 +28,12 @@ class Candidates:
     def __init__(self, state: State, parent_ms: int) -> None:
         self.blocks: dict[Id, Block] = {}
         self.recomputed: set[Id] = set()  # valid, once their time has come
-        self.early: set[Id] = set()  # of these, those that the clock still speaks against
+        self.early: set[Id] = set()  # of these, those that the clock still speaks against, or the miner's head start
         self.refusals: dict[Id, CandidateRefused] = {}
         self.objections: dict[Id, Objection] = {}  # why one is not to be prevoted in view 0, or at all
         self._state = state
         self._parent_ms = parent_ms
+        self._equal_at_s: dict[Id, float] = {}  # when others have had as long for a body as its miner, see Collecting
         self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
         self._look_at_s = inf  # when those that are early are looked at again
         self._first_s: float | None = None  # when the first acceptable candidate was here
@@ -66,13 +67,14 @@ class Candidates:
     # ---- which are acceptable
 
     def judge(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
-        """View 0's subjective rule: no time ahead of the clock, no author left out that was here in good time."""
+        """View 0's subjective rule: no time ahead of the clock, no author left out that was here in good time, no miner
+        that alone knew the body for longer than the others have."""
         self.objections.pop(block.id, None)  # its blobs have come since, or its time
         self.early.discard(block.id)
         objection = self._find_objection(block, collecting, now)
         if objection is not None:
             self.objections[block.id] = objection
-            if objection.kind is Reason.CLOCK:
+            if objection.kind in (Reason.CLOCK, None):
                 self.early.add(block.id)
         return objection
 
@@ -84,7 +86,10 @@ class Candidates:
             return Objection(Reason.LEAVES_OUT, "it has too few inputs for a sum, and more are to come")
         missing = collecting.find_left_out(block, now)
         if not missing:
-            return None
+            equal_at_s = self._equal_at_s[block.id] = collecting.find_equal_at_s(block) or -inf
+            if now.monotonic_s >= equal_at_s:
+                return None
+            return Objection(None, f"its miner alone knew the body, {equal_at_s - now.monotonic_s:.3f} s too long yet")
         members = [member for member in self._state.members if member.key in missing]
         names = ", ".join(member.name for member in members)
         return Objection(Reason.LEAVES_OUT, f"it leaves out {names}, in time here")
@@ -97,7 +102,8 @@ class Candidates:
     def plan_look(self, block: Block, now: Now) -> float | None:
         """In how many seconds to look at an early block again; None where that is done anyway before."""
         limit_ms = EARLY_MS if self.is_held(block, now) else FUTURE_MS
-        after_s = min(LOOK_S, (block.header.time_ms - limit_ms - now.wall_ms) / 1000)
+        ahead_s = (block.header.time_ms - limit_ms - now.wall_ms) / 1000
+        after_s = min(LOOK_S, max(ahead_s, self._equal_at_s.get(block.id, -inf) - now.monotonic_s))
         if now.monotonic_s + after_s >= self._look_at_s:
             return None
         self._look_at_s = now.monotonic_s + after_s

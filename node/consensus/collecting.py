@@ -245,6 +245,17 @@ class Collecting:
         expected = {author for author, at_s in self._verified_at_s.items() if at_s <= in_time_s} - self.accused
         return expected - _get_authors(block)
 
+    def find_equal_at_s(self, block: Block) -> float | None:
+        """When the others may have worked on this body for as long as its miner may have had it to itself, whose own
+        contribution was the last to come; None where it was not. Else a member that keeps its contribution back until
+        it has mined on it would win every block."""
+        at_s = self._verified_at_s.get(block.header.miner)
+        others = [self._verified_at_s[author] for author in _get_authors(block) & self._verified_at_s.keys()]
+        if at_s is None or block.change is not None or block.header.miner not in _get_authors(block):
+            return None
+        before_s = max((other_s for other_s in others if other_s != at_s), default=at_s)
+        return 2 * at_s - before_s if before_s < at_s else None
+
     def get_vain_waits(self, block: Block, now: Now) -> dict[Id, VainWait]:
         """For whom was waited in vain at this height, which ends with `block`."""
         if block.change is not None:

@@ -111,9 +111,14 @@ class Consent:
         """A change in a block that training depends on, which can still be approved; None of any other."""
         return self._seen.by_id.get(change_id)
 
-    def find_all(self, digits: str) -> list[ExecutedChange]:
-        """As `find`, those whose id begins with these hex digits."""
-        return [executed for change_id, executed in self._seen.by_id.items() if change_id.hex().startswith(digits)]
+    @property
+    def executed(self) -> Mapping[Digest, ExecutedChange]:
+        """All that `find` finds."""
+        return self._seen.by_id
+
+    def get_own_answer(self, change_id: Digest) -> Answer | None:
+        """The last word of this node's operator on a change; None where there is none."""
+        return self._own.get(change_id)
 
     def is_too_late(self, executed: ExecutedChange, state: State) -> bool:
         """Whether an approval of this change would count for nothing: sites share samples as their run begins."""

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from chain import codec, validation
 from chain import evidence as evidence_rules
+from chain.beacon import list_commitments
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import ChainError, DecodeError, InvalidEvidence, InvalidSignature
 from chain.votes import VIEW_WINDOW
@@ -319,7 +320,10 @@ class PeerHandler:
             return False
         match thing:
             case Contribution():
-                validation.validate_contribution(tip.state, thing, height=height, prev=tip.id, is_verified=True)
+                committed = list_commitments(tip.block)
+                validation.validate_contribution(
+                    tip.state, thing, height=height, prev=tip.id, committed=committed, is_verified=True
+                )
                 self._current.post(height, actions.ContributionSeen(thing))
             case Vote():
                 self._current.post(height, actions.VoteSeen(thing))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from chain.beacon import compute_beacon
 from chain.block import Block, Id
 from chain.calendar import Place
 from chain.errors import StoreCorrupted
@@ -78,7 +79,7 @@ class BlockInputs:
         certain what this site has told before."""
         if (failure := await self._recount.catch_up()) is not None:
             raise TrainingFailed(failure)
-        pulled = Pulled(Exchange(head.id, self._me))  # where it fails, nobody's
+        pulled = Pulled(Exchange(compute_beacon(head), self._me))  # where it fails, nobody's
         with self._boundary.around("shared sets"):
             pulled = await self._shared_sets.gather(height, head)
         record, round_ = self._records.current, self._runs.find(height)
@@ -130,11 +131,12 @@ class BlockInputs:
     async def gather(self, height: int) -> RoundInput:
         """What the worker needs of a round's block: its aggregate, and what the method wants of single peers."""
         await self._recount.catch_up()  # the worker is ready, and has said how many samples there are
-        block = await self._disk.run(self._read_block, height)
+        block, parent = [await self._disk.run(self._read_block, each) for each in (height, height - 1)]
+        beacon = compute_beacon(parent)
         aggregate = await self._aggregates.get(block)
-        pulled = Pulled(Exchange(block.header.prev, self._me))  # where it fails, of nobody
+        pulled = Pulled(Exchange(beacon, self._me))  # where it fails, of nobody
         with self._boundary.around("blobs on demand"):
-            pulled = await self._on_demand.take(block, aggregate)
+            pulled = await self._on_demand.take(block, beacon, aggregate)
         record, round_ = self._records.get(block.height), self._runs.find(block.height)
         if record is not None and is_opening(round_) and round_ is not None and round_.number > 1 and aggregate:
             record.spoiled = explain_lost(decode_arrays(aggregate, len(aggregate)), self._get_name)

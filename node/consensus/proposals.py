@@ -7,7 +7,7 @@ node approves nothing but by `approve` and `propose`, which an operator calls (F
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -27,6 +27,7 @@ from chain.errors import ChainError, DecodeError, InvalidSignature, NotAMember
 from chain.proposals import Closed, Proposal, Proposals
 from chain.protocol import describe_spoken, speaks
 from chain.state import State
+from chain.store.consent_rows import MAX_ENDED
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.clock import Clock
@@ -88,6 +89,7 @@ class ProposalBook:
         self._clock = clock
         self._boundary = boundary
         self._reads: dict[tuple[Id, Id], TokenBucket] = {}  # by sender and proposer, members both
+        self._ended = store.get_ended_changes()
 
     def __repr__(self) -> str:
         return f"<ProposalBook: {self._proposals!r}>"
@@ -102,6 +104,11 @@ class ProposalBook:
 
     def get(self, change_id: Digest) -> Proposal | None:
         return self._proposals.get(change_id)
+
+    @property
+    def ended(self) -> Mapping[Digest, str]:
+        """How changes ended that were open here, as far as that is kept. One that came again may be open."""
+        return self._ended
 
     def check(self, change: Change) -> State:
         """The state that a change would give. Raises InvalidChange where it cannot hold, or there is no room for it."""
@@ -293,8 +300,12 @@ class ProposalBook:
         closed = self._proposals.on_tip(self._current.tip)
         self._reads = {pair: bucket for pair, bucket in self._reads.items() if None not in map(state.index_of, pair)}
         if closed:
+            ends = {each.id: f"{each.change.kind.name}, {each.fate.value}: {each.why}" for each in closed}
+            self._ended |= ends
+            for oldest in list(self._ended)[:-MAX_ENDED]:
+                del self._ended[oldest]
             with self._boundary.around("proposals"):
-                await self._disk.run(self._store.drop_changes, [each.id for each in closed])
+                await self._disk.run(self._store.end_changes, self._current.tip.height, ends)
         for each in closed:
             self._tell_closed(each)
         self._admissions.on_changes()
@@ -352,14 +363,14 @@ def _check_same_answer(change_id: Digest, held: Answer, wanted: Answer) -> None:
 def load_proposals(current: CurrentRound, store: SqliteStore) -> Proposals:
     """What was open when this node went down, as far as it still is. The rest is forgotten."""
     proposals, chain_id = Proposals(current.tip), current.tip.state.chain_id
-    closed = []
+    ends: dict[Digest, str] = {}
     for stored in store.get_changes():
         try:
             first, *others = stored.approvals
             if proposals.add(stored.change, first) is None:  # made above this head: it will come again
                 continue
         except (ChainError, ValueError) as error:  # it was closed by the last block
-            closed.append(compute_change_id(chain_id, stored.change))
+            ends[compute_change_id(chain_id, stored.change)] = str(error)
             log.info("an open change was not taken up again: %s", error)
             continue
         for approval in others:
@@ -368,5 +379,5 @@ def load_proposals(current: CurrentRound, store: SqliteStore) -> Proposals:
         if stored.readiness is not None:
             with suppress(ChainError):  # of too long ago
                 proposals.add_readiness(stored.readiness)
-    store.drop_changes(closed)
+    store.end_changes(current.tip.height, ends)
     return proposals

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chain import approvals, codec
+from chain.beacon import make_reveal
 from chain.block import (
     Answer,
     Approval,
@@ -226,7 +227,13 @@ class Signer:
         """The durable one, with its `small` blobs: this, or what was signed for its height before. Runs on the disk's
         thread."""
         contribution = codec.sign_contribution(
-            self._key, self._chain_id, height=tip.height + 1, prev=tip.id, weight=weight, payloads=payloads
+            self._key,
+            self._chain_id,
+            height=tip.height + 1,
+            prev=tip.id,
+            weight=weight,
+            payloads=payloads,
+            reveal=make_reveal(self._key, self._chain_id, tip.block, tip.state.protocol),
         )
         try:
             self._store.put_contribution(contribution, small)

@@ -6,10 +6,10 @@ here. All is checked before anything is signed: raises ChangeRefused with a sent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chain.block import Id
 from chain.changes.base import Kind, Place
@@ -23,7 +23,7 @@ from chain.protocol import describe_spoken, speaks
 from chain.rules import MIB
 from chain.schema import Section, describe, quote, read_digest, suggest
 from chain.signing import encode_id
-from chain.state import Member, State
+from chain.state import Member, Observer, State
 from chain.tip import Tip
 from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
@@ -34,8 +34,9 @@ from node.federation.continuing import check_continues
 from node.federation.join_line import read_join_line
 from node.federation.run_terms import begin_from, check_data, check_run, draft_run
 
+_Named = TypeVar("_Named", Member, Observer)
+
 USUAL_HEIGHTS = 500  # for which a change stays open, unless told otherwise
-MIN_PREFIX_CHARS = 4  # of an id that stands for the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +119,22 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
 
 
 def find_member(state: State, text: str) -> Member:
-    """The member of this name, id, or beginning of an id. Raises GenesisError."""
-    found = [member for member in state.members if text in (member.name, encode_id(member.key))]
-    if not found and len(text) >= MIN_PREFIX_CHARS:
-        found = [member for member in state.members if encode_id(member.key).startswith(text)]
+    """The member of this name or whole id. Raises GenesisError."""
+    return _find("member", state.members, text)
+
+
+def _find(role: str, known: Sequence[_Named], text: str) -> _Named:
+    """Nobody is found by the beginning of an id, as another key can be made that begins so."""
+    found = [one for one in known if text in (one.name, encode_id(one.key))]
     if len(found) == 1:
         return found[0]
-    names = tuple(member.name for member in state.members)
     if found:
-        raise GenesisError("name", f"{len(found)} members have an id that begins with {quote(text)}")
-    raise GenesisError("name", f"no member is called {quote(text)}{suggest(text, names)}. Members: {', '.join(names)}")
+        raise GenesisError("name", f"{quote(text)} is the id of one {role} and the name of another")
+    names = tuple(one.name for one in known)
+    begun = [f"{one.name} {encode_id(one.key)}" for one in known if encode_id(one.key).startswith(text)]
+    hint = f", but so begins the id of {', '.join(begun)}" if begun else suggest(text, names)
+    who = f"{role.capitalize()}s: {', '.join(names) or 'none'}"
+    raise GenesisError("name", f"no {role} is called {quote(text)}{hint}. {who}")
 
 
 # ---- kinds
@@ -166,11 +173,7 @@ def _add_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answ
 
 def _remove_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
     name = Section("", terms, ("name",)).text("name")
-    for observer in ground.state.observers:
-        if name in (observer.name, encode_id(observer.key)):
-            return RemoveObserver(observer.key), None
-    known = ", ".join(observer.name for observer in ground.state.observers) or "none"
-    raise GenesisError("name", f"no observer is called {quote(name)}. Observers: {known}")
+    return RemoveObserver(_find("observer", ground.state.observers, name).key), None
 
 
 def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:

@@ -34,11 +34,16 @@ def add_work_unit(shown: pb.Round, runs: RunSpecs) -> None:
 
 
 def explain_round(
-    state: State, round_: RunRound, block: Block, aggregate: bytes | None, shared: Block | None = None
+    state: State,
+    round_: RunRound,
+    block: Block,
+    beacon: bytes,
+    aggregate: bytes | None,
+    shared: Block | None = None,
 ) -> pb.Round:
     """A round with nothing but its `peering`, `schedule` and `statistics`, each where there is one. `state` judged its
-    block; `aggregate` is the block's, None when it is not held or there is none; `shared` is the block of
-    `RunSpecs.find_shared`."""
+    block; `beacon` is that of its height, `aggregate` the block's, None when it is not held or there is none; `shared`
+    is the block of `RunSpecs.find_shared`."""
     spec, number = round_.spec, round_.number
     if aggregate is None and get_kinds(round_) and spec.rules(number):
         return pb.Round(peering=pb.Peering(held=False))
@@ -46,7 +51,7 @@ def explain_round(
     read = () if shared is None else get_offers(shared)
     stale = {author: number - age for author, age in spec.list_stale(arrays) if state.is_active(author)}
     offers = (*get_offers(block), *(Offer(author, 1, {}) for author in stale))
-    told = spec.explain(number, block.header.prev, offers, arrays, shared=read) or {"nodes": ()}
+    told = spec.explain(number, beacon, offers, arrays, shared=read) or {"nodes": ()}
     shown = pb.Round()
     if told.get("statistics"):
         shown.statistics = told["statistics"]

@@ -14,6 +14,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from chain.beacon import compute_beacon
 from chain.block import ZERO, Block, Certificate, Contribution, EvidenceKind, PayloadRef
 from chain.calendar import Calendar
 from chain.codec import decode_block, decode_certificate, decode_sealed_header, decode_vote
@@ -182,13 +183,15 @@ class Ledger:
             return found
         raise NotFound(f"block {height} holds a change, and is no round")
 
-    def read_agreed(self, height: int, shared: int | None = None) -> tuple[Block, bytes | None, Block | None]:
-        """A block and its aggregate, None when that is not held or there is none; and the block at `shared`."""
+    def read_agreed(self, height: int, shared: int | None = None) -> tuple[Block, bytes, bytes | None, Block | None]:
+        """A block, the beacon of its height, and its aggregate, None when that is not held or there is none; and the
+        block at `shared`."""
         block = self._read_block(height)
         digest = block.header.aggregate
         is_held = digest != ZERO and self._store.has_blob(digest)
         aggregate = self._store.get_blob(digest) if is_held else None
-        return block, aggregate, None if shared is None else self._read_block(shared)
+        beacon = compute_beacon(self._read_block(height - 1))
+        return block, beacon, aggregate, None if shared is None else self._read_block(shared)
 
     def _read_block(self, height: int) -> Block:
         stored = self._store.get_block(height)

@@ -132,10 +132,25 @@ class Peers:
         return self._names.get(key) or encode_id(key)[:8]
 
     def find(self, text: str) -> Peer:
-        """The peer of this id, name, or beginning of an id. Raises NotFound, or InvalidRequest if there are several."""
+        """The peer of this name or id. Raises NotFound, or InvalidRequest if there are several, or the text only begins
+        an id."""
         found = [peer for peer in self if text in (encode_id(peer.id), peer.name)]
-        if not found and len(text) >= MIN_PREFIX_CHARS:
-            found = [peer for peer in self if encode_id(peer.id).startswith(text)]
+        if not found and (begun := self._find_begun(text)):
+            told = ", ".join(f"{peer.name} {encode_id(peer.id)}" for peer in begun)
+            raise InvalidRequest(f"peer {text!r}: expected a name or a whole id; so begins that of {told}")
+        return self._choose(text, found)
+
+    def look_up(self, text: str) -> Peer:
+        """As `find`, for who only looks: the beginning of an id is enough."""
+        found = [peer for peer in self if text in (encode_id(peer.id), peer.name)]
+        return self._choose(text, found or self._find_begun(text))
+
+    def _find_begun(self, text: str) -> list[Peer]:
+        """Those whose ids begin so, unless that is too little of one."""
+        is_enough = len(text) >= MIN_PREFIX_CHARS
+        return [peer for peer in self if is_enough and encode_id(peer.id).startswith(text)]
+
+    def _choose(self, text: str, found: Sequence[Peer]) -> Peer:
         if not found:
             known = ", ".join(f"{peer.name} {encode_id(peer.id)[:8]}" for peer in self) or "nobody"
             raise NotFound(f"peer {text!r}: expected the id or the name of a peer; this node knows {known}")

@@ -73,6 +73,7 @@ class _Taking:
         round_: RunRound,
         me: Id,
         block: Block,
+        beacon: bytes,
         aggregate: payload.Arrays | None,
         left_out: Mapping[Id, str],
         stale: Sequence[_Stale] = (),
@@ -84,6 +85,7 @@ class _Taking:
         self._round = round_
         self._me = me
         self._block = block
+        self._beacon = beacon
         self._aggregate = aggregate
         self._useless: set[Digest] = set()
         for contribution in block.contributions:
@@ -98,9 +100,8 @@ class _Taking:
 
     def get_wanted(self) -> list[Digest]:
         """The blobs wanted as things stand, without those that are here already."""
-        beacon = self._block.header.prev
         wanted = self._round.spec.wanted(
-            self._round.number, beacon, self._me, self.offers, self._aggregate, frozenset(self.gone)
+            self._round.number, self._beacon, self._me, self.offers, self._aggregate, frozenset(self.gone)
         )
         return [digest for digest in dict.fromkeys(wanted) if digest not in self._useless]
 
@@ -166,22 +167,22 @@ class OnDemand:
         """Leaves out an author whose offer at `height` did harm: nothing of its is taken for some rounds."""
         self._left_out.add(author, height, why)
 
-    async def take(self, block: Block, aggregate: bytes | None) -> Pulled:
-        """All that `spec.wanted` names of a final block, as far as it can be had. `aggregate` is the block's, None
-        where there is none."""
+    async def take(self, block: Block, beacon: bytes, aggregate: bytes | None) -> Pulled:
+        """All that `spec.wanted` names of a final block, as far as it can be had. `beacon` is that of its height,
+        `aggregate` the block's, None where there is none."""
         round_ = self._runs.find(block.height)
         if round_ is None or not get_kinds(round_):
-            return Pulled(Exchange(block.header.prev, self._me))
+            return Pulled(Exchange(beacon, self._me))
         arrays = None
         if aggregate is not None:
             size = len(aggregate)
             arrays = await run_sized(self._offload, size, payload.decode_arrays, aggregate, size)
         left_out = self._left_out.get(block.height, round_.rules.keep_heights)
-        taking = _Taking(round_, self._me, block, arrays, left_out, await self._find_stale(round_, arrays))
+        taking = _Taking(round_, self._me, block, beacon, arrays, left_out, await self._find_stale(round_, arrays))
         before = self._blobs.pulled_bytes
         await self._pull_all(round_, taking)
         blobs = {digest: taking.blobs[digest] for digest in taking.get_wanted()}
-        exchange = Exchange(block.header.prev, self._me, taking.offers, frozenset(taking.gone), blobs)
+        exchange = Exchange(beacon, self._me, taking.offers, frozenset(taking.gone), blobs)
         return Pulled(exchange, taking.gone, self._blobs.pulled_bytes - before)
 
     async def _find_stale(self, round_: RunRound, aggregate: payload.Arrays | None) -> list[_Stale]:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from chain.beacon import compute_beacon
 from chain.block import Block, Digest, Id
 from chain.errors import BlobMissing, StoreCorrupted, StoreFull
 from chain.store.sqlite import SqliteStore
@@ -86,17 +87,17 @@ class SharedSets:
 
     async def gather(self, height: int, head: Block) -> Pulled:
         """The sets that the local phase for `height`, on `head`, reads, as far as they can be had."""
-        round_ = self._runs.find(height)
+        round_, beacon = self._runs.find(height), compute_beacon(head)
         at = None if round_ is None else self._runs.find_shared(round_)
         if round_ is None or at is None:
-            return Pulled(Exchange(head.id, self._me))
+            return Pulled(Exchange(beacon, self._me))
         block = await self._disk.run(self._read_block, at.height)
         offers, sets = get_offers(block), _list_sets(at, block)
         files: dict[Digest, Path] = {}
         gone: dict[Id, str] = {}
         pulled_bytes = 0
         while True:
-            wanted = round_.spec.wanted_in_training(round_.number, head.id, self._me, offers, frozenset(gone))
+            wanted = round_.spec.wanted_in_training(round_.number, beacon, self._me, offers, frozenset(gone))
             missing = [sets[digest] for digest in dict.fromkeys(wanted) if digest not in files]
             if not missing:
                 break
@@ -112,7 +113,7 @@ class SharedSets:
                     gone[author] = str(got)
                     self._on_loss(MissingAuthor(height, author, str(got), got.is_fault))
         chosen = {digest: files[digest] for digest in wanted}
-        exchange = Exchange(head.id, self._me, offers, frozenset(gone), files=chosen)
+        exchange = Exchange(beacon, self._me, offers, frozenset(gone), files=chosen)
         return Pulled(exchange, gone, pulled_bytes)
 
     def _read_block(self, height: int) -> Block:

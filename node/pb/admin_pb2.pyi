@@ -1290,20 +1290,22 @@ class MetricsPoint(_message.Message):
     def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., time: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
-    __slots__ = ("kind", "terms", "note", "first", "heights", "dry_run")
+    __slots__ = ("kind", "terms", "note", "first", "heights", "dry_run", "shown")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     HEIGHTS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    SHOWN_FIELD_NUMBER: _ClassVar[int]
     kind: str
     terms: str
     note: str
     first: int
     heights: int
     dry_run: bool
-    def __init__(self, kind: _Optional[str] = ..., terms: _Optional[str] = ..., note: _Optional[str] = ..., first: _Optional[int] = ..., heights: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    shown: str
+    def __init__(self, kind: _Optional[str] = ..., terms: _Optional[str] = ..., note: _Optional[str] = ..., first: _Optional[int] = ..., heights: _Optional[int] = ..., dry_run: _Optional[bool] = ..., shown: _Optional[str] = ...) -> None: ...
 
 class ApproveRequest(_message.Message):
     __slots__ = ("change", "no_train")
@@ -1330,7 +1332,7 @@ class GetProposalRequest(_message.Message):
     def __init__(self, change: _Optional[str] = ...) -> None: ...
 
 class ProposalView(_message.Message):
-    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings")
+    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings", "executed")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -1347,6 +1349,7 @@ class ProposalView(_message.Message):
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     APPROVED_HERE_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    EXECUTED_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     terms: str
@@ -1363,7 +1366,8 @@ class ProposalView(_message.Message):
     height: int
     approved_here: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    executed: int
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., executed: _Optional[int] = ...) -> None: ...
 
 class Difference(_message.Message):
     __slots__ = ("path", "old", "new")

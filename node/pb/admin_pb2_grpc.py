@@ -365,6 +365,7 @@ class AdminServicer:
 
     def BanPeer(self, request, context):
         """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then.
+        INVALID_ARGUMENT for the beginning of an id, as another's may begin so: of the next two, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -465,15 +466,16 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Approve(self, request, context):
-        """This node's yes to an open change; one that was given before stays. NOT_FOUND where no such change is open,
-        FAILED_PRECONDITION where this node cannot agree.
+        """This node's yes to an open change; one that was given before stays. INVALID_ARGUMENT for what is no whole id,
+        NOT_FOUND where no such change is open, FAILED_PRECONDITION where this node cannot agree.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProposals(self, request, context):
-        """Changes that wait for approval, the one made first at the top.
+        """Changes that wait for approval, the one made first at the top; and one of them, or one that was executed and can be
+        approved still. INVALID_ARGUMENT where several begin so, whatever has come of them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

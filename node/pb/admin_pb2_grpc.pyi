@@ -73,7 +73,9 @@ class AdminStub:
     CompareChain: _grpc.UnaryUnaryMultiCallable[_admin_pb2.CompareChainRequest, _admin_pb2.ChainComparison]
     """Where this node's chain and a peer's part. UNAVAILABLE when the peer is away or has no answer."""
     BanPeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.BanPeerRequest, _admin_pb2.PeerView]
-    """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then."""
+    """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then.
+    INVALID_ARGUMENT for the beginning of an id, as another's may begin so: of the next two, too.
+    """
     UnbanPeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnbanPeerRequest, _admin_pb2.PeerView]
     AddPeer: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AddPeerRequest, _admin_pb2.PeerView]
     """Dials a member at another address, also after a restart, or as configured again. Both are idempotent and return what
@@ -110,11 +112,13 @@ class AdminStub:
     FAILED_PRECONDITION, and nothing is signed, where it cannot hold.
     """
     Approve: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApproveRequest, _admin_pb2.ProposalView]
-    """This node's yes to an open change; one that was given before stays. NOT_FOUND where no such change is open,
-    FAILED_PRECONDITION where this node cannot agree.
+    """This node's yes to an open change; one that was given before stays. INVALID_ARGUMENT for what is no whole id,
+    NOT_FOUND where no such change is open, FAILED_PRECONDITION where this node cannot agree.
     """
     ListProposals: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProposalsRequest, _admin_pb2.ListProposalsReply]
-    """Changes that wait for approval, the one made first at the top."""
+    """Changes that wait for approval, the one made first at the top; and one of them, or one that was executed and can be
+    approved still. INVALID_ARGUMENT where several begin so, whatever has come of them.
+    """
     GetProposal: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetProposalRequest, _admin_pb2.ProposalView]
     ListRuns: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRunsRequest, _admin_pb2.ListRunsReply]
     """The runs there were, and the one in force; of one that is asked for also who trained in it."""
@@ -163,7 +167,9 @@ class AdminAsyncStub(AdminStub):
     CompareChain: _aio.UnaryUnaryMultiCallable[_admin_pb2.CompareChainRequest, _admin_pb2.ChainComparison]  # type: ignore[assignment]
     """Where this node's chain and a peer's part. UNAVAILABLE when the peer is away or has no answer."""
     BanPeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.BanPeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
-    """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then."""
+    """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then.
+    INVALID_ARGUMENT for the beginning of an id, as another's may begin so: of the next two, too.
+    """
     UnbanPeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnbanPeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
     AddPeer: _aio.UnaryUnaryMultiCallable[_admin_pb2.AddPeerRequest, _admin_pb2.PeerView]  # type: ignore[assignment]
     """Dials a member at another address, also after a restart, or as configured again. Both are idempotent and return what
@@ -200,11 +206,13 @@ class AdminAsyncStub(AdminStub):
     FAILED_PRECONDITION, and nothing is signed, where it cannot hold.
     """
     Approve: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApproveRequest, _admin_pb2.ProposalView]  # type: ignore[assignment]
-    """This node's yes to an open change; one that was given before stays. NOT_FOUND where no such change is open,
-    FAILED_PRECONDITION where this node cannot agree.
+    """This node's yes to an open change; one that was given before stays. INVALID_ARGUMENT for what is no whole id,
+    NOT_FOUND where no such change is open, FAILED_PRECONDITION where this node cannot agree.
     """
     ListProposals: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProposalsRequest, _admin_pb2.ListProposalsReply]  # type: ignore[assignment]
-    """Changes that wait for approval, the one made first at the top."""
+    """Changes that wait for approval, the one made first at the top; and one of them, or one that was executed and can be
+    approved still. INVALID_ARGUMENT where several begin so, whatever has come of them.
+    """
     GetProposal: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetProposalRequest, _admin_pb2.ProposalView]  # type: ignore[assignment]
     ListRuns: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRunsRequest, _admin_pb2.ListRunsReply]  # type: ignore[assignment]
     """The runs there were, and the one in force; of one that is asked for also who trained in it."""
@@ -370,7 +378,9 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.BanPeerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PeerView, _abc.Awaitable[_admin_pb2.PeerView]]:
-        """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then."""
+        """Refuses a peer's connections for a while, or no longer. Both are idempotent and return what holds then.
+        INVALID_ARGUMENT for the beginning of an id, as another's may begin so: of the next two, too.
+        """
 
     @_abc_1.abstractmethod
     def UnbanPeer(
@@ -491,8 +501,8 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ApproveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ProposalView, _abc.Awaitable[_admin_pb2.ProposalView]]:
-        """This node's yes to an open change; one that was given before stays. NOT_FOUND where no such change is open,
-        FAILED_PRECONDITION where this node cannot agree.
+        """This node's yes to an open change; one that was given before stays. INVALID_ARGUMENT for what is no whole id,
+        NOT_FOUND where no such change is open, FAILED_PRECONDITION where this node cannot agree.
         """
 
     @_abc_1.abstractmethod
@@ -501,7 +511,9 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListProposalsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListProposalsReply, _abc.Awaitable[_admin_pb2.ListProposalsReply]]:
-        """Changes that wait for approval, the one made first at the top."""
+        """Changes that wait for approval, the one made first at the top; and one of them, or one that was executed and can be
+        approved still. INVALID_ARGUMENT where several begin so, whatever has come of them.
+        """
 
     @_abc_1.abstractmethod
     def GetProposal(

@@ -16,6 +16,7 @@ import numpy as np
 
 from chain import codec
 from chain import pow as work
+from chain.beacon import make_reveal
 from chain.block import Block, Body, Certificate, Contribution, Digest, Header, PayloadRef, Phase
 from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import SigningKey
@@ -86,6 +87,7 @@ class _Maker:
             prev=tip.id,
             weight=1,
             payloads=(PayloadRef(kind_code(KIND), self._store.put_blob(data), len(data)),),
+            reveal=make_reveal(key, self._genesis.chain_id, tip.block, tip.state.protocol),
         )
 
     def _mine(self, tip: Tip, contributions: Sequence[Contribution], aggregate: Digest) -> Block:

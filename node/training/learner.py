@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from chain.beacon import compute_beacon
 from chain.block import Block, Id
 from chain.calendar import Place
 from chain.state import State
@@ -368,7 +369,7 @@ class Learner:
             self._ask(
                 self._trainer.train(
                     number,
-                    head.id,
+                    compute_beacon(head),
                     num_iterations=target.num_iterations,
                     shared=NOTHING_TAKEN if self._shared_sets is None else self._shared_sets[1],
                     on_progress=self._on_progress,

@@ -75,7 +75,7 @@ class Acting:
             act("/log-level", "As `fednode log-level`.", self._set_log_level, pb.LogLevel, level=_STRING),
             act(
                 "/approve",
-                "As `fednode approve`: signs this node's yes.",
+                "As `fednode approve --yes`: signs this node's yes, to the change of this whole id.",
                 self._approve,
                 pb.ProposalView,
                 change=_STRING,
@@ -83,13 +83,15 @@ class Acting:
             ),
             act(
                 "/propose",
-                "As `fednode propose rounds` and `end-run`; with `dry_run` nothing is signed.",
+                "As `fednode propose rounds` and `end-run`; with `dry_run` nothing is signed. `shown` are the terms "
+                "that a dry run gave: with others it is refused.",
                 self._propose,
                 pb.ProposalView,
                 kind={"enum": list(PROPOSED)},
                 terms={"type": "object"},
                 note=_STRING,
                 dry_run=_FLAG,
+                shown=_STRING,
             ),
             Endpoint(
                 "/predict",
@@ -142,7 +144,7 @@ class Acting:
         return to_json(await self._control.changes.approve(asked))
 
     async def _propose(self, request: Request) -> dict[str, Any]:
-        said = await read_body(request, kind=str, terms=dict, note=str, dry_run=bool)
+        said = await read_body(request, kind=str, terms=dict, note=str, dry_run=bool, shown=str)
         kind = said.get("kind", "")
         if kind not in PROPOSED:
             raise InvalidRequest(f"kind: expected one of {', '.join(PROPOSED)}, got {quote(kind)}")
@@ -151,6 +153,7 @@ class Acting:
             terms=json.dumps(said.get("terms", {})),
             note=said.get("note", ""),
             dry_run=said.get("dry_run", False),
+            shown=said.get("shown"),
         )
         return to_json(await self._control.changes.propose(asked))
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from node.errors import HealthProblem, NodeError, NotFound
 from node.web.acting import read_body
 from node.web.commands import Commands
-from node.web.endpoint import Endpoint
+from node.web.endpoint import NO_BODY, Endpoint
 
 PATIENCE_S = 120.0
 
@@ -44,8 +44,7 @@ class Checkup:
 
     def list_endpoints(self) -> Sequence[Endpoint]:
         text = "As `fednode doctor`. It changes nothing, and takes a key, as it may read all data. One at a time."
-        body = {"type": "object", "additionalProperties": False}
-        return (Endpoint("/doctor", text, self._answer, _RECORD, method="POST", body=body),)
+        return (Endpoint("/doctor", text, self._answer, _RECORD, method="POST", body=NO_BODY),)
 
     async def _answer(self, request: Request) -> dict[str, Any]:
         await read_body(request)

@@ -15,6 +15,8 @@ from chain.schema import quote
 from node.admin.tokens import Role
 from node.errors import InvalidRequest
 
+NO_BODY: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
+
 Record = type[Message] | Mapping[str, Any]  # a message of admin.proto, or a JSON Schema of what holds several
 Answer = Callable[[Request], Awaitable[Any]]
 
@@ -33,7 +35,8 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One address below `/api/v1`. `answer` gives the record, or of a stream the whole response; `body` is what a POST
-    takes. Nobody who comes to the `is_door` has a key yet."""
+    takes. Nobody who comes to the `is_door` has a key yet. A POST that `only_looks` costs more than a read and changes
+    nothing: who may read may ask for it."""
 
     path: str
     text: str
@@ -45,6 +48,12 @@ class Endpoint:
     body: Mapping[str, Any] | None = None
     media: str = "application/json"
     is_door: bool = False
+    only_looks: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes no key where reading takes none."""
+        return self.method == "GET" or self.only_looks
 
     @property
     def is_stream(self) -> bool:

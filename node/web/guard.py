@@ -39,12 +39,10 @@ class Guard:
         self._tokens = tokens
         self._shown = shown
 
-    def check(self, request: Request, method: str, needed: Role) -> None:
-        """Raises Unauthenticated and PermissionRefused."""
-        if method != "GET":
-            self.check_origin(request)
+    def check(self, request: Request, needed: Role, *, is_open: bool) -> None:
+        """`is_open`: it takes no key where reading takes none. Raises Unauthenticated and PermissionRefused."""
         role = self.find_role(request)
-        if role is None and method == "GET" and needed is Role.READ and not self._shown.is_needed:
+        if role is None and is_open and needed is Role.READ and not self._shown.is_needed:
             return
         if role is None and self._shown.is_needed and self._shown.is_shown(request.headers):
             raise Unauthenticated("the token of http.token_file scrapes /metrics alone: run fednode open")
@@ -57,12 +55,13 @@ class Guard:
 
     @staticmethod
     def check_origin(request: Request) -> None:
-        """What changes something comes from this page, or from no page at all. Raises PermissionRefused."""
+        """Who asks comes from this page, or from no page at all: an answer that another could not read is work still.
+        Raises PermissionRefused."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
-            raise PermissionRefused("a page from elsewhere may change nothing here")
+            raise PermissionRefused("a page from elsewhere may ask nothing here")
         if site not in (None, "same-origin", "none"):
-            raise PermissionRefused("a page from elsewhere may change nothing here")
+            raise PermissionRefused("a page from elsewhere may ask nothing here")
 
     def find_role(self, request: Request) -> Role | None:
         """The role of what the caller shows."""

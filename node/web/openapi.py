@@ -59,7 +59,7 @@ def _describe(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
         },
         "security": [] if endpoint.is_door else [{"bearer": [endpoint.role.value]}],
     }
-    if endpoint.method == "GET":
+    if endpoint.is_open:
         told["security"] = [{}, *told["security"]]  # on loopback nothing is needed
     if endpoint.body is not None:
         is_file = endpoint.body.get("format") == "binary"

@@ -19,7 +19,8 @@ from node.errors import InvalidRequest, NotFound
 from node.ledger.names import get_name
 from node.ledger.prototypes import MAX_CLASSES, read_prototypes, show_prototypes
 from node.pb import admin_pb2 as pb
-from node.web.endpoint import Endpoint, Parameter, parse_whole, read_flag, read_whole
+from node.web.acting import read_body
+from node.web.endpoint import NO_BODY, Endpoint, Parameter, parse_whole, read_flag, read_whole
 
 _STRING = {"type": "string"}
 _PAGE = (
@@ -155,6 +156,9 @@ class Reading:
                 self._compare,
                 pb.ChainComparison,
                 (Parameter("peer", "string", "Its name, its id, or the beginning of one."),),
+                method="POST",
+                body=NO_BODY,
+                only_looks=True,
             ),
             Endpoint("/evidence", "As `fednode chain evidence`.", self._list_evidence, pb.ListEvidenceReply),
             Endpoint("/rounds", "As `fednode rounds`.", self._list_rounds, pb.ListRoundsReply, _PAGE),
@@ -229,7 +233,7 @@ class Reading:
         return to_json(self._changes.list_open())
 
     async def _get_proposal(self, request: Request) -> dict[str, Any]:
-        return to_json(self._changes.get(request.path_params["change"]))
+        return to_json(await self._changes.get(request.path_params["change"]))
 
     async def _list_runs(self, request: Request) -> dict[str, Any]:
         return to_json(await self._view.federation.list_runs())
@@ -271,6 +275,7 @@ class Reading:
         }
 
     async def _compare(self, request: Request) -> dict[str, Any]:
+        await read_body(request)
         return to_json(await self._view.compare(request.query_params.get("peer", "")))
 
     async def _list_evidence(self, request: Request) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node.errors import NodeError, NotFound, VerificationFailed
+from node.web.acting import read_body
 from node.web.commands import Commands
-from node.web.endpoint import Endpoint, Parameter, parse_whole
+from node.web.endpoint import NO_BODY, Endpoint, Parameter, parse_whole
 from node.web.streams import name_file
 
 REPORT_S = 600.0
@@ -27,9 +28,22 @@ class Reports:
     def list_endpoints(self) -> Sequence[Endpoint]:
         run = Parameter("run", "integer", "Its number; 0 is the newest.", in_path=True)
         text = "As `fednode runs report`: one page of HTML, for which the whole chain is verified."
-        return (Endpoint("/runs/{run}/report", text, self._answer, {"type": "string"}, (run,), media="text/html"),)
+        return (
+            Endpoint(
+                "/runs/{run}/report",
+                text,
+                self._answer,
+                {"type": "string"},
+                (run,),
+                method="POST",
+                body=NO_BODY,
+                media="text/html",
+                only_looks=True,
+            ),
+        )
 
     async def _answer(self, request: Request) -> Response:
+        await read_body(request)
         number = parse_whole("run", request.path_params["run"])
         if self._socket is None:
             raise NotFound("this node has no admin socket to make a report by: expected admin.socket")

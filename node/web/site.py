@@ -71,7 +71,10 @@ class Site:
         below += [Route("/openapi.json", self._answer_openapi), Route("/{path:path}", self._answer_unknown)]
         page = [Route("/", self._files.answer), Route("/{path:path}", self._files.answer)]
         safe = [Middleware(SafetyHeaders)]
-        return [Mount(API, routes=below, middleware=safe), Mount("/", routes=page, middleware=safe)]
+        return [
+            Mount(API, routes=below, middleware=[*safe, Middleware(_OwnOrigin)]),
+            Mount("/", routes=page, middleware=safe),
+        ]
 
     def close(self) -> None:
         self._closed.set()
@@ -81,7 +84,7 @@ class Site:
     def _make_answer(self, endpoint: Endpoint) -> Any:
         async def answer(request: Request) -> Response:
             try:
-                self._guard.check(request, endpoint.method, endpoint.role)
+                self._guard.check(request, endpoint.role, is_open=endpoint.is_open)
                 return await self._answer(endpoint, request)
             except ClientDisconnect:
                 return Response(status_code=400)
@@ -91,7 +94,6 @@ class Site:
         async def open_session(request: Request) -> Response:
             """Whoever comes to exchange a key has no other."""
             try:
-                self._guard.check_origin(request)
                 return _send(encode_json(await endpoint.answer(request)))
             except Exception as error:  # noqa: BLE001 (the edge)
                 return _refuse(error)
@@ -106,7 +108,8 @@ class Site:
             try:
                 return _send(encode_json(await endpoint.answer(request)))
             finally:
-                self._shared.clear()
+                if not endpoint.only_looks:
+                    self._shared.clear()
 
         async def make() -> bytes:
             return encode_json(await endpoint.answer(request))
@@ -118,6 +121,21 @@ class Site:
 
     async def _answer_unknown(self, request: Request) -> Response:
         return JSONResponse({"error": "no such record; /api/v1/openapi.json lists them"}, 404)
+
+
+class _OwnOrigin:
+    """Turns away what a page from elsewhere has a browser ask for."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            Guard.check_origin(Request(scope))
+        except PermissionRefused as error:
+            await _refuse(error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 def encode_json(record: Any) -> bytes:

@@ -21,7 +21,8 @@ from node.admin.view import NodeView
 from node.errors import Busy, NodeError
 from node.finite import to_finite
 from node.pb import admin_pb2 as pb
-from node.web.endpoint import Endpoint, Parameter, read_flag, read_whole
+from node.web.acting import read_body
+from node.web.endpoint import NO_BODY, Endpoint, Parameter, read_flag, read_whole
 
 MAX_STREAMS = 24  # that follow events at a time; a page that gets none asks now and then
 MAX_AUDITS = 4  # that run or wait
@@ -63,7 +64,15 @@ class Streams:
         return (
             Endpoint("/events", "As `fednode chain watch`.", self._follow, pb.Event, (kinds, since), media=_EVENTS),
             Endpoint(
-                "/verify", "As `fednode chain verify`.", self._verify, pb.VerifyUpdate, (first, deep), media=_EVENTS
+                "/verify",
+                "As `fednode chain verify`.",
+                self._verify,
+                pb.VerifyUpdate,
+                (first, deep),
+                method="POST",
+                body=NO_BODY,
+                media=_EVENTS,
+                only_looks=True,
             ),
             Endpoint(
                 "/export",
@@ -132,6 +141,7 @@ class Streams:
     # ---- the chain
 
     async def _verify(self, request: Request) -> Response:
+        await read_body(request)
         first, deep = read_whole(request, "from", 0) or 0, read_flag(request, "deep")
         updates = self._view.verify(first, deep=deep, require_all=False)
         return _Placed(self._write_audit(updates), self._auditing)

@@ -30,6 +30,7 @@ from typing import Any
 import grpc
 
 from chain import codec
+from chain.beacon import FIRST_REVEALING, NO_REVEAL, Reveal
 from chain.block import ZERO, Id, PayloadRef, Phase, Vote
 from chain.genesis import Genesis
 from chain.signing import SIGNATURE_BYTES, SigningKey
@@ -274,6 +275,7 @@ class Flood:
             prev=self.recorder.prev,
             weight=1,
             payloads=(PayloadRef(1, hashlib.sha256(b"nobody has it").digest(), 1000),),
+            reveal=NO_REVEAL if self._genesis.protocol < FIRST_REVEALING else Reveal(ZERO, bytes(range(32))),
         )
         return Message(MessageKind.CONTRIBUTION, codec.encode_contribution(signed))
 

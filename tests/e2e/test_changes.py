@@ -38,7 +38,7 @@ async def agree(net: Federation, name: str, change: str) -> str:
     await wait_until_open(net, change, name)
     assert await list_open(net, name) == [change]
     assert "1 change waits for approval" in await say(net, name, "status")
-    return await say(net, name, "approve", change[:8])
+    return await say(net, name, "approve", change, "--yes")
 
 
 async def test_four_sites_agree_on_a_rule_and_on_a_second_run(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ async def test_four_sites_agree_on_a_rule_and_on_a_second_run(tmp_path: Path) ->
 
         await wait_until_over(net, rule)
         assert await list_open(net, "node3") == []
-        gone = await tell(net, "node3", "approve", rule)
+        gone = await tell(net, "node3", "approve", rule, "--yes")
         assert (gone.code, "no such change is open here" in gone.err) == (3, True)
 
         await net.wait_for(lambda now: all(status["done"] for status in now.values()), "the three rounds")

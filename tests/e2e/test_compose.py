@@ -368,7 +368,7 @@ def test_a_site_joins_in_a_container_of_its_own_and_leaves(federation: Federatio
     def agree(change: str, *nodes: str) -> None:
         for node in nodes:
             federation.wait_for(partial(is_open, change, node), f"the change at {node}")
-            federation.compose("exec", "-T", node, "fednode", "approve", change)
+            federation.compose("exec", "-T", node, "fednode", "approve", change, "--yes")
         federation.wait_for(lambda: not is_open(change, nodes[0]), "the change in a block")
 
     federation.wait_for_height(2)

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from chain import protocol
 from node.boundary import UNFORESEEN
 from support.faults import newer_release
 from support.federation.ports import find_free_ports
@@ -106,7 +107,7 @@ async def agree(proposer: Hospital, others: Iterable[Hospital], *words: object) 
 
     for other in sites[1:]:
         await wait_for(lambda other=other: change in other.list_open() or is_over(), "the proposal", sites)  # type: ignore[misc]
-        await asyncio.to_thread(run_command, "approve", change[:8], "-c", other.config)
+        await asyncio.to_thread(run_command, "approve", change, "--yes", "-c", other.config)
 
     await wait_for(is_over, f"block with {words}", sites)
     return change
@@ -226,7 +227,7 @@ async def test_three_hospitals_become_four_and_live_on(tmp_path: Path) -> None:
 
 
 async def test_an_upgrade_height_stops_the_node_that_cannot_follow(tmp_path: Path) -> None:
-    newer = newer_release.get_command()
+    newer, newest = newer_release.get_command(), protocol.get_newest()
     via = dict.fromkeys(("node0", "node1", "node2"), newer)
     directory = make_federation(tmp_path / "net", rounds=0, difficulty=4096)
     async with Federation(directory, via=via) as net:
@@ -241,17 +242,20 @@ async def test_an_upgrade_height_stops_the_node_that_cannot_follow(tmp_path: Pat
 
         with paused(await net.get_worker("node2")):  # each round takes 2 s, as long as a command or two
             height = (await net.get_status("node0"))["height"] + 40
-            change = json.loads(await say("node0", "propose", "upgrade", 3, "--from", height, "--yes", "--json"))["id"]
+            change = json.loads(
+                await say("node0", "propose", "upgrade", newest + 1, "--from", height, "--yes", "--json")
+            )["id"]
             await net.wait_for(lambda now: "upgrade" in now["node3"], "the warning at node3")
-            assert "this release speaks 2" in await say("node3", "approve", change[:8], code=1)
+            said = await say("node3", "approve", change, "--yes", code=1)
+            assert f"this release speaks {newest - 1} and {newest}" in said
             for name in ("node1", "node2"):
-                await say(name, "approve", change[:8])
-            assert "protocol 3 is agreed on" in await say("node3", "status")
+                await say(name, "approve", change, "--yes")
+            assert f"protocol {newest + 1} is agreed on" in await say("node3", "status")
         assert len(sites) == 4
         process = net.nodes["node3"].process
         assert process is not None
         assert await asyncio.wait_for(process.wait(), WAIT_S) == 78
-        assert f"protocol 3 is in force from height {height + 1} on" in net.read_log("node3")
+        assert f"protocol {newest + 1} is in force from height {height + 1} on" in net.read_log("node3")
         await net.wait_for_height(height + 3)
         net.nodes["node3"].via = newer  # its operator installs the later release
         await net.start("node3")

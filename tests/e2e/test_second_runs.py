@@ -46,7 +46,7 @@ async def propose_run(net: Federation, name: str, *words: object) -> str:
 
 async def approve(net: Federation, name: str, change: str, *words: str) -> None:
     await wait_until_open(net, change, name)
-    await say(net, name, "approve", change[:8], *words)
+    await say(net, name, "approve", change, "--yes", *words)
 
 
 async def wait_until_done(net: Federation, *names: str) -> None:

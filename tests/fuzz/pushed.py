@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError as NotProtobuf
 
 from chain import codec, validation
 from chain.approvals import encode_approval, encode_proposal, encode_readiness
-from chain.block import Block, Certificate, Id, Phase
+from chain.block import Block, Certificate, Digest, Id, Phase
 from chain.calendar import Calendar
 from chain.errors import ChainError, DecodeError
 from chain.proposals import MAX_OPEN, Proposals
@@ -79,6 +79,9 @@ class _Nowhere:
     def put_approval(self, *row: object) -> None: ...
 
     def put_readiness(self, *row: object) -> None: ...
+
+    def get_ended_changes(self) -> dict[Digest, str]:
+        return {}
 
 
 class Door:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from chain.beacon import compute_beacon
+from chain.block import Block
 from ml.clients.agreed import AgreedClient
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.clients.client import Client
@@ -132,7 +134,7 @@ OTHERS = [{"name": name} for name in ("local", "dfpl", "fednova", "fedavg_p2p", 
 )
 def test_a_federation_comes_to_the_digests_of_the_simulation(tmp_path: Path, method: Mapping[str, Any]) -> None:
     aggregates: list[bytes] = []
-    block_ids: list[bytes] = []
+    chain: list[Block] = []
     ids: list[bytes] = []
 
     async def story(net: Cluster) -> None:
@@ -141,14 +143,14 @@ def test_a_federation_comes_to_the_digests_of_the_simulation(tmp_path: Path, met
         blocks = [net["node0"].get_block(height) for height in range(ROUNDS + 1)]
         assert {ref.kind for one in blocks[1].contributions for ref in one.payloads} == {STATISTICS}
         aggregates.extend(block.header.aggregate for block in blocks[1:])
-        block_ids.extend(block.id for block in blocks)
+        chain.extend(blocks)
         ids.extend(net.id(node) for node in NODES)
 
     clients = federate(tmp_path, story, method)
     config = SimulationConfig(
         method=method, model=MODEL, input=INPUT, partition="dirichlet:0.5", clients=4, rounds=ROUNDS, seed=1
     )
-    simulated = simulate(config, ids=ids, beacons=lambda height: block_ids[height - 1])
+    simulated = simulate(config, ids=ids, beacons=lambda height: compute_beacon(chain[height - 1]))
     assert list(simulated.aggregate_digests) == aggregates
     assert bytes(32) not in aggregates  # whoever has one has the statistics
     assert len({get_constants(client) for client in clients}) == 1

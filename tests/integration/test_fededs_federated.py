@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from chain.beacon import compute_beacon
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import encode_arrays
@@ -73,7 +74,7 @@ def simulate_the_same(net: Cluster, method: dict[str, Any]) -> SimulationResult:
     return simulate(
         SimulationConfig(method=method, model=MODEL, clients=4, rounds=ROUNDS, seed=SEED, partition=PARTITION),
         ids=[net.id(name) for name in NODES],
-        beacons=lambda height: net["node0"].get_block(height - 1).id,
+        beacons=lambda height: compute_beacon(net["node0"].get_block(height - 1)),
     )
 
 

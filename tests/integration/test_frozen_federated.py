@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from chain.beacon import compute_beacon
 from chain.run import Run
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
@@ -96,7 +97,7 @@ def test_members_send_what_trains_and_reach_the_simulations_aggregates(
         simulated = simulate(
             SimulationConfig(method=method, model=named, clients=4, rounds=ROUNDS, seed=1, partition="iid"),
             ids=[net.id(each) for each in NODES],
-            beacons=lambda height: net["node0"].get_block(height - 1).id,
+            beacons=lambda height: compute_beacon(net["node0"].get_block(height - 1)),
         )
         assert tuple(block.header.aggregate for block in blocks) == tuple(simulated.aggregate_digests)
         sent = [ref for block in blocks for contribution in block.contributions for ref in contribution.payloads]

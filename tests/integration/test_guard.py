@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from chain.beacon import compute_beacon
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.payload import encode_arrays
@@ -101,10 +102,10 @@ def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: di
             blocks = [net["node0"].get_block(height) for height in range(rounds + 1)]
             assert all(len(block.contributions) == 4 for block in blocks[1:])
             ids = [net.id(f"node{i}") for i in range(4)]
-            return ids, [block.id for block in blocks], [block.header.aggregate for block in blocks[1:]]
+            return ids, [compute_beacon(block) for block in blocks], [block.header.aggregate for block in blocks[1:]]
 
-    ids, block_ids, aggregates = run_virtual(federate())
-    simulated = simulate(config, ids=ids, beacons=lambda height: block_ids[height - 1])
+    ids, beacons, aggregates = run_virtual(federate())
+    simulated = simulate(config, ids=ids, beacons=lambda height: beacons[height - 1])
     assert list(simulated.aggregate_digests) == aggregates
     assert [result.accuracy for result in simulated.clients] == [client.evaluate()["accuracy"] for client in clients]
     assert simulated.rounds[-1].tal == pytest.approx(

@@ -52,7 +52,8 @@ STATE = make_genesis(make_keys(4), rounds=0).state
 
 
 def make_head(height: int) -> Block:
-    return SimpleNamespace(height=height, id=bytes(32))  # type: ignore[return-value]  # all that a learner looks at
+    header = SimpleNamespace(version=2)  # all that a learner looks at
+    return SimpleNamespace(height=height, id=bytes(32), header=header)  # type: ignore[return-value]
 
 
 def make_target(height: int, *, head: Block | None = None, **settings: Any) -> Target:

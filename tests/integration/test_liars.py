@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from chain import codec
+from chain.beacon import make_reveal
 from chain.block import ZERO, Block, Certificate, Contribution, Id, Phase
 from chain.errors import InvalidAggregate
 from chain.evidence import validate_evidence
@@ -453,6 +454,7 @@ def test_a_smaller_size_declared_for_anothers_blob_does_not_keep_it_from_us(tmp_
                 prev=victim.prev,
                 weight=1,
                 payloads=(replace(ref, size=1),),
+                reveal=make_reveal(liar.key, net.genesis.chain_id, liar.tip.block, liar.tip.state.protocol),
             )
             liar.send(copied, "node1")
             service = get_service(net, "node1")
@@ -821,6 +823,7 @@ def test_a_candidate_kept_for_the_next_height_cannot_bring_a_node_down(tmp_path:
                     prev=block.id,
                     weight=1,
                     payloads=block.contributions[0].payloads,
+                    reveal=make_reveal(key, net.genesis.chain_id, block, block.header.version),
                 )
                 for key in keys
             ]

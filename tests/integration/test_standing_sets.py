@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chain.beacon import compute_beacon
 from chain.block import Id
 from chain.errors import StoreFull
 from chain.signing import encode_id
@@ -88,7 +89,8 @@ class SharingCluster:
     def get_wanted(self, name: str, height: int, gone: frozenset[Id] = frozenset()) -> set[bytes]:
         node = self.net[name]
         offers = get_offers(node.get_block(1))
-        return set(self.spec.wanted_in_training(height, node.get_block(height - 1).id, self.net.id(name), offers, gone))
+        beacon = compute_beacon(node.get_block(height - 1))
+        return set(self.spec.wanted_in_training(height, beacon, self.net.id(name), offers, gone))
 
     def get_path(self, name: str, author: str) -> Path:
         """Where the set of one lies at another, if it does."""
@@ -207,7 +209,7 @@ def test_training_is_given_the_sets_that_were_drawn_for_as_long_as_they_count(tm
                 for height in (2, LAST_READ):
                     (exchange,) = given[height]
                     block = fed.net[name].get_block(1)
-                    assert (exchange.beacon, exchange.me) == (block.id, fed.net.id(name)) or height > 2
+                    assert (exchange.beacon, exchange.me) == (compute_beacon(block), fed.net.id(name)) or height > 2
                     assert exchange.offers == get_offers(block)
                     assert exchange.files.keys() == fed.get_wanted(name, height)
                     assert not exchange.gone
@@ -418,7 +420,7 @@ def test_a_round_shows_its_epochs_lambdas_and_draws(tmp_path: Path) -> None:
             await fed.net.wait_for_height(4)
             spec, ids = fed.spec, {fed.net.id(name): name for name in NODES}
             offers = get_offers(fed.net["node0"].get_block(1))
-            beacon = fed.net["node0"].get_block(1).id
+            beacon = compute_beacon(fed.net["node0"].get_block(1))
             for author in ids:
                 drawn[ids[author]] = [ids[offer.author] for offer in spec.get_drawn(2, beacon, author, offers)]  # type: ignore[attr-defined]
 

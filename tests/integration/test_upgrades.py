@@ -39,11 +39,9 @@ async def wait_until_one_stops(net: Cluster) -> list[Node]:
     return [node for node in net.nodes.values() if node.failure is not None]
 
 
-def test_rounds_go_on_under_a_protocol_that_all_speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "SPOKEN", (2, 3))
-
+def test_rounds_go_on_under_a_protocol_that_all_speak(tmp_path: Path) -> None:
     async def story() -> None:
-        async with cluster(tmp_path, 4) as net:
+        async with cluster(tmp_path, 4, protocol=2) as net:
             await net.wait_for_height(1)
             at = net["node0"].height + 4
             change_id = await propose(net, "node0", Upgrade(3), first=at)
@@ -64,7 +62,7 @@ def test_a_release_that_does_not_speak_it_says_so_and_stops_before_it_signs_anyt
     monkeypatch.setattr(protocol, "SPOKEN", (2, 3))
 
     async def story() -> None:
-        async with cluster(tmp_path, 4) as net:
+        async with cluster(tmp_path, 4, protocol=2) as net:
             await net.wait_for_height(1)
             at = net["node0"].height + 6
             change_id = await propose(net, "node0", Upgrade(3), first=at)

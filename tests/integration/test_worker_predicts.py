@@ -185,7 +185,7 @@ async def test_a_prediction_that_is_called_off_leaves_no_answer_behind(
         assert (worker.pid, worker.deaths) == (pid, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_samples_that_kill_the_worker_cost_the_rounds_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,9 +298,9 @@ worker_child.main(faults=lambda step: time.sleep(0.1 if step.endswith(".begin") 
 
 @pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize(
-    "method", [*METHODS[:1], *(pytest.param(method, marks=pytest.mark.slow) for method in METHODS[1:])], ids=get_name
+    "method", [*METHODS[:1], *(pytest.param(method, marks=pytest.mark.outer) for method in METHODS[1:])], ids=get_name
 )
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_worker_says_what_the_client_says_and_trains_as_if_it_had_not_been_asked(
     method: dict[str, Any], tmp_path: Path
 ) -> None:

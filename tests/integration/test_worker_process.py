@@ -265,7 +265,7 @@ async def test_a_call_cancelled_while_it_waits_for_its_turn_never_runs(
         assert get_number(await worker.train(1, TRAIN)) == 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_long_training_tells_how_far_it_is_until_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,7 +343,7 @@ async def test_a_worker_killed_at_rest_is_replaced_unnoticed(tmp_path: Path) -> 
 CALLS = ("train 1", "apply 1", "train 2", "apply 2", "train 3", "apply 3", "apply 4", "apply 5", "train 6")
 
 
-@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 4, 7, 9))])
+@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.outer) for count in (1, 4, 7, 9))])
 async def test_a_worker_killed_while_its_disk_lags_is_replaced_by_one_that_is_where_it_was(
     tmp_path: Path, count: int
 ) -> None:
@@ -427,7 +427,7 @@ async def test_a_worker_that_dies_of_what_it_applies_can_be_given_the_same_again
         assert (await worker.apply(1, None, make_exchange(10)))["accuracy"] == 31.0
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize("every", [1, 100])
 async def test_a_restart_goes_on_from_where_it_was(tmp_path: Path, every: int) -> None:
     config = make_config(tmp_path, checkpoint_every=every)
@@ -517,7 +517,7 @@ async def test_the_next_worker_is_brought_to_where_an_aggregate_was_passed_over(
         assert get_number(await worker.train(3, TRAIN)) == number
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_training_that_diverges_from_an_aggregate_goes_back_also_after_a_restart(
     tmp_path: Path, restarts: bool
@@ -538,7 +538,7 @@ async def test_training_that_diverges_from_an_aggregate_goes_back_also_after_a_r
         assert again.payloads == trained.payloads
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_worker_that_dies_of_an_aggregate_can_be_told_to_pass_it_over(tmp_path: Path) -> None:
     async with running(make_config(tmp_path)) as worker:
         await worker.train(1, TRAIN)
@@ -814,8 +814,8 @@ async def train_at_last(worker: WorkerProcess, height: int, num_iterations: int 
 
 
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("method", ["dfpl", pytest.param("fedavg", marks=pytest.mark.slow)])
-@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dfpl", pytest.param("fedavg", marks=pytest.mark.outer)])
+@pytest.mark.outer
 async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_is_killed(
     method: str, tmp_path: Path
 ) -> None:
@@ -853,7 +853,7 @@ async def test_training_in_a_worker_gives_the_bytes_of_training_here_even_if_it_
     assert encode_arrays(newest.arrays) == encode_arrays(client.state_arrays())
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.usefixtures("_one_thread")
 async def test_a_peers_model_that_does_harm_is_refused_in_a_worker_as_here(tmp_path: Path) -> None:
     described = describe_client("fedavg_p2p")
@@ -887,7 +887,7 @@ async def test_a_peers_model_that_does_harm_is_refused_in_a_worker_as_here(tmp_p
     assert here["peers"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.usefixtures("_one_thread")
 async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_for_again(tmp_path: Path) -> None:
     """And what a site chooses about its training reaches the worker."""
@@ -917,8 +917,8 @@ async def test_a_long_training_killed_half_way_gives_the_same_bytes_when_asked_f
     assert there.payloads == {kind: encode_arrays(arrays) for kind, arrays in here.payloads.items()}
 
 
-@pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.slow
+@pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.outer)])
+@pytest.mark.outer
 async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_is_called_off(
     tmp_path: Path, keeps: bool
 ) -> None:
@@ -946,7 +946,7 @@ async def test_what_was_learned_stays_if_the_round_is_over_and_not_if_training_i
         assert (measured["loss"] == untrained["loss"]) == (not keeps)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.usefixtures("_one_thread")
 async def test_a_worker_killed_in_the_middle_of_the_encryptor_is_replaced_and_gives_the_same_bytes(
     tmp_path: Path,

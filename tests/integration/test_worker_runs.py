@@ -21,7 +21,7 @@ from node.training.worker_config import WorkerConfig
 from support.federation.fake_task import TASK
 from support.federation.fake_worker import TRAIN, make_config
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.outer
 
 DEADLINE_S = 60.0
 

@@ -76,7 +76,7 @@ async def test_an_operator_bans_by_name_or_id_and_it_outlives_a_restart(tmp_path
         assert shown["node1"].banned_for == "hand"
         assert not shown["node2"].HasField("banned_s")
         node1, node2 = one.net.id("node1"), one.net.id("node2")
-        await one.ask(lambda node: node.ban_peer(encode_id(node2)[:8], 1))
+        await one.ask(lambda node: node.ban_peer(encode_id(node2), 1))
 
         bans, now_ms = Bans(HandClock()), one.context.clock.now_ms()
         restore_bans(bans, tmp_path, now_ms)
@@ -92,6 +92,14 @@ async def test_an_operator_bans_by_name_or_id_and_it_outlives_a_restart(tmp_path
         for which, kind in (("nobody", NotFound), ("node0", NotFound)):
             with pytest.raises(kind):
                 await one.ask(lambda node, which=which: node.ban_peer(which, 1))  # type: ignore[misc]
+        for act in (
+            lambda node: node.ban_peer(encode_id(node2)[:8], 1),
+            lambda node: node.unban_peer(encode_id(node2)[:51]),
+            lambda node: node.add_peer(f"{encode_id(node2)[:8]}@b:1"),
+            lambda node: node.remove_peer(encode_id(node2)[:4]),
+        ):
+            with pytest.raises(InvalidRequest, match=f"so begins that of node2 {encode_id(node2)}"):
+                await one.ask(act)
         for minutes in (0, -1, MAX_BAN_MINUTES + 1, float("nan"), float("inf")):
             with pytest.raises(InvalidRequest, match="minutes"):
                 await one.ask(lambda node, minutes=minutes: node.ban_peer("node1", minutes))  # type: ignore[misc]

@@ -90,22 +90,24 @@ async def test_a_rule_is_proposed_approved_and_in_force(tmp_path: Path, capsys: 
         await approve(one, proposal["id"], "node1", "node2")
         await one.net.wait_for(lambda: get_service(one).tip.state.rules.keep_heights == 3, "the rule to be in force")
         assert (await ask_json(capsys, one, "proposals"))["proposals"] == []
-        assert "no such change is open here. Open: none" in await run(capsys, one, "approve", proposal["id"], code=3)
+        said = await run(capsys, one, "approve", proposal["id"], "--yes", code=3)
+        assert "no such change is open here (set_rules, executed: in block " in said
+        assert said.endswith("Open: none\n")
 
 
-async def test_what_another_proposed_is_approved_by_the_beginning_of_its_id(tmp_path: Path, capsys: Captured) -> None:
+async def test_what_another_proposed_is_approved_by_its_id(tmp_path: Path, capsys: Captured) -> None:
     async with running(tmp_path, n=4) as one:
         await one.net.wait_for_height(1)
         change_id = await propose_elsewhere(one, SetRules({"keep_heights": (2, 3)}))
         assert (await ask_json(capsys, one, "status"))["unapproved_changes"] == 1
         for wrong, why in (("12", "at least 4"), ("xyz12", "hex digits"), ("0" * 64, "Open: " + change_id[:8])):
-            assert why in await run(capsys, one, "approve", wrong, code=3 if wrong[0] == "0" else 2)
-        assert "nothing is trained by it" in await run(capsys, one, "approve", change_id[:4], "--no-train", code=2)
-        said = (await run(capsys, one, "approve", change_id[:4].upper())).splitlines()
+            assert why in await run(capsys, one, "approve", wrong, "--yes", code=3 if wrong[0] == "0" else 2)
+        assert "nothing is trained by it" in await run(capsys, one, "approve", change_id, "-y", "--no-train", code=2)
+        said = (await run(capsys, one, "approve", change_id.upper(), "--yes")).splitlines()
         assert said[-1] == "approved; it still lacks 1 more approval (3 of 4 decide)"
         proposal = await ask_json(capsys, one, "proposals", "show", change_id)
         assert [each["name"] for each in proposal["approvals"]] == ["node1", "node0"]
-        again = await ask_json(capsys, one, "approve", change_id)  # what was answered stays
+        again = await ask_json(capsys, one, "approve", change_id, "--yes")  # what was answered stays
         assert again["approvals"] == proposal["approvals"]
         told = await one.ask(
             lambda node: [
@@ -274,8 +276,8 @@ async def test_a_run_that_is_no_longer_what_it_says_is_not_approved(tmp_path: Pa
         change_id = await propose_elsewhere(one, liar)
         said = await run(capsys, one, "proposals", "show", change_id)
         assert "note: this site could not train in it: run 2: its schema is not that of dfpl on mlp" in said
-        assert "its schema is not that of dfpl" in await run(capsys, one, "approve", change_id, code=1)
-        agreed = await ask_json(capsys, one, "approve", change_id, "--no-train")
+        assert "its schema is not that of dfpl" in await run(capsys, one, "approve", change_id, "--yes", code=1)
+        agreed = await ask_json(capsys, one, "approve", change_id, "--yes", "--no-train")
         assert [(each["name"], each["trains"]) for each in agreed["approvals"]] == [("node1", True), ("node0", False)]
 
 

@@ -35,7 +35,7 @@ def make_client(one: Remote, address: str, path: Path) -> AdminClient:
     return AdminClient(RemoteAddress.parse(address, {TOKEN_FILE_VARIABLE: str(token)}))
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_quiet_watch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that does not expect so many pings ends the connection after a few of them."""
     ping(monkeypatch, 300)
@@ -51,7 +51,7 @@ async def test_a_quiet_watch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert (await asyncio.wait_for(waiting, PATIENCE_S)).kind == "operator"
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_watch_ends_when_the_node_can_be_reached_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,7 +179,7 @@ async def test_reconnecting_gives_no_new_allowance() -> None:
         assert len(alice.recorder.get_data(MessageKind.STATUS)) == LIMITS.status_burst
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_flood_is_read_no_faster_than_its_rate() -> None:
     async with attacked(replace(LIMITS, messages_per_s=100.0, messages_burst=100.0)) as (alice, bob, channel):
         flood = [pb.Batch(messages=[pb.Envelope(vote=b"v")] * 50)] * 20
@@ -190,7 +190,7 @@ async def test_a_flood_is_read_no_faster_than_its_rate() -> None:
         assert alice.transport.counters()[bob.id].waits >= 3
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_bytes_have_a_rate_too() -> None:
     async with attacked(replace(LIMITS, bytes_per_s=1e6)) as (alice, _, channel):
         before_s = time.monotonic()
@@ -453,7 +453,7 @@ async def test_chunks_out_of_bounds_end_the_transfer(chunk: pb.BlobChunk) -> Non
             await anext(alice.transport.fetch_blob(liar_id, b"d" * 32))
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_trickle_is_given_up() -> None:
     limits = replace(LIMITS, blob_grace_s=2.0)
     async with lied_to(chunk=pb.BlobChunk(data=b"x"), pause_s=0.05, limits=limits) as (alice, liar_id, _):

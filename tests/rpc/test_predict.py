@@ -34,7 +34,7 @@ from support.federation.asked import Running, make_config, running
 from support.federation.cluster import NUM_CLASSES, ScriptedTrainer
 from support.federation.recording import PATIENCE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.outer
 
 Captured = pytest.CaptureFixture[str]
 

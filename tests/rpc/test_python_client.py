@@ -116,7 +116,9 @@ async def test_a_change_is_proposed_and_approved(tmp_path: Path) -> None:
         signed = await ask(one.path, lambda node: node.propose("set_rounds", rounds=4000, note="longer", expires=900))
         (waiting,) = await ask(one.path, lambda node: node.proposals())
         assert (waiting["id"], waiting["note"], waiting["approved_here"]) == (signed["id"], "longer", True)
-        approved = await ask(one.path, lambda node: node.approve(signed["id"][:8]))
+        with pytest.raises(fednode.InvalidRequest, match=f"expected its whole id.*{signed['id']}.*begins so"):
+            await ask(one.path, lambda node: node.approve(signed["id"][:63]))
+        approved = await ask(one.path, lambda node: node.approve(signed["id"]))
         assert approved["id"] == signed["id"]
         with pytest.raises(fednode.NodeError, match="no member is called"):
             await ask(one.path, lambda node: node.propose("remove_member", name="nobody"))

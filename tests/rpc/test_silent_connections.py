@@ -17,7 +17,7 @@ from support.federation.transports import RpcNet, make_keys
 DIALLER_NOTICES_S = 10 + 5 + 5  # between two pings, for an answer, and for a loaded machine
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_a_way_that_falls_silent_is_noticed_and_dialled_again() -> None:
     """A ping has a minute of its own by gRPC's defaults, whatever the keep-alive says."""
     alice, bob = make_keys(2)

@@ -284,7 +284,7 @@ async def test_a_connection_that_neither_keeps_is_let_go_and_one_that_either_kee
     await wait_until(lambda: bob.recorder.get_data(MessageKind.VOTE) == [b"heard"], "the vote")
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 async def test_one_that_is_away_is_dialled_several_times_a_second() -> None:
     """So it is up soon after it starts: twenty attempts take 5 s, and a minute with the pauses for a network."""
     attempts = 0

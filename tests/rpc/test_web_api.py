@@ -90,10 +90,8 @@ async def test_every_record_has_the_fields_that_openapi_says(tmp_path: Path) -> 
         await page.one.net.wait_for_height(2)
         assert (await page.get(f"{API}/openapi.json")).json == document
         for path, said in document["paths"].items():
-            if path == "/runs/{run}/report":  # made by a process of its own; tests/web looks at one
-                continue
             filled = path.replace("{height}", "1").replace("{which}", "1").replace("{run}", "1")
-            if "get" not in said or "{" in filled or filled in ("/compare", "/curves", "/model", "/model/file"):
+            if "get" not in said or "{" in filled or filled in ("/curves", "/model", "/model/file"):
                 continue
             [(media, content)] = said["get"]["responses"]["200"]["content"].items()
             if media != "application/json":
@@ -175,7 +173,6 @@ async def test_prototypes_are_compared_beside_the_store_and_one_round_at_a_time(
         ("/events?since=nonsense", 400, "cursor"),
         ("/nothing", 404, "no such record"),
         ("/runs/7", 404, "run 7"),
-        ("/runs/0/report", 404, "expected admin.socket"),
     ],
 )
 async def test_what_is_not_there_or_not_asked_well_is_said(tmp_path: Path, path: str, code: int, said: str) -> None:
@@ -199,11 +196,48 @@ async def test_every_answer_keeps_a_browser_from_more(tmp_path: Path) -> None:
         assert (await page.get("/", **{"If-None-Match": tag})).code == 304
 
 
+LOOKS = ("/verify", "/compare", "/runs/{run}/report")  # that cost more than a read
+
+
+async def test_a_page_from_elsewhere_has_a_browser_ask_nothing_below_the_api(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, rounds=1) as page:
+        await page.one.net.wait_for_height(1)
+        paths = [*describe_api()["paths"], "/openapi.json", "/nothing"]
+        filled = [path.replace("{height}", "1").replace("{which}", "1").replace("{run}", "1") for path in paths]
+        for path in filled:
+            for site in ("cross-site", "same-site"):
+                answer = await page.get(API + path, **{"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"})
+                assert (answer.code, "from elsewhere" in answer.json["error"]) == (403, True), path
+            assert (await page.get(API + path, Origin="http://evil.example")).code == 403, path
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        for site in ("same-origin", "none"):
+            assert (await page.get(f"{API}/status", **{"Sec-Fetch-Site": site})).code == 200
+        assert (await page.get("/", **{"Sec-Fetch-Site": "cross-site"})).code == 200  # a link to the page
+
+
+@pytest.mark.parametrize("token", [None, b"t" * 32], ids=["open", "token"])
+async def test_what_costs_more_than_a_read_is_posted_by_whoever_may_read(tmp_path: Path, token: bytes | None) -> None:
+    document = describe_api()["paths"]
+    for path in LOOKS:
+        assert [*document[path]] == ["post"]
+        assert document[path]["post"]["security"] == [{}, {"bearer": ["read"]}]
+    form = "application/x-www-form-urlencoded"  # which any page may have sent
+    async with serving_page(tmp_path, rounds=1, token=token) as page:
+        await page.one.net.wait_for_height(1)
+        for path in ("/verify", "/compare?peer=nobody", "/runs/1/report"):
+            assert (await page.get(API + path)).code == 404, path
+            for key, refused in ((None, 401 if token else 400), (page.open(Role.READ), 400)):
+                assert (await page.post(API + path, key=key, Content_Type=form)).code == refused, path
+                answer = await page.post(API + path, key=key)
+                assert answer.code == (401 if refused == 401 else 200 if path == "/verify" else 404), path
+
+
 async def test_nothing_is_done_without_a_key_that_may_act(tmp_path: Path) -> None:
     async with serving_page(tmp_path) as page:
         reader, actor = page.open(Role.READ), page.open(Role.ADMIN)
         made = page.tokens.add("scripts", Role.ADMIN, "2026-11-20T14:02:16.000Z")
-        acts = [path for path, said in describe_api()["paths"].items() if "post" in said and path != "/session"]
+        posted = {path for path, said in describe_api()["paths"].items() if "post" in said}
+        acts = posted - {"/session", *LOOKS}
         assert len(acts) == 8
         for path in acts:
             assert (await page.post(API + path)).code == 401, path
@@ -294,7 +328,8 @@ async def test_bodies_that_are_no_requests_are_refused(tmp_path: Path) -> None:
             assert (await page.post(f"{API}/stop", said, key=key)).code == 400, said
         assert (await page.post(f"{API}/log-level", {"level": "loud"}, key=key)).code == 400
         assert (await page.post(f"{API}/propose", {"kind": "remove_member"}, key=key)).code == 400
-        assert (await page.post(f"{API}/approve", {"change": "abcd"}, key=key)).code == 404
+        assert (await page.post(f"{API}/approve", {"change": "abcd"}, key=key)).code == 400
+        assert (await page.post(f"{API}/approve", {"change": "ab" * 32}, key=key)).code == 404
         for name, data in (("x.exe", b""), ("x.npz", b"no archive")):
             answer = await page.post(f"{API}/predict?name={name}", data, key=key)
             assert answer.code == 400, name
@@ -309,9 +344,13 @@ async def test_a_change_is_proposed_as_it_was_shown_before(tmp_path: Path) -> No
         draft = (await page.post(f"{API}/propose", wish | {"dry_run": True}, key=key)).json
         assert not draft["open"]
         assert (await page.get(f"{API}/proposals")).json == {"proposals": []}
-        made = (await page.post(f"{API}/propose", wish, key=key)).json
+        other = await page.post(f"{API}/propose", wish | {"shown": draft["terms"].replace("5", "6")}, key=key)
+        assert (other.code, "than the one that was shown" in other.json["error"]) == (409, True)
+        made = (await page.post(f"{API}/propose", wish | {"shown": draft["terms"]}, key=key)).json
         assert (made["open"], made["note"], made["approved_here"]) == (True, "<b>three more</b>", True)
-        yes = await page.post(f"{API}/approve", {"change": made["id"][:8]}, key=key)
+        short = await page.post(f"{API}/approve", {"change": made["id"][:8]}, key=key)
+        assert (short.code, made["id"] in short.json["error"]) == (400, True)
+        yes = await page.post(f"{API}/approve", {"change": made["id"]}, key=key)
         assert yes.json["approvals"] == made["approvals"]
 
 
@@ -359,9 +398,11 @@ async def test_there_are_so_many_streams_and_no_more(tmp_path: Path, monkeypatch
         assert (answer.code, answer.headers["retry-after"]) == (503, "5")
 
 
-@pytest.mark.parametrize(("path", "most"), [("/events", "MAX_STREAMS"), ("/verify", "MAX_AUDITS")])
+@pytest.mark.parametrize(
+    ("method", "path", "most"), [("GET", "/events", "MAX_STREAMS"), ("POST", "/verify", "MAX_AUDITS")]
+)
 async def test_a_burst_gets_no_more_streams_than_there_may_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, most: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str, most: str
 ) -> None:
     done = asyncio.Event()
 
@@ -373,7 +414,8 @@ async def test_a_burst_gets_no_more_streams_than_there_may_be(
     monkeypatch.setattr(streams, most, 2)
     async with serving_page(tmp_path) as page:
         monkeypatch.setattr(page.one.view, "verify", verify)
-        head = f"GET {API}{path} HTTP/1.1\r\nHost: 127.0.0.1:{page.port}\r\n\r\n".encode()
+        about = f"Host: 127.0.0.1:{page.port}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        head = f"{method} {API}{path} HTTP/1.1\r\n{about}\r\n{{}}".encode()
         asking: list[asyncio.StreamWriter] = []
 
         async def ask() -> str:
@@ -397,7 +439,7 @@ async def test_a_burst_gets_no_more_streams_than_there_may_be(
 async def test_an_audit_is_told_of_while_it_runs(tmp_path: Path) -> None:
     async with serving_page(tmp_path, rounds=2) as page:
         await page.one.net.wait_for_height(2)
-        answer = await page.get(f"{API}/verify?deep=true")
+        answer = await page.post(f"{API}/verify?deep=true")
         last = json.loads(answer.body.decode().strip().rpartition("data: ")[2])
         assert (last["report"]["ok"], last["report"]["to"]) == (True, 2)
 

@@ -42,7 +42,7 @@ while not (here / "code").exists():
 print('{"ok": true}')
 sys.exit("first\\nfednode: the reason" if (here / "code").read_text() == "1" else int((here / "code").read_text()))
 """
-DOCTOR, REPORT = ("POST", "/api/v1/doctor"), ("GET", "/api/v1/runs/1/report")
+DOCTOR, REPORT = ("POST", "/api/v1/doctor"), ("POST", "/api/v1/runs/1/report")
 BOTH = pytest.mark.parametrize("asked", [DOCTOR, REPORT], ids=["doctor", "report"])
 
 

@@ -447,11 +447,25 @@ def test_an_approval_that_is_pressed_lands_in_a_block(site: Served, visit: Visit
     assert "node0 (" in dialog
     page.click("text=Sign and send")
     page.wait_for_selector("text=approved by this site")
-    site.tell("node2", "approve", change)
+    site.tell("node2", "approve", change, "--yes")
     page.wait_for_selector(f"text={ROUNDS + 2} of {ROUNDS + 2}", timeout=120_000)
     page = one.show(f"chain/{ROUNDS + 1}")
     page.wait_for_selector("[data-checked=ok]")
     assert f"change {change[:8]}, signed by members" in one.read()
+
+
+def test_what_was_shown_is_proposed(site: Served, visit: Visits) -> None:
+    page = visit(key=True).show("federation")
+    page.fill("[aria-label='propose rounds'] input[name=rounds]", str(ROUNDS + 9))
+    page.get_by_role("button", name="Propose rounds…").click()
+    page.get_by_role("button", name="Propose", exact=True).click()
+    assert f"“set rounds” to {ROUNDS + 9}" in page.inner_text("dialog")
+    with page.expect_request("**/api/v1/propose") as asked:
+        page.click("text=Sign and send")
+    shown = json.loads(asked.value.post_data_json["shown"])
+    page.wait_for_selector("text=approved by this site")
+    [proposal] = site.ask("proposals")["proposals"]
+    assert (proposal["proposer"], json.loads(proposal["terms"])) == ("node0", shown)
 
 
 def test_a_killed_node_shows_and_a_silent_one_too(site: Served, visit: Visits) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chain.errors import ChainError, StoreLocked, StoreMismatch
-from chain.genesis import PROTOCOL_VERSION, Genesis
+from chain.genesis import Genesis
 from chain.signing import SigningKey, encode_id
 from chain.store.sqlite import SqliteStore
 from node.cli.doctor.findings import Finding, Verdict, fail, ok, warn
@@ -396,8 +396,8 @@ def _judge_peer(
     if answer.chain_id and answer.chain_id != genesis.chain_id:
         found = f"{address}: expected chain {genesis.chain_id.hex()}, it is on {answer.chain_id.hex()}"
         return fail(check, found, "both need the same genesis file")
-    if answer.protocol != PROTOCOL_VERSION:
-        found = f"{address}: expected protocol {PROTOCOL_VERSION}, it speaks {answer.protocol}"
+    if answer.protocol < genesis.protocol:
+        found = f"{address}: expected protocol {genesis.protocol}, it speaks no newer one than {answer.protocol}"
         return fail(check, found, "install the same version on both")
     shown = f"{address}, fednode {answer.version}, {answer.rtt_s * 1000:.1f} ms"
     if answer.version != get_version():

@@ -48,16 +48,20 @@ export function get(path, signal) {
 }
 
 export function post(path, said, patience) {
-  return ask(path, { method: "POST", body: JSON.stringify(said), type: "application/json", patience });
+  return ask(path, { ...makePost(said), patience });
+}
+
+function makePost(said) {
+  return said ? { method: "POST", body: JSON.stringify(said), type: "application/json" } : {};
 }
 
 export function postFile(path, file) {
   return ask(path, { method: "POST", body: file, type: "application/octet-stream" });
 }
 
-// Saves what an address gives as a file; a link alone could not show the key.
-export async function download(path, name) {
-  const response = await send(path, { patience: LONG_PATIENCE_MS });
+// Saves what an address gives as a file; a link alone could not show the key. `said` is for what is posted.
+export async function download(path, name, said) {
+  const response = await send(path, { ...makePost(said), patience: LONG_PATIENCE_MS });
   save(await response.blob(), name);
 }
 
@@ -69,20 +73,20 @@ export function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-// Server-sent events. An EventSource can show no key, so where there is one the stream is read as any other answer.
-export function openStream(path) {
-  return session ? new KeyedStream(`${BASE}${path}`, session.key) : new EventSource(`${BASE}${path}`);
+// Server-sent events. An EventSource can show no key and posts nothing, so then the stream is read as any other answer.
+export function openStream(path, said) {
+  return session || said ? new ReadStream(`${BASE}${path}`, said) : new EventSource(`${BASE}${path}`);
 }
 
 // As much of an EventSource as the page uses: it goes on behind the last event when it was cut off.
-class KeyedStream extends EventTarget {
-  constructor(address, key) {
+class ReadStream extends EventTarget {
+  constructor(address, said) {
     super();
     this.readyState = EventSource.CONNECTING;
     this.onerror = null;
     this.last = null;
     this.aborting = new AbortController();
-    this.read(address, key);
+    this.read(address, makePost(said));
   }
 
   close() {
@@ -90,12 +94,12 @@ class KeyedStream extends EventTarget {
     this.aborting.abort();
   }
 
-  async read(address, key) {
+  async read(address, { method, body, type }) {
     while (this.readyState !== EventSource.CLOSED) {
       try {
-        const headers = { Authorization: `Bearer ${key}` };
+        const headers = makeHeaders(type);
         if (this.last) headers["Last-Event-ID"] = this.last;
-        const options = { headers, cache: "no-store", credentials: "omit", signal: this.aborting.signal };
+        const options = { method, body, headers, cache: "no-store", credentials: "omit", signal: this.aborting.signal };
         const response = await fetch(address, options);
         if (!response.ok) throw new Refused(response.status, "no stream");
         this.readyState = EventSource.OPEN;
@@ -140,15 +144,19 @@ function keepWhole(key, value, context) {
   return isRounded && /^-?\d+$/.test(context?.source ?? "") ? BigInt(context.source) : value;
 }
 
-async function send(path, { method = "GET", body, type, signal, patience = PATIENCE_MS }) {
+function makeHeaders(type) {
   const headers = {};
   if (session) headers.Authorization = `Bearer ${session.key}`;
   if (type) headers["Content-Type"] = type;
+  return headers;
+}
+
+async function send(path, { method = "GET", body, type, signal, patience = PATIENCE_MS }) {
   const limit = AbortSignal.timeout(patience);
   const response = await fetch(`${BASE}${path}`, {
     method,
     body,
-    headers,
+    headers: makeHeaders(type),
     cache: "no-store",
     credentials: "omit",
     redirect: "error",

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chain import pow as work
+from chain.beacon import NO_REVEAL, make_reveal
 from chain.block import Block, Body, Certificate, Contribution, Header, Id, PayloadRef, Phase
 from chain.codec import compute_body_digest, compute_seal, make_block, sign_contribution, sign_vote
 from chain.difficulty import LOOKBACK, compute_next_difficulty
-from chain.genesis import PROTOCOL_VERSION, Genesis
+from chain.genesis import FIRST_PROTOCOL, Genesis
 from chain.signing import SigningKey, encode_id
 
 ROUND_MS = 1000  # from one block's time to the next one's
@@ -33,7 +34,7 @@ def make_keys(n: int, label: str = "member") -> list[SigningKey]:
 def make_genesis_mapping(keys: Sequence[SigningKey], **overrides: Any) -> dict[str, Any]:
     """The readable form; members are node0, node1, … in key order. An override replaces a whole top-level field."""
     return {
-        "protocol": PROTOCOL_VERSION,
+        "protocol": FIRST_PROTOCOL,
         "chain_name": "test",
         "created_at": "2026-11-20T14:00:00Z",
         "members": [{"key": encode_id(key.id), "name": f"node{i}"} for i, key in enumerate(keys)],
@@ -77,7 +78,10 @@ def make_contribution(
     if payloads is None:
         payloads = (PayloadRef(1, hashlib.sha256(key.id + height.to_bytes(8, "big")).digest(), 1024),)
     prev = genesis.block0.id if prev is None else prev
-    return sign_contribution(key, genesis.chain_id, height=height, prev=prev, weight=weight, payloads=payloads)
+    reveal = make_reveal(key, genesis.chain_id, genesis.block0, genesis.protocol) if height == 1 else NO_REVEAL
+    return sign_contribution(
+        key, genesis.chain_id, height=height, prev=prev, weight=weight, payloads=payloads, reveal=reveal
+    )
 
 
 def make_candidate(

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from chain import pow as work
 from chain.approvals import sign_approval, sign_readiness
+from chain.beacon import make_reveal
 from chain.block import Answer, ApprovedChange, Block, Body, Certificate, Digest, Header, Id, Phase, Readiness
 from chain.changes.base import Kind, Place
 from chain.changes.change import Change, read_change
@@ -28,6 +30,20 @@ MODEL = make_digest("an aggregate")
 def propose(kind: Kind, *, by: int = 0, made: int = 0, first: int | None = None, expires: int | None = None) -> Change:
     """A change that may stand in the hundred blocks after `made`."""
     return Change(kind, by, made, made + 1 if first is None else first, made + 100 if expires is None else expires)
+
+
+def make_alike(chain_id: Digest, one: Change, other: Change, *, digits: int = 4) -> tuple[Change, Change]:
+    """The two with notes by which their ids begin with the same hex digits, as whoever proposes them can write them."""
+    ones: dict[str, Change] = {}
+    others: dict[str, Change] = {}
+    for number in count():
+        for change, made, opposite in ((one, ones, others), (other, others, ones)):
+            noted = replace(change, note=str(number))
+            start = noted.compute_id(chain_id).hex()[:digits]
+            made[start] = noted
+            if start in opposite:
+                return ones[start], others[start]
+    raise AssertionError("no end of numbers")
 
 
 def execute(state: State, kind: Kind, height: int = 1, *, aggregate: Digest = MODEL) -> State:
@@ -96,7 +112,15 @@ def extend_with(tip: Tip, body: Body, miner: SigningKey, **header: Any) -> Block
 def make_round(tip: Tip, authors: Iterable[SigningKey]) -> Body:
     """A contribution of each of `authors` to the block after `tip`."""
     contributions = [
-        sign_contribution(key, tip.state.chain_id, height=tip.height + 1, prev=tip.id, weight=1, payloads=())
+        sign_contribution(
+            key,
+            tip.state.chain_id,
+            height=tip.height + 1,
+            prev=tip.id,
+            weight=1,
+            payloads=(),
+            reveal=make_reveal(key, tip.state.chain_id, tip.block, tip.state.protocol),
+        )
         for key in authors
     ]
     return Body(tuple(sorted(contributions, key=lambda contribution: contribution.author)))

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from chain import codec
+from chain.beacon import make_reveal
 from chain.block import Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
 from chain.signing import SigningKey
 from chain.tip import Tip
@@ -130,6 +131,7 @@ class Liar:
             prev=self.tip.id,
             weight=weight,
             payloads=tuple(sorted(refs, key=lambda ref: ref.kind)),
+            reveal=make_reveal(self.key, self.net.genesis.chain_id, self.tip.block, self.tip.state.protocol),
         )
 
     def make_contribution(
@@ -155,6 +157,7 @@ class Liar:
             prev=self.tip.id if prev is None else prev,
             weight=weight,
             payloads=(PayloadRef(kind, digest, len(data) if size is None else size),),
+            reveal=make_reveal(key or self.key, self.net.genesis.chain_id, self.tip.block, self.tip.state.protocol),
         )
 
     def make_candidate(

@@ -22,7 +22,7 @@ import numpy as np
 
 from chain.block import Block, Id
 from chain.codec import compute_block_id
-from chain.genesis import Genesis
+from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.pow import is_valid_work
 from chain.signing import SigningKey
 from chain.store.interface import Faults
@@ -400,6 +400,7 @@ async def cluster(
         "model": {"name": "mlp", "hidden": [DIM]},
         "pow": {"difficulty": 64, "min": 1, "max": 2**32, "target_ms": 100},
         "initial_model": hashlib.sha256(initial_model).hexdigest(),
+        "protocol": PROTOCOL_VERSION,
         **genesis,
     }
     net = Cluster(

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from chain.beacon import compute_beacon
+from chain.store.sqlite import SqliteStore
 from ml.data import load_dataset
 from ml.simulation.run import SimulationConfig, simulate
 from node.testnet.layout import TestnetNode
@@ -194,8 +196,16 @@ class Lived:
         return ask_stopped(self.directory, node, *command)
 
     @cached_property
+    def beacons(self) -> list[bytes]:
+        """That of the height after each block."""
+        genesis = self.federation.genesis
+        with SqliteStore.open(self.federation.get_data_dir("node0"), genesis, readonly=True) as store:
+            stored = [store.get_block(height) for height in range(len(self.blocks))]
+        return [compute_beacon(each.block) for each in stored if each is not None]
+
+    @cached_property
     def simulated(self) -> Any:
-        """The simulation of the same run: the blocks' ids for beacons, and the same members away."""
+        """The simulation of the same run: the same beacons, and the same members away."""
         network, run = self.network, self.federation.genesis.run
         present = [[self.names.index(name) for name in authors] for authors in self.authors]
 
@@ -218,7 +228,7 @@ class Lived:
             return simulate(
                 config,
                 ids=self.ids,
-                beacons=lambda height: bytes.fromhex(self.blocks[height - 1]["id"]),
+                beacons=lambda height: self.beacons[height - 1],
                 present=None if network.is_calm else get_present,
             )
         finally:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from chain.beacon import compute_beacon
 from chain.block import Contribution, Digest, Id, PayloadRef
 from chain.tip import Tip
 from ml.guard import OnRefused
@@ -144,7 +145,8 @@ class TakingCluster:
             data = node.store.get_blob(block.header.aggregate)
             aggregate = decode_arrays(data, len(data))
         spec, offers = self.trainers[name].spec, get_offers(block)
-        return set(spec.wanted(height, block.header.prev, self.net.id(name), offers, aggregate, gone))
+        beacon = compute_beacon(node.get_block(height - 1))
+        return set(spec.wanted(height, beacon, self.net.id(name), offers, aggregate, gone))
 
     def get_sizes(self, height: int) -> dict[Digest, int]:
         """Of every blob that a block names, as its author has signed it."""

@@ -191,14 +191,13 @@ def test_after_a_run_is_ended_the_next_one_makes_rounds_again() -> None:
 def test_the_version_of_a_header_is_the_protocol_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(make_block(EndRun(1), version=3), InvalidState, "header version: expected 2, got 3")
     refuse(make_block(Upgrade(3), version=3), InvalidState, "header version: expected 2, got 3")
-    monkeypatch.setattr(protocol, "SPOKEN", (2, 3))
     chain = start()
     chain.add_change(Upgrade(3))
     old = extend_with(chain.tip, make_round(chain.tip, KEYS), KEYS[0], version=2)
     refuse(old, InvalidState, "header version: expected 3, got 2", chain.tip)
     good = extend_with(chain.tip, make_round(chain.tip, KEYS), KEYS[0])
     validate_candidate(chain.tip, good)
-    monkeypatch.undo()
+    monkeypatch.setattr(protocol, "SPOKEN", (2,))
     refuse(good, InvalidState, "protocol 3 is in force, and this release speaks 2", chain.tip)
 
 

@@ -47,7 +47,7 @@ def test_no_change_of_members_forks_or_gets_stuck(n: int, f: int, seeds: range) 
         run_schedule(seed, n, f)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(800, first=1_000), ids=name)
 def test_no_change_of_many_forks_or_gets_stuck(n: int, f: int, seeds: range) -> None:
     for seed in seeds:

@@ -145,8 +145,8 @@ class Unlocked(Voting):
 
 
 @pytest.mark.timeout(900)  # ten seconds of arithmetic on an idle machine
-@pytest.mark.parametrize("coordinator", [0, pytest.param(LIAR, marks=pytest.mark.slow)])
-@pytest.mark.slow
+@pytest.mark.parametrize("coordinator", [0, pytest.param(LIAR, marks=pytest.mark.outer)])
+@pytest.mark.outer
 def test_no_course_of_two_views_forks(coordinator: int) -> None:
     model = TwoViews(Voting, 3, coordinator)
     assert model.find_fork() is None

@@ -38,7 +38,7 @@ def test_no_schedule_forks_or_gets_stuck(n: int, f: int, seeds: range) -> None:
         run_schedule(seed, n, f)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize(("n", "f", "seeds"), make_chunks(1_000), ids=name)
 def test_no_schedule_of_many_forks_or_gets_stuck(n: int, f: int, seeds: range) -> None:
     for seed in seeds:
@@ -132,13 +132,13 @@ def test_voting_again_for_the_best_block_forks_with_no_liar(seed: int, n: int) -
 
 
 @pytest.mark.parametrize(
-    "seed", [23, pytest.param(53, marks=pytest.mark.slow), pytest.param(57, marks=pytest.mark.slow)]
+    "seed", [23, pytest.param(53, marks=pytest.mark.outer), pytest.param(57, marks=pytest.mark.outer)]
 )
 def test_one_liar_over_the_bound_forks(seed: int) -> None:
     find_breach(seed, 4, 2, quorum=compute_bft_quorum(4), invariant="I1")
 
 
-@pytest.mark.parametrize("seed", [pytest.param(33, marks=pytest.mark.slow), 88])
+@pytest.mark.parametrize("seed", [pytest.param(33, marks=pytest.mark.outer), 88])
 def test_majority_quorum_forks_under_two_liars_of_seven(seed: int) -> None:
     find_breach(seed, 7, 2, quorum=compute_majority_quorum(7), invariant="I1")
 
@@ -150,12 +150,12 @@ class Unlocked(Voting):
         return True
 
 
-@pytest.mark.parametrize(("seed", "n", "f"), [(327, 4, 1), pytest.param(55, 7, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seed", "n", "f"), [(327, 4, 1), pytest.param(55, 7, 2, marks=pytest.mark.outer)])
 def test_members_without_a_lock_fork_under_as_many_liars_as_are_allowed(seed: int, n: int, f: int) -> None:
     find_breach(seed, n, f, quorum=compute_bft_quorum(n), make_voting=Unlocked, calm=None, invariant="I1")
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize(("seed", "n", "f"), [(95, 4, 1), (118, 7, 2)])
 def test_refusing_for_good_what_is_too_early_gets_stuck_under_one_liar(seed: int, n: int, f: int) -> None:
     """A liar's block at the very edge of what is valid yet: some lock on it, the others never take it."""
@@ -176,7 +176,7 @@ class Strict(Voting):
         self._book = StrictBook()
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize("seed", [337])
 def test_members_that_wait_for_who_has_jumped_over_their_view_get_stuck(seed: int) -> None:
     find_breach(seed, 4, 1, quorum=3, make_voting=Strict, invariant="I10")

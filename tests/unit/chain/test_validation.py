@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chain import protocol
+from chain import protocol, validation
 from chain.block import ZERO, Block, Body, Certificate, Contribution, Evidence, EvidenceKind, PayloadRef, Phase, Vote
 from chain.codec import (
     compute_block_id,
@@ -165,10 +165,12 @@ def test_a_header_that_breaks_a_rule_is_refused(changes: dict[str, Any], error: 
 
 
 def test_the_version_of_a_header_is_the_protocol_of_the_state_that_judges_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "SPOKEN", (2, 3))
-    upgraded = replace(STATE, protocol=3)
-    judge(remine(version=3, state_next=upgraded.digest), state=upgraded)
-    with pytest.raises(InvalidState, match="header version: expected 3, got 2"):
+    newer = protocol.get_newest() + 1
+    monkeypatch.setattr(protocol, "SPOKEN", (*protocol.SPOKEN, newer))
+    monkeypatch.setattr(validation, "FIRST_REVEALING", newer + 1)
+    upgraded = replace(STATE, protocol=newer)
+    judge(remine(version=newer, state_next=upgraded.digest), state=upgraded)
+    with pytest.raises(InvalidState, match=f"header version: expected {newer}, got 2"):
         judge(BLOCK1, state=upgraded)
 
 

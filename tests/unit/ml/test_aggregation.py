@@ -143,7 +143,7 @@ def test_block_size_does_not_change_a_bit(rule: str) -> None:
         assert encode_arrays(RULES[rule](*given, block_elements=block_elements)) == whole  # type: ignore[call-arg]
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_aggregates_agree_whatever_numpy_may_use_of_the_processor_and_however_many_threads() -> None:
     mine = compute_digests()
     features = " ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))

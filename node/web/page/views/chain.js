@@ -1,6 +1,6 @@
 // The chain: its blocks, and one of them in full, checked by this browser and on request by the node.
 
-import { download, get, openStream } from "../api.js";
+import { download, get, openStream, post } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { useLive, useNewest, useRecord } from "../live.js";
 import { BlockTable } from "../blocks.js";
@@ -66,7 +66,7 @@ function NodeCheck() {
   useEffect(() => () => stream?.close(), [stream]);
   const begin = (deep) => {
     setSeen({ progress: null });
-    const opened = openStream(`/verify?deep=${deep}`);
+    const opened = openStream(`/verify?deep=${deep}`, {});
     opened.addEventListener("update", (message) => {
       const update = JSON.parse(message.data);
       setSeen(update);
@@ -119,7 +119,7 @@ function Compare({ peers }) {
     event.preventDefault();
     const peer = new FormData(event.target).get("peer");
     setFound({});
-    ask(get(`/compare?peer=${encodeURIComponent(peer)}`), setFound);
+    ask(post(`/compare?peer=${encodeURIComponent(peer)}`, {}), setFound);
   };
   if (!peers.length) return null;
   return html`<${Card} title="Compare with a peer">

@@ -80,7 +80,9 @@ function Proposal({ proposal, status }) {
       <${Act} label="Approve" isMain title="Approve this change?" text="This site says yes. Once enough members have, the change is in the next block." path="/approve" said=${{ change: proposal.id }} signs=${signs} status=${status}>
         <${Diff} differences=${proposal.differences} />
       <//>
-      ${trains && html`<${Act} label="Approve, without training here" title="Approve, and not train?" text="This site says yes, votes, and does not train." path="/approve" said=${{ change: proposal.id, no_train: true }} signs=${`${signs}, without training here`} status=${status} />`}
+      ${trains && html`<${Act} label="Approve, without training here" title="Approve, and not train?" text="This site says yes, votes, and does not train." path="/approve" said=${{ change: proposal.id, no_train: true }} signs=${`${signs}, without training here`} status=${status}>
+        <${Diff} differences=${proposal.differences} />
+      <//>`}
     </div>`}
   </article>`;
 }
@@ -132,7 +134,7 @@ function Report({ run }) {
   const [state, setState] = useState({ busy: false, error: null });
   const make = () => {
     setState({ busy: true, error: null });
-    download(`/runs/${run.number}/report`, `report-run-${run.number}.html`).then(
+    download(`/runs/${run.number}/report`, `report-run-${run.number}.html`, {}).then(
       () => setState({ busy: false, error: null }),
       (error) => setState({ busy: false, error }),
     );
@@ -159,7 +161,7 @@ function ProposeRounds({ run, status }) {
       ${draft.proposal.warnings.length > 0 && html`<${Notes}>${draft.proposal.warnings.map((text) => html`<${Note} state="warn" what=${text} />`)}<//>`}
       <div class="row">
         <button onClick=${() => setDraft(null)}>Back</button>
-        <${Act} label="Propose" isMain title="Propose this change?" text="Every member is asked. This site's yes goes along with it." path="/propose" said=${draft.said}
+        <${Act} label="Propose" isMain title="Propose this change?" text="Every member is asked. This site's yes goes along with it." path="/propose" said=${{ ...draft.said, shown: draft.proposal.terms }}
           signs=${`“set rounds” to ${draft.said.terms.rounds}, and yes to it`} status=${status} onDone=${() => setDraft(null)}>
           <${Diff} differences=${draft.proposal.differences} />
         <//>

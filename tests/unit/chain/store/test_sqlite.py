@@ -39,6 +39,7 @@ from chain.errors import (
     WrongHeight,
 )
 from chain.genesis import Genesis
+from chain.store import consent_rows
 from chain.store.interface import StoredBlock
 from chain.store.sqlite import SqliteStore
 from support.data.chains import (
@@ -729,6 +730,26 @@ def test_a_damaged_chain_can_be_reset_but_not_damaged_signed_rows(tmp_path: Path
     with pytest.raises(StoreCorrupted, match="own vote of height 1"):
         SqliteStore.reset(tmp_path)
     assert database.read_bytes() == before
+
+
+def test_of_the_newest_changes_that_were_open_it_is_kept_how_they_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consent_rows, "MAX_ENDED", 3)
+    changes = [make_digest(f"change {number}") for number in range(5)]
+    with SqliteStore.open(tmp_path, GENESIS) as store:
+        for height, change in enumerate(changes, 9):
+            store.put_change(change, b"a change", sign_approval(ME, GENESIS.chain_id, change, Answer.YES))
+            store.end_changes(height, {change: f"at {height}"})
+        store.put_published(9, ())  # beside them
+        assert store.get_changes() == ()
+        kept = store.get_ended_changes()
+        assert list(kept.items()) == [(changes[i], f"at {9 + i}") for i in (2, 3, 4)]
+    with SqliteStore.open(tmp_path, GENESIS) as store:
+        assert store.get_ended_changes() == kept
+    flip_in(tmp_path / "chain.db", b"at 12")
+    with SqliteStore.open(tmp_path, GENESIS) as store, pytest.raises(StoreCorrupted, match="an ended change"):
+        store.get_ended_changes()
 
 
 def test_a_reset_keeps_what_the_operator_has_answered(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from ml.seeding import get_partition_seed
 from ml.training.loop import Engine
 from support.federation.simulated import BEACON, run_round
 
-pytestmark = [pytest.mark.slow, pytest.mark.outer]
+pytestmark = pytest.mark.outer
 
 HEAD = {"name": "head_256"}
 DIGITS: dict[str, Any] = {"format": "digits"}

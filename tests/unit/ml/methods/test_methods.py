@@ -352,7 +352,7 @@ def test_an_answer_of_prototypes_comes_with_its_distance(method: dict[str, Any])
         {"name": "fedavg", "decay": 0.9, "decay_unit": "step"},
     ],
 )
-@pytest.mark.parametrize("model", [MLP, pytest.param(CNN, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", [MLP, pytest.param(CNN, marks=pytest.mark.outer)])
 def test_restored_client_goes_on_exactly(method: dict[str, Any], model: dict[str, Any]) -> None:
     method = {key: value for key, value in method.items() if value is not None}
     straight = make_digit_clients(method, model=model, shots=10)

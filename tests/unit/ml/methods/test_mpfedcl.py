@@ -480,11 +480,11 @@ def predict_with(model: Model, arrays: Arrays, x: torch.Tensor) -> torch.Tensor:
     ("settings", "taa", "everyone"),
     [
         ({}, (0.77, 0.95), (0.77, 0.95)),  # 0.83 to 0.89, 0.83 to 0.89
-        pytest.param({"cluster": "mean"}, (0.72, 0.95), (0.73, 0.95), marks=pytest.mark.slow),  # 0.80 to 0.88 twice
+        pytest.param({"cluster": "mean"}, (0.72, 0.95), (0.73, 0.95), marks=pytest.mark.outer),  # 0.80 to 0.88 twice
     ],
     ids=["kmeans", "mean"],
 )
-@pytest.mark.slow
+@pytest.mark.outer
 def test_digits_are_learned(settings: dict[str, Any], taa: tuple[float, float], everyone: tuple[float, float]) -> None:
     for seed in (1, 2):
         plain, drawn = (run({**m}, clients=5, rounds=10, seed=seed) for m in ({"name": "fedavg"}, METHOD | settings))

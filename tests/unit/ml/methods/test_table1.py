@@ -443,7 +443,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
 
 
 # Bands measured over eight seeds (4 clients, 8 rounds, dirichlet:0.3) and widened by about their own width.
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize(
     ("name", "taa", "everyone"),
     [

@@ -158,7 +158,7 @@ def test_a_lie_is_in_form_and_goes_into_the_round(method: str, attack: str) -> N
     assert lied.final_taa != honest.final_taa or lied.rounds[-1].tal != honest.rounds[-1].tal
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 @pytest.mark.parametrize("what", ["labels", "noise"])
 def test_a_poisoned_set_is_in_form_and_changes_what_the_others_learn(what: str) -> None:
     settings = {"local_epochs": 2, "warmup_epochs": 1, "encryptor_epochs": 1, "unet_width": 2}

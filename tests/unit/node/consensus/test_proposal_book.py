@@ -202,6 +202,21 @@ def test_a_change_that_is_closed_before_it_is_written_leaves_no_row(node: Node) 
     assert node.work() == []
 
 
+def test_how_a_change_ended_is_known_also_after_a_restart(node: Node) -> None:
+    expired, superseded = node.make(EndRun(1), expires=4), node.make(RULES, by=2)
+    for change in (expired, superseded):
+        assert node.hear(change.by, change)
+    node.work()
+    node.grow(rounds=1)
+    node.chain.add_change(RULES)
+    node.grow()
+    chain_id = node.chain.genesis.chain_id
+    ended = dict(node.book.ended)
+    assert ended[expired.compute_id(chain_id)] == "end_run, expired: it could stand up to height 4"
+    assert ended[superseded.compute_id(chain_id)].startswith("set_rules, superseded: ")
+    assert node.make_book(load_proposals(node.current, node.store)).ended == ended
+
+
 def test_what_is_chosen_is_for_the_height_that_it_was_chosen_for(node: Node) -> None:
     """The tip has moved, and the book is yet to hear of it: an event for the new height would be mined there."""
     change = node.make()
@@ -224,6 +239,7 @@ def test_what_was_closed_while_the_node_was_down_is_forgotten(node: Node) -> Non
     node.current.tip = node.chain.tip
     assert [proposal.change for proposal in load_proposals(node.current, node.store)] == [kept]
     assert [stored.change for stored in node.store.get_changes()] == [kept.data]
+    assert list(node.store.get_ended_changes()) == [closed.compute_id(node.chain.genesis.chain_id)]
 
 
 def test_an_approval_of_one_who_has_left_does_not_cost_those_of_others(node: Node) -> None:

@@ -128,12 +128,27 @@ def test_a_join_request_of_this_chain_is_taken_and_of_another_or_tampered_with_r
     refuse("add_member", "chain: expected", request=ask("another chain"))
 
 
-def test_members_are_found_by_name_id_or_the_beginning_of_one() -> None:
-    member = GENESIS.state.members[2]
-    for text in ("node2", encode_id(KEYS[2].id), encode_id(KEYS[2].id)[:8]):
+def test_members_are_found_by_name_or_id_and_by_no_beginning_of_one() -> None:
+    member, key = GENESIS.state.members[2], encode_id(KEYS[2].id)
+    for text in ("node2", key):
         assert find_member(GENESIS.state, text) == member
         assert get_kind("remove_member", name=text) == RemoveMember(member.seat)
+    for kind in ("remove_member", "pardon"):
+        refuse(kind, f"no member is called '{key[:8]}', but so begins the id of node2 {key}. Members: ", name=key[:8])
+    refuse("replace_key", "so begins the id of node2", name=key[:51], request=f"node2={encode_id(NEW.id)}")
     refuse("remove_member", "no member is called 'nod2'. Did you mean 'node2'?. Members: node0, node1", name="nod2")
+
+
+def test_whose_name_is_the_id_of_another_is_not_taken_for_it() -> None:
+    of_node0 = encode_id(KEYS[0].id)
+    members = (*GENESIS.state.members[:3], replace(GENESIS.state.members[3], name=of_node0))
+    one, two = sorted((OTHER.id, NEW.id))
+    state = replace(
+        GENESIS.state, members=members, observers=(Observer(one, encode_id(two)), Observer(two, "registry"))
+    )
+    for kind, text in (("remove_member", of_node0), ("remove_observer", encode_id(two))):
+        with pytest.raises(ChangeRefused, match="is the id of one"):
+            build(kind, state=state, name=text)
 
 
 def test_leaving_is_removing_ones_own_seat() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from chain.beacon import make_reveal
 from chain.block import Contribution
 from chain.codec import sign_contribution
 from chain.store.interface import RESTORED
@@ -83,7 +84,15 @@ class Site:
 
 
 def sign(chain: LivingChain, tip: Tip) -> Contribution:
-    return sign_contribution(KEYS[0], chain.genesis.chain_id, height=tip.height + 1, prev=tip.id, weight=1, payloads=())
+    return sign_contribution(
+        KEYS[0],
+        chain.genesis.chain_id,
+        height=tip.height + 1,
+        prev=tip.id,
+        weight=1,
+        reveal=make_reveal(KEYS[0], chain.genesis.chain_id, tip.block, tip.state.protocol),
+        payloads=(),
+    )
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from support.federation.virtual_time import run_virtual
 KEYS = make_keys(4)
 GENESIS = make_genesis(KEYS)
 ME, BOB, CAROL, DAVE = (key.id for key in KEYS)
+BEACON = bytes(range(32))
 COLLECT_S = GENESIS.rules.waits.collect_s
 SCHEMA = ArraySchema({"w": ArraySpec("float32", (2,))})
 
@@ -162,7 +163,7 @@ class Table:
                 on_loss=self.losses.append,
             )
             began_s = loop.time()
-            taken = await on_demand.take(self.make_block(), None)
+            taken = await on_demand.take(self.make_block(), BEACON, None)
             return taken, loop.time() - began_s
 
         return cast(tuple[Pulled, float], run_virtual(cast(Coroutine[Any, Any, Any], story())))
@@ -177,7 +178,7 @@ def test_all_that_is_wanted_is_pulled_at_the_same_time_from_its_author() -> None
     taken, seconds = table.take()
     wanted = [(BOB, "g"), (CAROL, "g"), (BOB, "h")]
     assert taken.exchange.blobs == table.get_blobs(*wanted)
-    assert (taken.exchange.beacon, taken.exchange.me, taken.exchange.gone) == (GENESIS.block0.id, ME, frozenset())
+    assert (taken.exchange.beacon, taken.exchange.me, taken.exchange.gone) == (BEACON, ME, frozenset())
     assert seconds == pytest.approx(0.1)
     asked = [(digest, sources) for digest, _, sources, _ in table.fetcher.asked]
     assert asked == [(table.get_digest(author, kind), (author,)) for author, kind in wanted]
@@ -291,7 +292,7 @@ def take_stale(
             read_block=read_block,
             is_member=lambda member: is_member or member != DAVE,
         )
-        return await on_demand.take(block, None)
+        return await on_demand.take(block, BEACON, None)
 
     return cast(Pulled, run_virtual(cast(Coroutine[Any, Any, Any], story()))), sought
 
