@@ -367,8 +367,9 @@ class HttpSection(Section):
     """Where the node answers HTTP: its page, metrics for Prometheus, and probes. Off without a port, as in
     `127.0.0.1:0`.
 
-    With a `token_file` metrics and what the page shows need the token that it holds (`Authorization: Bearer …`), which
-    beyond loopback they must; the probes say no more than yes or no to whoever comes without.
+    With a `token_file` metrics need the token that it holds (`Authorization: Bearer …`), which does nothing else, and
+    the page shows nothing without a key; beyond loopback there must be one. The probes say no more than yes or no to
+    whoever comes without.
 
     With `tls` all of it speaks HTTPS. Beyond loopback the page is served by no other way, unless `tls_in_front` says
     that something else speaks TLS with its visitors, or that nobody else comes near this port.
