@@ -250,8 +250,9 @@ class Collecting:
         } - self.accused
 
     def is_short(self, block: Block) -> bool:
-        """Whether it leaves out an author of the body that this node mines, or would."""
-        return block.change is None and not self._find_verified(self.cutoff_s) <= _get_authors(block)
+        """Whether it leaves out an author of the body that this node mines, or would, who is worth waiting for: one that
+        is not could hold up the others for nothing, by sending late to some."""
+        return block.change is None and not self._find_verified(self.cutoff_s) & self.awaited <= _get_authors(block)
 
     def find_equal_at_s(self, block: Block) -> float | None:
         """When the others may have worked on this body for as long as its miner may have had it to itself, whose own

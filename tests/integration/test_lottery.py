@@ -46,7 +46,7 @@ async def mine_before_contributing(liar: Liar, rng: Random) -> None:
             await asyncio.sleep(0.001)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_who_mines_before_it_contributes_wins_its_share(tmp_path: Path) -> None:
     async def story() -> int:
         async with cluster(tmp_path, 4, start=HONEST, train_s=TRAIN_S, hash_rate=HASH_RATE) as net:
