@@ -250,8 +250,8 @@ class Collecting:
         } - self.accused
 
     def is_short(self, block: Block) -> bool:
-        """Whether it leaves out an author of the body that this node mines, or would, who is worth waiting for: one that
-        is not could hold up the others for nothing, by sending late to some."""
+        """Whether it leaves out an author of the body that this node mines, or would, who is worth waiting for: another
+        could hold everybody up for nothing, by sending late to some."""
         return block.change is None and not self._find_verified(self.cutoff_s) & self.awaited <= _get_authors(block)
 
     def find_equal_at_s(self, block: Block) -> float | None:
