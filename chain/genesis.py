@@ -19,6 +19,7 @@ from chain.block import ZERO, Block, Body, Digest, Header, Id
 from chain.codec import compute_block_id, compute_body_digest, compute_seal
 from chain.errors import GenesisError
 from chain.layout import MAX_HEIGHT, MAX_TIME_MS, MAX_U64
+from chain.names import PLAIN_NAMES, check_new_name
 from chain.rules import MAX_ABS, MAX_PAYLOAD_BYTES, MIB, QUORUMS, Limits, PowRules, Rules
 from chain.run import TERMS, Run, encode_canonical
 from chain.schema import (
@@ -114,6 +115,14 @@ class Genesis:
         state = self.state  # which checks members, rules and the run
         if self.rules.min_contributions is not None:
             check_range("min_contributions", self.rules.min_contributions, 1, state.q)
+        if self.protocol >= PLAIN_NAMES and self.forked_from is None:  # else names are those of the chain before
+            self._check_names()
+
+    def _check_names(self) -> None:
+        named = [(f"members[{i}].name", founder.name) for i, founder in enumerate(self.founders)]
+        named += [(f"observers[{i}].name", observer.name) for i, observer in enumerate(self.observers)]
+        for i, (path, name) in enumerate(named):
+            check_new_name(path, name, [other for _, other in named[:i]])
 
     @cached_property
     def state(self) -> State:

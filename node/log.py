@@ -19,6 +19,7 @@ from typing import Literal, TextIO
 
 from node.errors import ConfigError
 from node.host.journal import JournalFormatter, is_journal
+from node.unseen import escape_unseen
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -33,12 +34,13 @@ def format_time(seconds: float) -> str:
 
 
 def escape_control(text: str) -> str:
-    """`text` on one line: control characters (C0, DEL, C1, line separators) written as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
-    )
+    """`text` on one line: control characters (C0, DEL, C1, line separators), and those that do not show, written as
+    escapes."""
+    if not text.isprintable():
+        text = "".join(
+            c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
+        )
+    return escape_unseen(text)
 
 
 class TextFormatter(logging.Formatter):

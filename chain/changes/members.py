@@ -10,6 +10,7 @@ from chain.changes.base import Consent, Kind, Place
 from chain.codec import decode_evidence
 from chain.errors import GenesisError, InvalidChange
 from chain.evidence import validate_evidence
+from chain.names import PLAIN_NAMES, check_new_name
 from chain.schema import Section, check_name, quote
 from chain.signing import encode_id
 from chain.state import Member, Observer, RetiredKey, State, read_key
@@ -22,6 +23,13 @@ def _check_new_key(state: State, key: Id) -> None:
         raise InvalidChange.differs("key", "one that is no member's", encode_id(key))
     if any(old.key == key for old in state.retired):
         raise InvalidChange.differs("key", "one that never was a member's", encode_id(key))
+
+
+def _check_new_name(state: State, name: str, key: Id) -> None:
+    """An observer that takes a seat may keep its name."""
+    if state.protocol >= PLAIN_NAMES:
+        observers = [observer.name for observer in state.observers if observer.key != key]
+        check_new_name("name", name, [member.name for member in state.members] + observers)
 
 
 def _require_seat(state: State, seat: int) -> Member:
@@ -89,6 +97,7 @@ class AddMember(_OfNewcomer):
 
     def apply(self, state: State, place: Place) -> State:
         _check_new_key(state, self.key)
+        _check_new_name(state, self.given_name, self.key)
         new = Member(self.key, self.given_name, state.num_seats, since=place.height, key_since=place.height)
         return replace(
             state,
@@ -212,6 +221,7 @@ class AddObserver(_OfNewcomer):
         _check_new_key(state, self.key)
         if any(observer.key == self.key for observer in state.observers):
             raise InvalidChange(f"{encode_id(self.key)} is an observer already")
+        _check_new_name(state, self.given_name, self.key)
         new = Observer(self.key, self.given_name)
         return replace(state, observers=tuple(sorted((*state.observers, new), key=lambda observer: observer.key)))
 

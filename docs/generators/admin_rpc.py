@@ -31,8 +31,9 @@ def write_admin_rpc() -> str:
         "The service `fednode.v1.Admin` answers on the node's admin socket, and at `admin.address` to callers with a "
         "token. The commands are built on it. Its definition is `proto/admin.proto`; reflection and "
         "`grpc.health.v1.Health` are on the same socket.\n",
-        "A token of role `read` may make the calls marked *read*, one of role `admin` all of them. The messages are "
-        "also the schema of `--json`: the same names, null where an optional field is not set. Ids are text as "
+        "A token of role `read` may make the calls marked *read*, one of role `predict` also `Predict`, and one of "
+        "role `admin` all of them. The messages are also the schema of `--json`: the "
+        "same names, null where an optional field is not set. Ids are text as "
         "people see them, node ids in base32, block ids and digests in hexadecimal; times are RFC 3339 in UTC.\n",
         "## Calls\n",
     ]

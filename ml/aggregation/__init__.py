@@ -21,6 +21,7 @@ from __future__ import annotations
 from ml.aggregation.contributed import (
     MAX_WEIGHT,
     PLAIN,
+    Box,
     Contributed,
     Rule,
     RuleSettings,
@@ -48,6 +49,7 @@ __all__ = [
     "PLAIN",
     "RULES",
     "RULES_ON_PARENT",
+    "Box",
     "Contributed",
     "Rule",
     "RuleSettings",

@@ -30,13 +30,23 @@ class Contributed:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """The box around the aggregate before that a mean is clipped to (`ml.aggregation.box`): how far an element may be
+    from there, and one of batch norm's running statistics."""
+
+    radius: float
+    buffer_radius: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RuleSettings:
     """The settings of a rule besides its contributions: from genesis, and so the same for all.
 
     `max_liars` is f, how many of the members in force may lie, whoever of them contributed. `weight_cap` bounds the
     weights of means: no author counts more than so many times the lower median. `clip` is the distance that
     `clipped_mean` lets an author go, by default what the authors themselves make it. `momentum` is the method's own,
-    which FedNova's norms follow from. `fraction_bits` is how exact sums in fixed point are.
+    which FedNova's norms follow from. `fraction_bits` is how exact sums in fixed point are, and `box` what their means
+    are clipped to.
     """
 
     max_liars: int = 0
@@ -44,6 +54,7 @@ class RuleSettings:
     clip: float | None = None
     momentum: float = 0.0
     fraction_bits: int | None = None
+    box: Box | None = None
 
 
 PLAIN = RuleSettings()

@@ -17,6 +17,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.aggregation.box import clip_arrays, clip_classes
 from ml.aggregation.contributed import (
     PLAIN,
     Contributed,
@@ -81,19 +82,23 @@ def get_fraction_bits(settings: RuleSettings) -> int:
 def fixed_mean(
     contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
 ) -> dict[str, Array]:
-    """Each array's mean over the authors, weighted by their signed integer weights."""
+    """Each array's mean over the authors, weighted by their signed integer weights, and clipped where there is a
+    box."""
     ordered = order_by_author(contributions)
     weights = [c.weight for c in ordered]
-    return {
+    means = {
         name: compute_fixed_mean([c.arrays[name] for c in ordered], weights, name, settings)
         for name in get_common_names(ordered)
     }
+    return means if settings.box is None else clip_arrays(means, parent, settings.box)[0]
 
 
 def class_fixed_mean(
     contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
 ) -> dict[str, Array]:
-    """Each class's mean over its holders, weighted by `counts` where their blobs have them."""
-    return combine_by_class(
+    """Each class's mean over its holders, weighted by `counts` where their blobs have them, and clipped where there is
+    a box."""
+    means = combine_by_class(
         contributions, lambda rows, counts: compute_fixed_mean(rows, counts, "prototypes", settings)
     )
+    return means if settings.box is None else clip_classes(means, parent, settings.box)[0]

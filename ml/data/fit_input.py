@@ -1,16 +1,18 @@
 """Input fitting: turns samples as they lie in a file into a model's input, with values in 0..1, grey or colour, of its
 size.
 
-Torch is imported only where an image changes its size.
+Torch is imported only where an image is fitted to another size.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from ml.data.base import Images, Samples, Shape
+from ml.data.memory import validate_fits
 from ml.errors import DataError
 
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601: what grey weighs of red, green and blue
@@ -26,12 +28,29 @@ def fit(x_NCHW: Samples, shape: Shape) -> Images:
     if x_NCHW.dtype == np.float32 and x_NCHW.shape[1:] == shape:
         return x_NCHW.astype(np.float32, copy=False)
     validate_fit(_get_shape(x_NCHW), shape)
+    validate_fits(4 * len(x_NCHW) * math.prod(shape), f"{len(x_NCHW)} samples made {list(shape)}")
     fitted = np.empty((len(x_NCHW), *shape), np.float32)
     size = max(int(np.prod(x_NCHW.shape[1:])), int(np.prod(shape)))
     step = max(1, _CHUNK_BYTES // (4 * size))
     for start in range(0, len(x_NCHW), step):
         fitted[start : start + step] = _fit(x_NCHW[start : start + step], shape)
     return fitted
+
+
+def reduce(x_NCHW: Samples, max_bytes: int) -> Samples:
+    """The same images at a whole fraction of their size, each of at most `max_bytes`: the mean of the pixels that fall
+    together, less a last row or column that would fall together with none. The same array where there is nothing to do.
+    """
+    sample_bytes = x_NCHW[0].nbytes
+    if sample_bytes <= max_bytes:
+        return x_NCHW
+    factor = math.ceil(math.sqrt(sample_bytes / max_bytes))
+    num, channels, height, width = x_NCHW.shape
+    rows, columns = min(factor, height), min(factor, width)
+    h, w = height // rows, width // columns
+    blocks = x_NCHW[:, :, : h * rows, : w * columns].reshape(num, channels, h, rows, w, columns)
+    means: Images = blocks.mean(axis=(3, 5), dtype=np.float32)
+    return np.rint(means).astype(np.uint8) if x_NCHW.dtype == np.uint8 else means
 
 
 def validate_fit(got: Shape, wanted: Shape) -> None:

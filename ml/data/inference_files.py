@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from ml.data.array_layout import to_labels, to_samples
 from ml.data.base import AnyLabels, Labels, Outputs, Samples, Shape
 from ml.data.fit_input import validate_finite, validate_fit
-from ml.data.labels import number_labels
+from ml.data.labels import number_labels, to_text
 from ml.data.outputs import arrange, read_text_columns
 from ml.data.readers.csv_table import Table, get_cells, read_features
-from ml.data.readers.images import SUFFIXES, decode_image
+from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_image
 from ml.data.readers.npz import NpzFile, read_classes, read_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
 from ml.data.table_input import TableInput
@@ -49,6 +49,19 @@ class InferenceFile:
 
     def __len__(self) -> int:
         return len(self.x)
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """The most that is taken of one file: samples, and bytes of what they are unpacked to."""
+
+    num_samples: int
+    num_bytes: int
+
+    def validate_count(self, count: int, place: str) -> None:
+        """Raise DataError for more samples."""
+        if count > self.num_samples:
+            raise DataError(f"{place}: expected at most {self.num_samples} samples in one file, got {count}")
 
 
 def validate_kind(path: Path) -> None:
@@ -92,25 +105,28 @@ def read_inference_file(
     class_name: str | None = None,
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
+    most: Most | None = None,
 ) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`; of an image it may be known that it is
     of `class_name`.
 
     `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
     there. `table` says what its columns become. By `task` there may be several columns of labels or targets, `classes`
-    being their names. Raises DataError naming the place of what is broken or unfit.
+    being their names. Of a file that comes from elsewhere there is a `most`, which holds before anything is unpacked.
+    Raises DataError naming the place of what is broken or unfit.
     """
     validate_kind(path)
     try:
         match path.suffix.lower():
             case ".npz":
-                file = _read_archive(path, shape, classes, task)
+                file = _read_archive(path, shape, classes, task, most)
             case ".csv":
-                file = _read_table(path, shape, classes, label, default_label, task, table)
+                file = _read_table(path, shape, classes, label, default_label, task, table, most)
             case _:
                 require_extra("PIL", "pillow")
                 known = None if class_name is None else np.array([classes.index(class_name)], np.int64)
-                file = InferenceFile(path, decode_image(path, str(path))[None], None, known)
+                max_pixels = MAX_PIXELS if most is None else min(MAX_PIXELS, most.num_bytes // DECODED_BYTES)
+                file = InferenceFile(path, decode_image(path, str(path), max_pixels)[None], None, known)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except MemoryError as error:
@@ -141,8 +157,13 @@ def validate_samples(x_NCHW: Samples, shape: Shape, place: str = "samples") -> N
     validate_finite(x_NCHW, lambda i: f"{place}: sample {i}")
 
 
-def _read_archive(path: Path, shape: Shape, classes: tuple[str, ...], task: str) -> InferenceFile:
-    file = NpzFile.open(path)
+def _read_archive(
+    path: Path, shape: Shape, classes: tuple[str, ...], task: str, most: Most | None = None
+) -> InferenceFile:
+    file = NpzFile.open(path, None if most is None else most.num_bytes)
+    if most is not None:
+        unread = np.broadcast_to(np.uint8(0), file.get_shape("x"))  # of one byte, whatever its shape
+        most.validate_count(len(lay_out(unread, shape)) if unread.ndim else 0, file.get_place("x"))
     x_NCHW = to_samples(lay_out(file.read("x"), shape), file.get_place("x"))
     labels: AnyLabels | None = None
     if "y" in file.names and task != CLASSIFICATION:
@@ -177,12 +198,13 @@ def _read_table(
     default_label: Columns,
     task: str,
     agreed: TableInput | None,
+    most: Most | None = None,
 ) -> InferenceFile:
     if shape[1:] != (1, 1):
         raise DataError(
             f"{path}: expected images, as the model takes {list(shape)} (channels, height, width), got a table"
         )
-    table = Table.read(path)
+    table = Table.read(path, None if most is None else most.num_samples)
     found = _find_labels(table, classes, label, default_label, task)
     columns = [c for c in range(len(table.header)) if c not in found]
     if agreed is None and len(columns) != shape[0]:
@@ -196,7 +218,7 @@ def _read_table(
     cells = {table.header[c]: [row[c].strip() for row in table.rows] for c in found}
     if any(any(texts) for texts in cells.values()):
         if task == CLASSIFICATION:
-            labels = _number(path, np.array(cells[table.header[found[0]]], np.str_), None, classes, table.locate)
+            labels = _number(path, to_text(cells[table.header[found[0]]], str(path)), None, classes, table.locate)
         else:
             y_NT, names = read_text_columns(cells, task, classes, table.locate)
             labels = _arrange(str(path), y_NT, names, DataSource(format="csv", path=path, task=task, outputs=classes))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Labels
+from ml.data.memory import validate_fits
 from ml.data.source import Part
 from ml.errors import DataError
 from ml.seeding import numpy_rng
@@ -57,11 +58,21 @@ def number_labels(
     return numbered, tuple(classes)
 
 
+def to_text(names: Sequence[str], place: str) -> NDArray[np.str_]:
+    """Names of classes as an array, in which each takes as much as the longest. Raises DataError where that is more
+    than there is."""
+    validate_fits(4 * len(names) * max(map(len, names), default=0), place)
+    return np.array(names, np.str_)
+
+
 def validate_are_classes(parts: Sequence[Part]) -> None:
     """Raise DataError where a table's labels, which nobody has listed, look like measurements or identifiers."""
     if not parts or parts[0].shape[1:] != (1, 1):
         return
-    place, labels = parts[0].place, np.unique(np.concatenate([part.labels.astype(np.str_) for part in parts]))
+    place, labels = (
+        parts[0].place,
+        np.unique(np.concatenate([np.unique(part.labels).astype(np.str_) for part in parts])),
+    )
     shown = f"such as {labels[0]} and {labels[-1]}"
     if _has_fractions(labels.tolist()):
         raise DataError(

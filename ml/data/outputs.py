@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Outputs
+from ml.data.memory import validate_fits
 from ml.data.source import DataSource, Locate, Part, missing_label
 from ml.errors import DataError
 from ml.tasks import MULTILABEL, REGRESSION
@@ -59,6 +60,7 @@ def split_names(texts: Sequence[str], known: Sequence[str], locate: Locate) -> t
     if not names:
         raise DataError(f"{locate(0)}: expected labels separated by {SEPARATOR!r}, and no sample has any")
     place = {name: i for i, name in enumerate(names)}
+    validate_fits(8 * len(rows) * len(names), f"{locate(0)}: {len(names)} labels of {len(rows)} rows")
     y_NL = np.zeros((len(rows), len(names)))
     for i, row in enumerate(rows):
         for name in row:

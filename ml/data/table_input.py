@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
 MISSING, UNKNOWN = ("refuse", "mean", "zero"), ("refuse", "other")
@@ -104,7 +105,10 @@ class TableInput:
     def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
         """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
         blocks: list[NDArray[np.float64]] = []
-        for column in self.choose(list(cells), "the table"):
+        columns = self.choose(list(cells), "the table")
+        num_rows, num_features = len(cells[columns[0].name]), len(self.get_features(columns))
+        validate_fits(8 * num_rows * num_features, f"{num_rows} rows of {num_features} features")
+        for column in columns:
             texts = cells[column.name]
             blocks.append(
                 self._encode_category(column, texts, locate)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from ml.aggregation import PLAIN, RULES_ON_PARENT, RuleSettings
+from ml.aggregation import PLAIN, RULES_ON_PARENT, Box, RuleSettings
 from ml.errors import PayloadError, SpecError, suggest
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec, validate_arrays
 from ml.plugins import PluginRecord
@@ -173,6 +173,11 @@ class Hyperparameters:
     def is_masked(self) -> bool:
         """Whether members take the mean of what nobody sees (`ml.specs.masked`)."""
         return False
+
+    @property
+    def box(self) -> Box | None:
+        """What the mean of masked sums is clipped to; None where it is as it comes."""
+        return None
 
     @property
     def delta(self) -> float:

@@ -15,6 +15,10 @@ its parent's aggregate, as in any run: after inputs the sum, whose vectors are i
 openings the mean, and the roster of members with their keys. Where fewer than a quorum have sent vectors, nothing is to
 be opened. Where somebody in the sum has not opened, or the sum is out of range, as a liar's random bytes make it, the
 mean before stays (`ml.aggregation.masks`).
+
+Nobody sees what single members send, so that one of weight 1 can set the mean to any model. `masked_radius` bounds what
+that does in a round: the mean is clipped to a box around that before (`ml.aggregation.box`), and the aggregate says how
+many of its numbers were outside.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from ml.aggregation import RULES
-from ml.aggregation.contributed import PLAIN, Contributed, RuleSettings
+from ml.aggregation.contributed import PLAIN, Box, Contributed, RuleSettings
 from ml.aggregation.fixed_point import LEAST_BITS, Integers, get_fraction_bits
 from ml.aggregation.masks import SEED_BYTES, add_vectors, commit, list_opened, take_off
+from ml.aggregation.robust import RUNNING_STATISTICS
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec, encode_arrays, make_empty_arrays
 from ml.specs.base import AuthorPayloads, MethodSpec, RoundKinds
@@ -105,6 +110,21 @@ class MaskedSpec(MethodSpec):
                 f"point with aggregation masked_sum; max_weight {self.task.max_weight} and max_abs "
                 f"{self.task.max_abs:g} leave {self.fraction_bits}",
             )
+        self._check_box()
+
+    def _check_box(self) -> None:
+        """Running statistics of batch norm are in other units than weights, so that no radius of these is theirs."""
+        box = self.box
+        names = [name for name in self.coding.names if name.endswith(RUNNING_STATISTICS)]
+        if box is not None and names and box.buffer_radius is None:
+            raise SpecError(
+                "method.masked_buffer_radius",
+                f"expected a number beside masked_radius for {names[0]}, or bn_buffers: local, which sends none",
+            )
+        if box is not None and not names and box.buffer_radius is not None:
+            raise SpecError(
+                "method.masked_buffer_radius", "expected none: members send no running statistics of batch norm"
+            )
 
     @property
     def name(self) -> str:  # type: ignore[override]  # of the method, whichever it is
@@ -161,6 +181,11 @@ class MaskedSpec(MethodSpec):
     def fraction_bits(self) -> int:
         """Raises AggregationError where nobody said how many members there are."""
         return get_fraction_bits(self.inner.rule_settings)
+
+    @property
+    def box(self) -> Box | None:
+        """What the mean is clipped to; None where it is as it comes."""
+        return self.inner.hyperparameters.box
 
     @property
     def quorum(self) -> int:
@@ -273,7 +298,7 @@ class MaskedSpec(MethodSpec):
             if not enough:
                 return kept
             return kept | _add_inputs(given, read_roster(parent), self.fraction_bits) | self._combine_shown(given)
-        summed, mean, silent = self.read_summed(parent, height), None, list[bytes]()
+        summed, mean, silent, num_clipped = self.read_summed(parent, height), None, list[bytes](), 0
         was_changed = height > 1 and read_roster(parent) is not None  # a change took the height of inputs
         spoiled = 0 if height == 1 or was_changed else count_spoiled(parent)
         if summed is not None:
@@ -283,6 +308,7 @@ class MaskedSpec(MethodSpec):
                 mean = self._compute_mean(ordered, summed)
                 spoiled = spoiled + 1 if mean is None else 0
                 if mean is not None:
+                    mean, num_clipped = self._clip(mean, kept)
                     mean |= self._take_shown(parent, summed)
         # Who has not opened is in no sum that repeats this round's with all others, and bares what it lacks.
         rostered = [c for c in ordered if c.author not in silent]
@@ -292,7 +318,20 @@ class MaskedSpec(MethodSpec):
             f"{MASKED}/spoiled": np.array(spoiled, np.int64),
             f"{MASKED}/summed": np.array(_count_summed(summed, was_changed=was_changed), np.int64),
             f"{MASKED}/silent": to_rows(silent),
+            **({} if self.box is None else {f"{MASKED}/clipped": np.array(num_clipped, np.int64)}),
         }
+
+    def _clip(self, mean: dict[str, Array], before: Arrays) -> tuple[dict[str, Array], int]:
+        """The mean in its box, if the run has one, and how many of its numbers were outside; both by their names in an
+        aggregate. Raises AggregationError."""
+        if self.box is None:
+            return mean, 0
+        start = f"{self.coding.kind}/"
+        own, middle = (
+            {name.removeprefix(start): array for name, array in _pick(start, of).items()} for of in (mean, before)
+        )
+        clipped, num_clipped = self.coding.clip(own, middle, self.box)
+        return {f"{start}{name}": array for name, array in clipped.items()}, num_clipped
 
     def _compute_mean(self, ordered: Sequence[AuthorPayloads], summed: Summed) -> dict[str, Array] | None:
         """The mean under the names it has in an aggregate; None where no members' numbers can have this sum."""
@@ -416,6 +455,13 @@ def describe_shown(spec: MethodSpec) -> str | None:
 def count_spoiled(aggregate: Arrays | None) -> int:
     """How many sums in a row, up to this aggregate, were opened and out of range: somebody has lied, who is unknown."""
     return int((aggregate or {}).get(f"{MASKED}/spoiled", np.array(0)))
+
+
+def count_clipped(aggregate: Arrays | None) -> int | None:
+    """How many numbers of a round's mean were outside of its box; None of an aggregate after no openings, and where the
+    run has no box."""
+    found = (aggregate or {}).get(f"{MASKED}/clipped")
+    return None if found is None else int(found)
 
 
 def explain_lost(aggregate: Arrays | None, get_name: Callable[[bytes], str]) -> str | None:

@@ -11,6 +11,8 @@ from math import prod
 
 import numpy as np
 
+from ml.aggregation.box import clip_arrays, clip_classes
+from ml.aggregation.contributed import Box
 from ml.aggregation.fixed_point import Integers, from_fixed, is_in_range, to_fixed
 from ml.payload import Array, Arrays, ArraySchema
 from ml.specs.base import MethodSpec
@@ -37,6 +39,11 @@ class Coding:
         """The mean of the payloads of so many authors, of this weight together; None where none can have this sum."""
         raise NotImplementedError
 
+    def clip(self, mean: Arrays, before: Arrays, box: Box) -> tuple[dict[str, Array], int]:
+        """The mean in its box around that `before`, and how many of its numbers were outside. Raises
+        AggregationError."""
+        raise NotImplementedError
+
 
 class ModelCoding(Coding):
     """Whole float32 arrays: one after the other by name."""
@@ -61,6 +68,9 @@ class ModelCoding(Coding):
             arrays[name] = mean[start : start + prod(shape)].reshape(shape)
             start += prod(shape)
         return arrays
+
+    def clip(self, mean: Arrays, before: Arrays, box: Box) -> tuple[dict[str, Array], int]:
+        return clip_arrays(mean, before, box)
 
 
 class PrototypeCoding(Coding):
@@ -96,6 +106,9 @@ class PrototypeCoding(Coding):
         rows = [from_fixed(sums[class_id], int(counts[class_id]), bits) for class_id in held]
         stacked = np.stack(rows) if rows else np.empty((0, self._dim), np.float32)
         return {"classes": held.astype(np.int64), "prototypes": stacked}
+
+    def clip(self, mean: Arrays, before: Arrays, box: Box) -> tuple[dict[str, Array], int]:
+        return clip_classes(mean, before, box)
 
     def _split(self, vector: Integers) -> tuple[Integers, Integers]:
         at = self._num_classes * self._dim

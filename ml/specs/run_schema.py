@@ -61,6 +61,8 @@ def _describe_masked(spec: MaskedSpec) -> dict[str, Any]:
     aggregate = _describe_results(spec.inner.rules(1), spec.inner.schemas(1))
     aggregate |= {f"{MASKED}/{name}": "uint8[authors,32]" for name in ("keys", "members")}
     aggregate |= {f"{MASKED}/spoiled": "int64[]", f"{MASKED}/summed": "int64[]", f"{MASKED}/silent": "uint8[n,32]"}
+    if spec.box is not None:
+        aggregate[f"{MASKED}/clipped"] = "int64[]"
     if spec.shown:
         aggregate[f"{MASKED}/shown"] = "uint8[n,32]"
     heights = {INPUTS: 2, OPENINGS: 3}

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ml.aggregation import RuleSettings, compute_max_liars
+from ml.aggregation import Box, RuleSettings, compute_max_liars
 from ml.aggregation.fixed_point import compute_fraction_bits
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, ArraySpec
@@ -39,11 +39,13 @@ class AggregationHyperparameters(Hyperparameters):
     mean of what nobody sees (`ml.specs.masked`); the others (`ml.aggregation.robust`) hold against fewer than a third,
     and ignore weights. `weight_cap` bounds the weights of a mean to so many times their lower median. `clip` is the
     distance that `clipped_mean` lets a member move the common model, by default the lower median of the members' own.
+    `masked_radius` is how far from the aggregate before each number of a masked sum's mean may be.
     """
 
     aggregation: str = choice("mean", "median", "trimmed_mean", "clipped_mean", "multi_krum", "masked_sum")
     weight_cap: int | None = count(None)
     clip: float | None = number(None, "(0, inf)")
+    masked_radius: float | None = number(None, "(0, inf)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +57,10 @@ class AggregationHyperparameters(Hyperparameters):
             raise SpecError(
                 "method.weight_cap", "expected none with aggregation masked_sum: a cap goes by the weights in the sum"
             )
+        if self.masked_radius is not None and not self.is_masked:
+            raise SpecError(
+                "method.masked_radius", f"expected none with aggregation {self.aggregation}: only masked_sum goes by it"
+            )
 
     @property
     def is_robust(self) -> bool:
@@ -64,12 +70,17 @@ class AggregationHyperparameters(Hyperparameters):
     def is_masked(self) -> bool:
         return self.aggregation == "masked_sum"
 
+    @property
+    def box(self) -> Box | None:
+        return None if self.masked_radius is None else Box(self.masked_radius)
+
     def make_rule_settings(self, task: Task, max_weight: int) -> RuleSettings:
         """The settings of the method's rules; no number counts more often than `max_weight`. Raises AggregationError
         where f is needed and nobody said what n is."""
         num_members = task.num_members
         if self.is_masked and num_members:
-            return RuleSettings(fraction_bits=compute_fraction_bits(num_members, max_weight, task.max_abs))
+            bits = compute_fraction_bits(num_members, max_weight, task.max_abs)
+            return RuleSettings(fraction_bits=bits, box=self.box)
         if not self.is_robust:
             return RuleSettings(weight_cap=self.weight_cap, momentum=self.momentum)
         if num_members < 1:
@@ -99,16 +110,24 @@ class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters):
     """Those of methods that vote on whole models. `model_dtype`: whether models travel as they are, or as what was
     changed in them, in half precision (`ml.specs.model_changes`). With `dp_update_noise` each member hides itself: what
     it has changed in the common model is cut to the length `dp_update_clip`, and gets noise of so many times that
-    (`ml.clients.privacy`)."""
+    (`ml.clients.privacy`). `masked_buffer_radius` is what `masked_radius` is, of the running statistics of batch norm.
+    """
 
     model_dtype: str | None = option("float32", "float16")
     dp_update_noise: float | None = number(None, "(0, inf)")
     dp_update_clip: float | None = number(None, "(0, inf)")
+    masked_buffer_radius: float | None = number(None, "(0, inf)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dp_update_clip is not None and self.dp_update_noise is None:
             raise SpecError("method.dp_update_clip", "expected none without dp_update_noise")
+        if self.masked_buffer_radius is not None and self.masked_radius is None:
+            raise SpecError("method.masked_buffer_radius", "expected none without masked_radius")
+
+    @property
+    def box(self) -> Box | None:
+        return None if self.masked_radius is None else Box(self.masked_radius, self.masked_buffer_radius)
 
     def without_privacy(self) -> Self:
         return dataclasses.replace(super().without_privacy(), dp_update_noise=None, dp_update_clip=None)
@@ -164,6 +183,9 @@ class ModelSpec(MethodSpec):
         if self.hyperparameters.is_masked:
             return {"model": "fixed_mean"}
         return {"model": "uniform_mean" if self.max_weight_is_one else "weighted_mean"}
+
+    def reads_parent(self, height: int) -> bool:
+        return super().reads_parent(height) or self.hyperparameters.box is not None
 
     @property
     def rule_settings(self) -> RuleSettings:
@@ -243,6 +265,9 @@ class PrototypeSpec(MethodSpec):
         if hyper.is_masked:
             return {"prototypes": "class_fixed_mean"}
         return {"prototypes": f"class_{hyper.aggregation}" if hyper.is_robust else _PROTOTYPE_RULES[hyper.proto_agg]}
+
+    def reads_parent(self, height: int) -> bool:
+        return super().reads_parent(height) or self.hyperparameters.box is not None
 
     @property
     def rule_settings(self) -> RuleSettings:

@@ -41,7 +41,7 @@ ROLES: Mapping[str, Role] = {
     "QueryMetrics": Role.READ,
     "VerifyChain": Role.READ,
     "ExportChain": Role.READ,
-    "Predict": Role.READ,
+    "Predict": Role.PREDICT,
     "GetModelInfo": Role.READ,
     "ExportModel": Role.READ,
     "WatchEvents": Role.READ,
@@ -112,7 +112,7 @@ class _Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the
         refusal = self._judge(handler_call_details.method, dict(handler_call_details.invocation_metadata or ()))
         if refusal is None or handler is None:
             return handler
-        return _make_refusal(handler, *refusal)
+        return _make_refusal(*refusal)
 
     def _judge(self, method: str, metadata: Mapping[str, str | bytes]) -> tuple[grpc.StatusCode, str] | None:
         """Why a call is refused, or None."""
@@ -132,18 +132,12 @@ class _Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the
         return None
 
 
-def _make_refusal(handler: Any, code: grpc.StatusCode, text: str) -> Any:
-    """A handler of the same shape that ends each call."""
+def _make_refusal(code: grpc.StatusCode, text: str) -> Any:
+    """A handler that ends each call before anything of its request is read: those of many callers would be held
+    together. To a caller it is a method of any shape."""
 
-    async def refuse(request: Any, context: Any) -> NoReturn:
+    async def refuse(requests: Any, context: Any) -> NoReturn:
         await context.abort(code, text)
         raise AssertionError("abort always raises")
 
-    shape = (bool(handler.request_streaming), bool(handler.response_streaming))
-    make = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }[shape]
-    return make(refuse, handler.request_deserializer, handler.response_serializer)
+    return grpc.stream_stream_rpc_method_handler(refuse)

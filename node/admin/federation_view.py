@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from chain.block import Id
 from chain.signing import encode_id
 from chain.state import Member
@@ -15,10 +17,14 @@ from node.pb import admin_pb2 as pb
 class FederationView:
     """Reads one node's tip, store and peers."""
 
-    def __init__(self, service: RoundService, chain: StoredChain, peers: PeerView) -> None:
+    def __init__(
+        self, service: RoundService, chain: StoredChain, peers: PeerView, display_names: Mapping[str, str]
+    ) -> None:
+        """`display_names` are what this site calls others, by their ids."""
         self._service = service
         self._chain = chain
         self._peers = peers
+        self._display_names = display_names
         self._runs = RunsReader(chain.store)
 
     @property
@@ -40,6 +46,7 @@ class FederationView:
                 pb.ObserverView(
                     id=encode_id(observer.key),
                     name=observer.name,
+                    display_name=self._display_names.get(encode_id(observer.key)),
                     connected=self._service.peers.is_connected(observer.key),
                     alive=self._service.peers.is_alive(observer.key),
                 )
@@ -51,6 +58,7 @@ class FederationView:
         shown = pb.MemberView(
             id=encode_id(member.key),
             name=member.name,
+            display_name=self._display_names.get(encode_id(member.key)),
             seat=member.seat,
             since=member.since,
             key_since=member.key_since,

@@ -40,6 +40,11 @@ def get_max_samples(shape: Shape, num_classes: int, top: int, num_models: int = 
     return max(1, min(_MAX_SAMPLES, by_work, by_reply))
 
 
+def get_room_bytes() -> int:
+    """The most bytes of samples that a request may have."""
+    return MAX_BYTES - _HEADER_BYTES
+
+
 # ---- the node's end
 
 
@@ -105,7 +110,7 @@ def encode_batch(batch: Batch) -> bytes:
 def _cut(files: Iterable[InferenceFile], shape: Shape, max_samples: int) -> Iterator[Piece]:
     for file in files:
         sent = file
-        if file.x[0].nbytes > MAX_BYTES - _HEADER_BYTES:
+        if file.x[0].nbytes > get_room_bytes():
             sent = InferenceFile(file.path, fit(file.x, shape), file.rows, file.labels)
         step = min(max_samples, max(1, _get_room(sent)))
         for start in range(0, len(sent), step):
@@ -115,7 +120,7 @@ def _cut(files: Iterable[InferenceFile], shape: Shape, max_samples: int) -> Iter
 def _get_room(file: InferenceFile) -> int:
     """How many such samples a request can hold by their bytes."""
     sample_bytes: int = file.x[0].nbytes
-    return (MAX_BYTES - _HEADER_BYTES) // sample_bytes
+    return get_room_bytes() // sample_bytes
 
 
 def _goes_with(batch: Batch, piece: Piece, max_samples: int) -> bool:

@@ -32,11 +32,16 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Role(StrEnum):
+    """What a caller may do: look; also have this node decode files and work out answers to them; also change things.
+    Each may do what those before it may."""
+
     READ = "read"
+    PREDICT = "predict"
     ADMIN = "admin"
 
     def allows(self, needed: Role) -> bool:
-        return self is Role.ADMIN or needed is Role.READ
+        order = [*Role]
+        return order.index(self) >= order.index(needed)
 
 
 @dataclass(frozen=True, slots=True)

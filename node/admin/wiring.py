@@ -44,7 +44,7 @@ def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: A
         peers=peers,
         status=StatusView(service, process, peers, ledger, c.disk, runs=c.runs, me=c.me, clock=c.clock),
         scorer=make_scorer(service, c),
-        federation=FederationView(service, make_stored_chain(service, c), peers),
+        federation=FederationView(service, make_stored_chain(service, c), peers, config.node.get_display_names()),
         started_ms=started_ms,
     )
 

@@ -35,9 +35,11 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
     if as_json:
         print_json(to_json(reply))
         return
+    has_own_names = any(member.HasField("display_name") for member in reply.members)
     rows = [
         (
             member.name,
+            *([member.display_name or "-"] if has_own_names else []),
             show_id(member.id),
             str(member.seat),
             describe_origin(member),
@@ -46,7 +48,9 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
         )
         for member in reply.members
     ]
-    print_table(("NAME", "ID", ">SEAT", "MEMBER SINCE", "STATE", ">HEIGHT"), rows)
+    print_table(
+        ("NAME", *(["CALLED HERE"] if has_own_names else []), "ID", ">SEAT", "MEMBER SINCE", "STATE", ">HEIGHT"), rows
+    )
     print(f"\n{reply.quorum} of {len(reply.members)} decide; {reply.min_contributions} contribute to a round at least")
     if reply.observers:
         print()
@@ -81,6 +85,8 @@ def show(
         ("key since", "genesis" if not member.key_since else f"height {member.key_since}"),
         ("state", describe_state(member)),
     ]
+    if member.HasField("display_name"):
+        facts.insert(1, ("called here", member.display_name))
     if member.HasField("pardoned_at"):
         facts.append(("pardoned", f"at height {member.pardoned_at}"))
     if not member.me:

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, TypeVar
 
 from node.finite import to_finite
+from node.unseen import escape_unseen
 
 SHORT_CHARS = 8
+KEY_CHARS = 4  # of a key, beside the name
 RED, GREEN, YELLOW = 31, 32, 33
 
 MOST_AT_ONCE = 1 << 20  # items that a request can ask for; a page has fewer
@@ -30,6 +32,11 @@ def print_json(value: Any) -> None:
 
 def show_id(text: str) -> str:
     return text[:SHORT_CHARS]
+
+
+def show_name(name: str, member_id: str) -> str:
+    """A name where somebody decides, with the first characters of its key beside it."""
+    return f"{name} ({member_id[:KEY_CHARS]})" if member_id else name
 
 
 def show_time(text: str) -> str:
@@ -71,9 +78,13 @@ def paint(text: str, color: int, stream: TextIO | None = None) -> str:
 
 
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns; one whose heading begins with `>` is aligned to the right. No headings, no head."""
+    """Lines of aligned columns; one whose heading begins with `>` is aligned to the right. No headings, no head. What
+    does not show is escaped."""
     rights = [heading.startswith(">") for heading in headings]
-    cells = [tuple(heading.removeprefix(">") for heading in headings), *rows]
+    cells = [
+        tuple(heading.removeprefix(">") for heading in headings),
+        *(tuple(map(escape_unseen, row)) for row in rows),
+    ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     lines = [
         "  ".join(

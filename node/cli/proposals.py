@@ -42,7 +42,7 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
     Example: fednode proposals list --config node.yaml
     """
     from node.admin.json_view import to_json
-    from node.cli.output import print_json, print_table, show_id
+    from node.cli.output import print_json, print_table, show_id, show_name
     from node.cli.target import open_node
 
     with open_node(socket, config) as node:
@@ -57,7 +57,7 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
         (
             show_id(proposal.id),
             KINDS.get(proposal.kind, proposal.kind),
-            proposal.proposer,
+            show_name(proposal.proposer, proposal.proposer_id),
             f"{len(proposal.approvals)}" + ("" if proposal.approved_here else ", not here"),
             describe_missing(proposal.missing),
             str(proposal.expires),
@@ -129,11 +129,11 @@ def approve(
 
 def print_proposal(proposal: pb.ProposalView) -> None:
     """A change with what it does, who agreed, and what it lacks."""
-    from node.cli.output import YELLOW, paint, print_facts
+    from node.cli.output import YELLOW, paint, print_facts, show_name
 
     is_executed = proposal.HasField("executed")
     is_signed = proposal.open or is_executed
-    title = f"{KINDS.get(proposal.kind, proposal.kind)}, by {proposal.proposer}"
+    title = f"{KINDS.get(proposal.kind, proposal.kind)}, by {show_name(proposal.proposer, proposal.proposer_id)}"
     print(f"{title}  {proposal.id}" if is_signed else title)
     print("\n".join(f"  {line}" for line in describe_differences(proposal)))
     facts = [("note", proposal.note)] if proposal.note else []
@@ -147,7 +147,8 @@ def print_proposal(proposal: pb.ProposalView) -> None:
         facts.append(("approved by", describe_approvals(proposal.approvals)))
     facts.append(("lacks", describe_missing(proposal.missing)))
     if proposal.missing.unanswered and not proposal.missing.nothing:
-        facts.append(("not answered", ", ".join(proposal.missing.unanswered)))
+        unanswered = zip(proposal.missing.unanswered, proposal.missing.unanswered_ids, strict=True)
+        facts.append(("not answered", ", ".join(show_name(name, member_id) for name, member_id in unanswered)))
     print_facts(facts)
     for warning in proposal.warnings:
         print(paint(f"note: {warning}", YELLOW))
@@ -169,7 +170,10 @@ def describe_differences(proposal: pb.ProposalView) -> list[str]:
 
 def describe_approvals(approvals: Iterable[pb.ApprovalView]) -> str:
     """Who agreed; to a run also who will not train in it."""
-    return ", ".join(each.name if each.trains else f"{each.name} (does not train)" for each in approvals) or "nobody"
+    from node.cli.output import show_name
+
+    named = [(show_name(each.name, each.id), each.trains) for each in approvals]
+    return ", ".join(name if trains else f"{name} (does not train)" for name, trains in named) or "nobody"
 
 
 def describe_outcome(proposal: pb.ProposalView) -> str:

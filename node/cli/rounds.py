@@ -244,6 +244,8 @@ def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
         facts.append(("began from its own model", entry.went_back))
     if entry.HasField("spoiled"):
         facts.append(("aggregate not taken over", entry.spoiled))
+    if entry.clipped:
+        facts.append(("clipped", f"{entry.clipped:,} numbers of the mean, which were outside of masked_radius"))
     if "iterations" in entry.train:
         facts.append((f"local {unit}s", f"{entry.train['iterations']:.0f}"))
     if "sets" in entry.train:

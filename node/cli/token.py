@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 class RoleName(StrEnum):
     READ = "read"
+    PREDICT = "predict"
     ADMIN = "admin"
 
 
@@ -39,7 +40,9 @@ def make(
     name: _Name,
     config: _Config = None,
     data_dir: _DataDir = None,
-    role: Annotated[RoleName, typer.Option("--role", help="read asks, admin also changes.")] = RoleName.READ,
+    role: Annotated[
+        RoleName, typer.Option("--role", help="read asks, predict also has samples answered, admin also changes.")
+    ] = RoleName.READ,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it there, mode 0600, not to stdout.")
     ] = None,

@@ -16,6 +16,7 @@ from node.config.value_types import (
     Device,
     DialledAddress,
     Digest,
+    DisplayName,
     FilePath,
     ListenAddress,
     Name,
@@ -40,7 +41,8 @@ class Section(BaseModel):
 class NodeSection(Section):
     """Who this node is, and where it keeps what it knows. The name is a label; the identity is the key.
 
-    An `observer` is no member: it follows the chain and serves it, and neither trains nor votes.
+    An `observer` is no member: it follows the chain and serves it, and neither trains nor votes. `display_names` are
+    what this site calls others by their ids, in any script: they are shown beside names, and decide nothing.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "node"
@@ -49,6 +51,11 @@ class NodeSection(Section):
     next_key_file: FilePath | None = None
     data_dir: FilePath
     observer: bool = False
+    display_names: tuple[DisplayName, ...] = ()
+
+    def get_display_names(self) -> dict[str, str]:
+        """What this site calls others, by their ids."""
+        return dict(text.split("=", 1) for text in self.display_names)
 
     @property
     def spare_key_file(self) -> Path:
@@ -362,8 +369,9 @@ class HttpSection(Section):
     """Where the node answers HTTP: its page, metrics for Prometheus, and probes. Off without a port, as in
     `127.0.0.1:0`.
 
-    With a `token_file` metrics and what the page shows need the token that it holds (`Authorization: Bearer …`), which
-    beyond loopback they must; the probes say no more than yes or no to whoever comes without.
+    With a `token_file` metrics need the token that it holds (`Authorization: Bearer …`), which does nothing else, and
+    the page shows nothing without a key; beyond loopback there must be one. The probes say no more than yes or no to
+    whoever comes without.
 
     With `tls` all of it speaks HTTPS. Beyond loopback the page is served by no other way, unless `tls_in_front` says
     that something else speaks TLS with its visitors, or that nobody else comes near this port.

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from chain.errors import InvalidKey
+from chain.schema import MAX_NAME_CHARS
 from chain.signing import decode_id
 from node.addresses import parse_address, validate_dialled
+from node.unseen import escape_unseen
 
 MAX_SOCKET_PATH_BYTES = 107  # sun_path of unix(7) holds 108 with its closing zero
 
@@ -26,6 +28,15 @@ def _validate_id(text: str) -> str:
     except InvalidKey as error:
         raise ValueError(f"expected a node id ({error})") from error
     return text
+
+
+def _validate_display_name(text: str) -> str:
+    member_id, equals, name = text.partition("=")
+    if not equals:
+        raise ValueError("expected id=name")
+    if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable() or escape_unseen(name) != name:
+        raise ValueError(f"expected a name of 1 to {MAX_NAME_CHARS} characters that show")
+    return _validate_id(member_id) + equals + name
 
 
 def _validate_peer(text: str) -> str:
@@ -87,6 +98,7 @@ ListenAddress = Annotated[str, AfterValidator(_validate_listen)]
 DialledAddress = Annotated[str, AfterValidator(validate_dialled)]
 ProxyAddress = Annotated[str, AfterValidator(_validate_proxy)]
 NodeId = Annotated[str, AfterValidator(_validate_id)]
+DisplayName = Annotated[str, AfterValidator(_validate_display_name)]
 Peer = Annotated[str, AfterValidator(_validate_peer)]
 Digest = Annotated[str, AfterValidator(_validate_digest)]
 Device = Annotated[str, AfterValidator(_validate_device)]

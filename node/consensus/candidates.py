@@ -28,12 +28,13 @@ class Candidates:
     def __init__(self, state: State, parent_ms: int) -> None:
         self.blocks: dict[Id, Block] = {}
         self.recomputed: set[Id] = set()  # valid, once their time has come
-        self.early: set[Id] = set()  # of these, those that the clock still speaks against, or the miner's head start
+        self.early: set[Id] = set()  # of these, those that time still speaks against
         self.refusals: dict[Id, CandidateRefused] = {}
         self.objections: dict[Id, Objection] = {}  # why one is not to be prevoted in view 0, or at all
         self._state = state
         self._parent_ms = parent_ms
-        self._equal_at_s: dict[Id, float] = {}  # when others have had as long for a body as its miner, see Collecting
+        self._first_seen_s: dict[Id, float] = {}
+        self._ripe_at_s: dict[Id, float] = {}  # when one that was held is to be voted on after all
         self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
         self._look_at_s = inf  # when those that are early are looked at again
         self._first_s: float | None = None  # when the first acceptable candidate was here
@@ -67,8 +68,8 @@ class Candidates:
     # ---- which are acceptable
 
     def judge(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
-        """View 0's subjective rule: no time ahead of the clock, no author left out that was here in good time, no miner
-        that alone knew the body for longer than the others have."""
+        """View 0's subjective rule: no time ahead of the clock, no author left out that was here in good time. What a
+        miner alone knew, or leaves out somebody who is here, is held for a while."""
         self.objections.pop(block.id, None)  # its blobs have come since, or its time
         self.early.discard(block.id)
         objection = self._find_objection(block, collecting, now)
@@ -86,13 +87,22 @@ class Candidates:
             return Objection(Reason.LEAVES_OUT, "it has too few inputs for a sum, and more are to come")
         missing = collecting.find_left_out(block, now)
         if not missing:
-            equal_at_s = self._equal_at_s[block.id] = collecting.find_equal_at_s(block) or -inf
-            if now.monotonic_s >= equal_at_s:
-                return None
-            return Objection(None, f"its miner alone knew the body, {equal_at_s - now.monotonic_s:.3f} s too long yet")
+            return self._hold(block, collecting, now)
         members = [member for member in self._state.members if member.key in missing]
         names = ", ".join(member.name for member in members)
         return Objection(Reason.LEAVES_OUT, f"it leaves out {names}, in time here")
+
+    def _hold(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
+        """Gives the others time to mine as long on a body that its miner had to itself, and 2 Delta for a block that
+        leaves nobody out who is here."""
+        first_s = self._first_seen_s.setdefault(block.id, now.monotonic_s)
+        equal_at_s = collecting.find_equal_at_s(block) or -inf
+        whole_at_s = first_s + 2 * self._state.rules.waits.delta_s if collecting.is_short(block) else -inf
+        self._ripe_at_s[block.id] = max(equal_at_s, whole_at_s)
+        if now.monotonic_s >= self._ripe_at_s[block.id]:
+            return None
+        why = "its miner alone knew the body for a while" if equal_at_s > whole_at_s else "another may leave out fewer"
+        return Objection(None, f"held for {self._ripe_at_s[block.id] - now.monotonic_s:.3f} s more: {why}")
 
     def is_held(self, block: Block, now: Now) -> bool:
         """Whether its time is too far ahead for it to be valid yet. A time that the parent forces never is."""
@@ -103,7 +113,7 @@ class Candidates:
         """In how many seconds to look at an early block again; None where that is done anyway before."""
         limit_ms = EARLY_MS if self.is_held(block, now) else FUTURE_MS
         ahead_s = (block.header.time_ms - limit_ms - now.wall_ms) / 1000
-        after_s = min(LOOK_S, max(ahead_s, self._equal_at_s.get(block.id, -inf) - now.monotonic_s))
+        after_s = min(LOOK_S, max(ahead_s, self._ripe_at_s.get(block.id, -inf) - now.monotonic_s))
         if now.monotonic_s + after_s >= self._look_at_s:
             return None
         self._look_at_s = now.monotonic_s + after_s

@@ -241,9 +241,18 @@ class Collecting:
         if block.change is not None:
             return set()
         reference_s = now.monotonic_s if self.cutoff_s is None else self.cutoff_s
-        in_time_s = reference_s - 2 * self._state.rules.waits.delta_s
-        expected = {author for author, at_s in self._verified_at_s.items() if at_s <= in_time_s} - self.accused
-        return expected - _get_authors(block)
+        return self._find_verified(reference_s - 2 * self._state.rules.waits.delta_s) - _get_authors(block)
+
+    def _find_verified(self, until_s: float | None) -> set[Id]:
+        """Eligible authors whose payloads were here by then; None: by now."""
+        return {
+            author for author, at_s in self._verified_at_s.items() if until_s is None or at_s <= until_s
+        } - self.accused
+
+    def is_short(self, block: Block) -> bool:
+        """Whether it leaves out an author of the body that this node mines, or would, who is worth waiting for: another
+        could hold everybody up for nothing, by sending late to some."""
+        return block.change is None and not self._find_verified(self.cutoff_s) & self.awaited <= _get_authors(block)
 
     def find_equal_at_s(self, block: Block) -> float | None:
         """When the others may have worked on this body for as long as its miner may have had it to itself, whose own

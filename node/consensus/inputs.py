@@ -18,7 +18,7 @@ from chain.store.blob_rows import BlobSource
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays
-from ml.specs.masked import explain_lost
+from ml.specs.masked import count_clipped, explain_lost
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
 from node.consensus.masks import is_opening
@@ -139,7 +139,8 @@ class BlockInputs:
             pulled = await self._on_demand.take(block, beacon, aggregate)
         record, round_ = self._records.get(block.height), self._runs.find(block.height)
         if record is not None and is_opening(round_) and round_ is not None and round_.number > 1 and aggregate:
-            record.spoiled = explain_lost(decode_arrays(aggregate, len(aggregate)), self._get_name)
+            arrays = decode_arrays(aggregate, len(aggregate))
+            record.spoiled, record.clipped = explain_lost(arrays, self._get_name), count_clipped(arrays)
         if record is not None and round_ is not None and get_kinds(round_):
             record.on_taken(pulled.pulled_bytes, pulled.reasons)
         return RoundInput(aggregate, pulled.exchange)

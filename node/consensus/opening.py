@@ -7,7 +7,9 @@ loss of rows, and after its data was put back from a backup.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
+from chain.block import Id
 from chain.calendar import Place, get_next_place
 from chain.state import State
 from chain.store.sqlite import SqliteStore
@@ -67,8 +69,9 @@ class RoundOpener:
         self._evidence = evidence
         self._proposals = proposals
 
-    async def open(self, tip: Tip, collect_s: float, *, is_behind: bool) -> RoundMachine:
-        """The machine of the height after `tip`. `is_behind`: there are final blocks that are not here yet."""
+    async def open(self, tip: Tip, collect_s: float, *, seen: Collection[Id] = (), is_behind: bool) -> RoundMachine:
+        """The machine of the height after `tip`. `seen` are those whose contribution to the head was good here, also
+        where its block leaves them out. `is_behind`: there are final blocks that are not here yet."""
         height = tip.height + 1
         await self._note_tip(tip, is_behind=is_behind)
         state, me = tip.state, self._signer.id
@@ -78,7 +81,8 @@ class RoundOpener:
         await self.masking.on_tip(tip)
         has_round, place = state.has_round(height), get_next_place(state, tip.height)
         contributes = await self.masking.owes_openings(height) or self.may_contribute_to(place)
-        awaited, overdrawn = {c.author for c in tip.block.contributions}, self._awaiting.get_overdrawn()
+        authors, overdrawn = {c.author for c in tip.block.contributions}, self._awaiting.get_overdrawn()
+        awaited = authors | set(seen) if authors else authors
         if awaited and self.masking.is_opening(height):
             overdrawn -= awaited  # without any one of these the round is lost
             # and whoever else is here shows a key for the round to come
@@ -98,7 +102,7 @@ class RoundOpener:
             delta_s=self._delays.compute_delta_s(state),
             change=self._proposals.choose(),
             is_empty=self.masking.is_empty if self.masking.has_inputs else None,
-            may_give={contribution.author for contribution in tip.block.contributions},  # who has shown a key
+            may_give=authors,  # who has shown a key
         )
 
     def may_contribute_to(self, place: Place) -> bool:

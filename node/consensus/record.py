@@ -58,7 +58,8 @@ class RoundRecord:
     single peers, before training or after the block, None where the method takes none, and `gone` are the peers it was
     in vain to ask, with the reason. `spoiled` says why the round's aggregate was not taken over here, `went_back` why
     training began from this node's own model instead of the aggregate before, and `failure` why there was no training,
-    None of what was as always. `refusals_before` and `refusals_after` are what was not taken since the node
+    None of what was as always. `clipped` is how many numbers of a masked sum's mean were outside of the run's
+    `masked_radius`. `refusals_before` and `refusals_after` are what was not taken since the node
     started, by peer; `left_out` says of members that are not in the block why, as far as this node can tell."""
 
     height: int
@@ -76,6 +77,7 @@ class RoundRecord:
     gone: dict[Id, str] = field(default_factory=dict)
     pulled_bytes: int | None = None
     spoiled: str | None = None
+    clipped: int | None = None
     went_back: str | None = None
     failure: str | None = None
     place: Place | None = None  # None where a change takes the height
@@ -186,6 +188,7 @@ class RoundRecord:
             "pulled_bytes": self.pulled_bytes,
             "gone": {encode_id(author): reason for author, reason in self.gone.items()},
             "spoiled": self.spoiled,
+            "clipped": self.clipped,
             "went_back": self.went_back,
             "failure": self.failure,
             "beta_s": self.beta_s,

@@ -249,9 +249,11 @@ class RoundService:
 
     async def _begin(self) -> None:
         """Take up the height after the head, with whatever of it is durable here already."""
-        if self.current.machine is not None:
+        ended, seen = self.current.machine, frozenset[Id]()
+        if ended is not None:
             self._scheduler.measure()
-            self.opener.crossing.add(self.current.machine.apart_s)
+            self.opener.crossing.add(ended.apart_s)
+            seen = frozenset(ended.verified if ended.height == self.tip.height else ())
         self.tasks.cancel()
         self.signer.require_in_force(self.tip.state)
         tip, height = self.tip, self.tip.height + 1
@@ -261,7 +263,7 @@ class RoundService:
         await self._recount.catch_up()
         is_done = self.is_done
         collect_s = self.tasks.get_collect_s(height)
-        machine = await self.opener.open(tip, collect_s, is_behind=self._sync.is_behind)
+        machine = await self.opener.open(tip, collect_s, seen=seen, is_behind=self._sync.is_behind)
         self.tasks.begin(tip)
         if is_done:
             self.records.end()

@@ -27,6 +27,7 @@ from chain.state import Member, Observer, State
 from chain.tip import Tip
 from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
+from ml.specs import MethodSpec
 from ml.specs.masked import describe_shown
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
@@ -286,16 +287,21 @@ def _warn_of_run(after: State) -> list[str]:
     spec = get_run_spec(after.run, after.rules, after.n)
     warnings = [f"{spec.name} {WHAT_LEAVES}"] if spec.shares_samples else []
     if after.run.is_masked:
-        warnings.append(_explain_masks(after))
+        warnings.append(_explain_masks(after, spec))
     if (shown := describe_shown(spec)) is not None:
         warnings.append(shown)
     return warnings
 
 
-def _explain_masks(after: State) -> str:
-    num_hidden = after.n - after.q
+def _explain_masks(after: State, spec: MethodSpec) -> str:
+    num_hidden, box = after.n - after.q, spec.hyperparameters.box
+    harm = (
+        "sets the mean to any model it likes, as the run has no masked_radius"
+        if box is None
+        else f"moves each number of the mean by up to {box.radius:g} a round"
+    )
     return (
         f"with masked sums nobody sees what a single member sends: {num_hidden} of {after.n} that collude see the sum "
-        "of the others, and more than that may see more; nor can anybody leave out what is wrong: a member that lies "
-        "moves the mean, or spoils it, and nobody knows which"
+        "of the others, and more than that may see more; nor can anybody leave out what is wrong: one member that "
+        f"lies, whatever its weight, {harm}, or spoils the sum, and nobody knows which"
     )

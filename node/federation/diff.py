@@ -15,6 +15,7 @@ from chain.signing import encode_id
 from chain.state import Member, State
 from node.federation.difference import Difference
 
+KEY_CHARS = 4  # of a key, beside the name of whoever has it
 NOT_SHOWN = ("schema", "initial_model")  # of a run: by what is in them, and by its digest where it changes
 
 
@@ -38,15 +39,13 @@ def _compare_members(before: State, after: State) -> Iterator[Difference]:
         if seat not in old or seat not in new:
             yield Difference(f"members.{name}", _get_key(old.get(seat)), _get_key(new.get(seat)))
         else:
-            yield from _compare(f"members.{name}", _map_member(old[seat]), _map_member(new[seat]))
+            yield from _compare(f"members.{name}", {"key": _get_key(old[seat])}, {"key": _get_key(new[seat])})
+            path = f"members.{name} ({encode_id(new[seat].key)[:KEY_CHARS]})"  # no value tells whose it is
+            yield from _compare(path, {"suspended": old[seat].is_suspended}, {"suspended": new[seat].is_suspended})
 
 
 def _get_key(member: Member | None) -> str | None:
     return None if member is None else encode_id(member.key)
-
-
-def _map_member(member: Member) -> dict[str, Any]:
-    return {"key": encode_id(member.key), "suspended": member.is_suspended}
 
 
 def _map_observers(state: State) -> dict[str, Any]:

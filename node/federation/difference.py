@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from node.unseen import escape_unseen
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -23,6 +25,7 @@ class Difference:
 
 def format_difference(path: str, old: Any, new: Any) -> str:
     """`+ path: new`, `- path: old` or `~ path: old -> new`."""
+    path = escape_unseen(path)
     if old is None:
         return f"+ {path}: {_show(new)}"
     if new is None:
@@ -31,4 +34,4 @@ def format_difference(path: str, old: Any, new: Any) -> str:
 
 
 def _show(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return escape_unseen(value) if isinstance(value, str) else json.dumps(value)

@@ -494,7 +494,7 @@ class GetRoundRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ..., scores_within_s: _Optional[float] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "counts_epochs", "spoiled", "went_back", "failure", "measures", "signs", "alone", "privacy", "published", "statistics", "scores", "no_distance", "no_effect")
+    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "counts_epochs", "spoiled", "clipped", "went_back", "failure", "measures", "signs", "alone", "privacy", "published", "statistics", "scores", "no_distance", "no_effect")
     class RejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -591,6 +591,7 @@ class Round(_message.Message):
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
     COUNTS_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     SPOILED_FIELD_NUMBER: _ClassVar[int]
+    CLIPPED_FIELD_NUMBER: _ClassVar[int]
     WENT_BACK_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
@@ -635,6 +636,7 @@ class Round(_message.Message):
     schedule: Schedule
     counts_epochs: bool
     spoiled: str
+    clipped: int
     went_back: str
     failure: str
     measures: Measures
@@ -646,7 +648,7 @@ class Round(_message.Message):
     scores: _containers.RepeatedCompositeFieldContainer[Score]
     no_distance: str
     no_effect: str
-    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., counts_epochs: _Optional[bool] = ..., spoiled: _Optional[str] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., published: _Optional[_Iterable[_Union[PublishedMeasures, _Mapping]]] = ..., statistics: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., counts_epochs: _Optional[bool] = ..., spoiled: _Optional[str] = ..., clipped: _Optional[int] = ..., went_back: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., published: _Optional[_Iterable[_Union[PublishedMeasures, _Mapping]]] = ..., statistics: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
 
 class Measures(_message.Message):
     __slots__ = ("num_samples", "summary", "intervals", "classes")
@@ -1336,7 +1338,7 @@ class GetProposalRequest(_message.Message):
     def __init__(self, change: _Optional[str] = ...) -> None: ...
 
 class ProposalView(_message.Message):
-    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings", "executed")
+    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings", "executed", "proposer_id")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -1354,6 +1356,7 @@ class ProposalView(_message.Message):
     APPROVED_HERE_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     EXECUTED_FIELD_NUMBER: _ClassVar[int]
+    PROPOSER_ID_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     terms: str
@@ -1371,7 +1374,8 @@ class ProposalView(_message.Message):
     approved_here: bool
     warnings: _containers.RepeatedScalarFieldContainer[str]
     executed: int
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., executed: _Optional[int] = ...) -> None: ...
+    proposer_id: str
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., executed: _Optional[int] = ..., proposer_id: _Optional[str] = ...) -> None: ...
 
 class Difference(_message.Message):
     __slots__ = ("path", "old", "new")
@@ -1394,13 +1398,14 @@ class ApprovalView(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., trains: _Optional[bool] = ...) -> None: ...
 
 class Missing(_message.Message):
-    __slots__ = ("nothing", "before", "after", "training", "readiness", "unanswered", "quorum", "quorum_after")
+    __slots__ = ("nothing", "before", "after", "training", "readiness", "unanswered", "unanswered_ids", "quorum", "quorum_after")
     NOTHING_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     TRAINING_FIELD_NUMBER: _ClassVar[int]
     READINESS_FIELD_NUMBER: _ClassVar[int]
     UNANSWERED_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_IDS_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     QUORUM_AFTER_FIELD_NUMBER: _ClassVar[int]
     nothing: bool
@@ -1409,9 +1414,10 @@ class Missing(_message.Message):
     training: int
     readiness: str
     unanswered: _containers.RepeatedScalarFieldContainer[str]
+    unanswered_ids: _containers.RepeatedScalarFieldContainer[str]
     quorum: str
     quorum_after: str
-    def __init__(self, nothing: _Optional[bool] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., training: _Optional[int] = ..., readiness: _Optional[str] = ..., unanswered: _Optional[_Iterable[str]] = ..., quorum: _Optional[str] = ..., quorum_after: _Optional[str] = ...) -> None: ...
+    def __init__(self, nothing: _Optional[bool] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., training: _Optional[int] = ..., readiness: _Optional[str] = ..., unanswered: _Optional[_Iterable[str]] = ..., unanswered_ids: _Optional[_Iterable[str]] = ..., quorum: _Optional[str] = ..., quorum_after: _Optional[str] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
     __slots__ = ("run",)
@@ -1490,7 +1496,7 @@ class ListMembersReply(_message.Message):
     def __init__(self, height: _Optional[int] = ..., quorum: _Optional[int] = ..., min_contributions: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberView, _Mapping]]] = ..., observers: _Optional[_Iterable[_Union[ObserverView, _Mapping]]] = ...) -> None: ...
 
 class MemberView(_message.Message):
-    __slots__ = ("id", "name", "seat", "since", "change", "key_since", "suspended", "pardoned_at", "me", "connected", "alive", "silent_s", "height", "clock_ahead_s", "address", "version", "through")
+    __slots__ = ("id", "name", "seat", "since", "change", "key_since", "suspended", "pardoned_at", "me", "connected", "alive", "silent_s", "height", "clock_ahead_s", "address", "version", "through", "display_name")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SEAT_FIELD_NUMBER: _ClassVar[int]
@@ -1508,6 +1514,7 @@ class MemberView(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     seat: int
@@ -1525,19 +1532,22 @@ class MemberView(_message.Message):
     address: str
     version: str
     through: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., seat: _Optional[int] = ..., since: _Optional[int] = ..., change: _Optional[str] = ..., key_since: _Optional[int] = ..., suspended: _Optional[bool] = ..., pardoned_at: _Optional[int] = ..., me: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., through: _Optional[_Iterable[str]] = ...) -> None: ...
+    display_name: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., seat: _Optional[int] = ..., since: _Optional[int] = ..., change: _Optional[str] = ..., key_since: _Optional[int] = ..., suspended: _Optional[bool] = ..., pardoned_at: _Optional[int] = ..., me: _Optional[bool] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ..., silent_s: _Optional[float] = ..., height: _Optional[int] = ..., clock_ahead_s: _Optional[float] = ..., address: _Optional[str] = ..., version: _Optional[str] = ..., through: _Optional[_Iterable[str]] = ..., display_name: _Optional[str] = ...) -> None: ...
 
 class ObserverView(_message.Message):
-    __slots__ = ("id", "name", "connected", "alive")
+    __slots__ = ("display_name", "id", "name", "connected", "alive")
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    display_name: str
     id: str
     name: str
     connected: bool
     alive: bool
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ...) -> None: ...
+    def __init__(self, display_name: _Optional[str] = ..., id: _Optional[str] = ..., name: _Optional[str] = ..., connected: _Optional[bool] = ..., alive: _Optional[bool] = ...) -> None: ...
 
 class OpenPageRequest(_message.Message):
     __slots__ = ("read_only",)

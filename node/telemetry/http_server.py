@@ -3,16 +3,21 @@
 
 Its own answers are read-only and short. On loopback a browser's page from elsewhere must not read it under a name of
 its own (DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token stands for that.
+
+Probes answer whatever else the port suffers, or a node that is well would be restarted. Where there are too many
+callers, one who has said nothing for longest gives way to the next, of those from where most come.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -37,6 +42,11 @@ IDLE_S = 30  # between two questions of a caller
 STOP_S = 1  # for answers under way
 MAX_HEADER_BYTES = 16 << 10
 MAX_CALLERS = 256  # connections: a browser keeps six for each page
+SPARE_CALLERS = 64  # that come while all others are being answered: probes have their answer, the rest is to come again
+ACCEPTED = 32  # connections at a time: far fewer than may be there, so that none gives way before it could be heard
+QUEUED = 1024  # connections that wait for that
+PROBES = ("/healthz", "/readyz")
+_NETWORK_BITS = 64  # of IPv6, which one caller has to itself
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -86,12 +96,15 @@ class HttpServer:
 
     async def __aenter__(self) -> Self:
         listening = self._bind()
-        routes: list[BaseRoute] = [Route("/healthz", self._answer_health), Route("/readyz", self._answer_readiness)]
+        routes: list[BaseRoute] = [
+            Route(path, answer)
+            for path, answer in zip(PROBES, (self._answer_health, self._answer_readiness), strict=True)
+        ]
         if self._metrics is not None:
             routes.append(Route("/metrics", self._answer_metrics))
         if self._site is not None:
             routes += self._site.routes
-        app: Any = Starlette(routes=routes)
+        app: Any = _Uncrowded(Starlette(routes=routes), self._count_callers)
         if is_loopback(self._host):
             app = _LocalHosts(app, self._host)
         config = uvicorn.Config(
@@ -105,7 +118,7 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=MAX_CALLERS,
+            backlog=ACCEPTED,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=STOP_S,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
@@ -127,15 +140,23 @@ class HttpServer:
             self._server.should_exit = True
             await asyncio.wait({self._serving})
 
-    def _bind(self) -> socket.socket:
+    def _bind(self) -> _Listening:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
-            return socket.create_server((self._host, self._port), family=family, backlog=MAX_CALLERS)
+            bound = socket.create_server((self._host, self._port), family=family, backlog=QUEUED)
         except OSError as error:
             why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
             raise ConfigError(
                 f"http.listen: {self._listen}: cannot listen there ({why}); choose another port, or 0 for none"
             ) from error
+        return _Listening(bound, self._list_callers)
+
+    def _list_callers(self) -> Collection[Any]:
+        """The connections of those who are heard."""
+        return () if self._server is None else self._server.server_state.connections
+
+    def _count_callers(self) -> int:
+        return len(self._list_callers())
 
     # ---- answers
 
@@ -172,6 +193,23 @@ class _LocalHosts:
             await PlainTextResponse("unknown host\n", 421)(scope, receive, send)
 
 
+class _Uncrowded:
+    """Answers probes alone where more are connected than are served."""
+
+    def __init__(self, app: Any, count: Callable[[], int]) -> None:
+        self._app = app
+        self._count = count
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._count() <= MAX_CALLERS or scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+        else:
+            refusal = PlainTextResponse(
+                "too many callers; ask again\n", 503, {"Retry-After": "1", "Connection": "close"}
+            )
+            await refusal(scope, receive, send)
+
+
 def _read_host(header: bytes) -> str:
     """Without the port and the brackets of IPv6."""
     host = header.decode("latin-1").lower()
@@ -181,21 +219,64 @@ def _read_host(header: bytes) -> str:
     return host.removeprefix("[").removesuffix("]")
 
 
+class _Listening(socket.socket):
+    """The socket that takes the place of `bound`. Under TLS nobody is heard before hands are shaken: of too many who
+    have not, the oldest is hung up on."""
+
+    def __init__(self, bound: socket.socket, list_callers: Callable[[], Iterable[Any]]) -> None:
+        super().__init__(fileno=bound.detach())
+        self._list_callers = list_callers
+        self._unheard: dict[int, socket.socket] = {}  # the oldest first; some are heard since, or gone
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        accepted, address = super().accept()
+        self._unheard.pop(accepted.fileno(), None)  # of one that is gone
+        self._unheard[accepted.fileno()] = accepted
+        if len(self._unheard) > 2 * MAX_CALLERS:
+            heard = {one.transport.get_extra_info("socket").fileno() for one in self._list_callers()}
+            self._unheard = {
+                number: one for number, one in self._unheard.items() if number == one.fileno() and number not in heard
+            }
+            for number in [*self._unheard][:-MAX_CALLERS]:
+                with suppress(OSError):
+                    self._unheard.pop(number).shutdown(socket.SHUT_RDWR)
+        return accepted, address
+
+
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """They are the daemon's."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUED)  # asyncio lets as many wait as it accepts at a time
+
 
 class _PromptProtocol(H11Protocol):
-    """Hangs up on who opens a connection and does not come to the point."""
+    """Hangs up on who opens a connection and does not come to the point, and sooner where others need the place."""
 
+    source = ""
+    heard_s = 0.0
     _deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is the caller's turn to say something."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.source = _find_source(None if self.client is None else self.client[0])
+        self.heard_s = self.loop.time()
         self._deadline = self.loop.call_later(REQUEST_S, self._on_deadline)
+        _make_room([one for one in self.connections if isinstance(one, _PromptProtocol)], self)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_s = self.loop.time()
+        super().data_received(data)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -212,5 +293,28 @@ class _PromptProtocol(H11Protocol):
             self._deadline.cancel()
 
     def _on_deadline(self) -> None:
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+        if self.is_silent:
             self.transport.close()
+
+
+def _make_room(callers: Iterable[_PromptProtocol], newest: _PromptProtocol) -> None:
+    """Hangs up on one of too many. Whoever waits for an answer gives way only where nobody else is left."""
+    there = [one for one in callers if not one.transport.is_closing()]
+    if len(there) <= MAX_CALLERS:
+        return
+    others = [one for one in there if one is not newest]
+    silent = [one for one in others if one.is_silent]
+    if silent or len(others) >= MAX_CALLERS + SPARE_CALLERS:
+        counts = Counter(one.source for one in there)
+        max(silent or others, key=lambda one: (counts[one.source], -one.heard_s)).transport.abort()
+
+
+def _find_source(host: str | None) -> str:
+    """Where a caller comes from: an address, or of IPv6 the network."""
+    try:
+        address = ipaddress.ip_address((host or "").partition("%")[0])
+    except ValueError:
+        return ""
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))

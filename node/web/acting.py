@@ -22,10 +22,10 @@ from node.admin.tokens import Role
 from node.errors import InvalidRequest, PermissionRefused
 from node.pb import admin_pb2 as pb
 from node.web.endpoint import Endpoint, Parameter, read_number
-from node.web.files_dropped import read_dropped
+from node.web.files_dropped import DroppedFiles
 
 MAX_BODY_BYTES = 64 << 10
-MAX_DROPPED = 4  # files that are taken in at a time, each held in memory whole
+MAX_DROPPED = 4  # files that are taken in at a time
 PROPOSED = ("set_rounds", "end_run")  # the changes that the page makes; others have more to think about
 
 _STRING, _FLAG = {"type": "string"}, {"type": "boolean"}
@@ -45,6 +45,7 @@ class Acting:
         self._predictor = predictor
         self._chain = chain
         self._keys = keys
+        self._dropped = DroppedFiles()
         self._num_dropped = 0
 
     def list_endpoints(self) -> Sequence[Endpoint]:
@@ -102,6 +103,7 @@ class Acting:
                     Parameter("prior", "number", "As `--prior` of `fednode predict`."),
                 ),
                 method="POST",
+                role=Role.PREDICT,
                 body={"type": "string", "format": "binary"},
             ),
         )
@@ -163,7 +165,7 @@ class Acting:
         prior = read_number(request, "prior")
         self._num_dropped += 1
         try:
-            samples = await read_dropped(request, self._chain.runs.calendar.newest.run)
+            samples = await self._dropped.read(request, self._chain.runs.calendar.newest.run)
         finally:
             self._num_dropped -= 1
         return to_json(await self._predictor.predict(pb.PredictRequest(samples=samples, alone=True, prior=prior)))

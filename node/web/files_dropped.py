@@ -1,49 +1,83 @@
-"""Files dropped on the page: their samples, as the admin call takes them. A file is parsed on a thread, and kept for no
-longer than that."""
+"""Files dropped on the page: their samples, as the admin call takes them.
+
+A file of anybody's may unpack to more than this machine has, or find what is wrong with a decoder. So this process
+only carries it: it is decoded in a process of its own, which has little memory and time (`decoding_child`), and kept
+for no longer than that.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
+from asyncio.subprocess import DEVNULL, PIPE
 from pathlib import Path
 
 from starlette.requests import Request
 
 from chain.run import Run
 from chain.schema import quote
-from ml.data.base import InputFormat
-from ml.data.inference_files import read_inference_file
 from ml.data.readers.images import SUFFIXES
-from ml.errors import DataError
-from node.admin.samples import MAX_BYTES, encode_batch, get_max_samples, make_batches
+from node.admin.samples import MAX_BYTES
 from node.errors import InvalidRequest
+from node.host.child import make_command
+from node.web.decoding_child import DECODE_S, SAMPLES
 
 KINDS = (".npz", ".csv", *sorted(SUFFIXES))
+STOP_S = 5.0  # to the time that the child has, for its start
+_PIECE_BYTES = 1 << 16
 
 
-async def read_dropped(request: Request, run: Run) -> bytes:
-    """The samples of the file in the body of a request, which `run` takes. Raises InvalidRequest."""
-    suffix = Path(request.query_params.get("name", "")).suffix.lower()
-    if suffix not in KINDS:
-        raise InvalidRequest(f"name: expected a file whose name ends in {', '.join(KINDS)}, got {quote(suffix)}")
-    data = bytearray()
-    async for piece in request.stream():
-        data += piece
-        if len(data) > MAX_BYTES:
-            raise InvalidRequest(f"expected a file of at most {MAX_BYTES} bytes")
-    return await asyncio.to_thread(_read, bytes(data), suffix, run)
+class DroppedFiles:
+    """Those of one node: many come in at a time, and one is decoded."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def read(self, request: Request, run: Run) -> bytes:
+        """The samples of the file in the body of a request, which `run` takes. Raises InvalidRequest."""
+        suffix = Path(request.query_params.get("name", "")).suffix.lower()
+        if suffix not in KINDS:
+            raise InvalidRequest(f"name: expected a file whose name ends in {', '.join(KINDS)}, got {quote(suffix)}")
+        with tempfile.TemporaryDirectory(prefix="fednode-page-") as folder:
+            path = Path(folder) / f"dropped{suffix}"
+            num_bytes = 0
+            with path.open("wb") as file:
+                async for piece in request.stream():
+                    num_bytes += len(piece)
+                    if num_bytes > MAX_BYTES:
+                        raise InvalidRequest(f"expected a file of at most {MAX_BYTES} bytes")
+                    file.write(piece)
+            async with self._turn:
+                said = await _decode(path, run)
+        if said[:1] == SAMPLES:
+            return said[1:]
+        text = said[1:].decode(errors="replace") or "it takes more memory or time than a file is given"
+        raise InvalidRequest(f"{path.name}: {text.replace(f'{path}: ', '').replace(f'{folder}/', '')}")
 
 
-def _read(data: bytes, suffix: str, run: Run) -> bytes:
-    wanted = InputFormat.from_mapping(run.input)
-    with tempfile.TemporaryDirectory(prefix="fednode-page-") as folder:
-        path = Path(folder) / f"dropped{suffix}"
-        path.write_bytes(data)
-        try:
-            file = read_inference_file(path, wanted.shape, run.classes, task=run.task, table=wanted.table)
-        except DataError as error:
-            raise InvalidRequest(str(error).replace(f"{folder}/", "")) from error
-    most = get_max_samples(wanted.shape, len(run.classes), 0, 2)
-    if len(file) > most:
-        raise InvalidRequest(f"expected at most {most} samples in one file, got {len(file)}")
-    return encode_batch(next(make_batches([file], wanted.shape, most)))
+async def _decode(path: Path, run: Run) -> bytes:
+    """The words of a child about a file, nothing where it was ended. Whoever is cancelled leaves none behind. Raises
+    InvalidRequest."""
+    process = await asyncio.create_subprocess_exec(
+        *make_command("node.web.decoding_child", str(path)), stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+    )
+    assert process.stdin is not None  # noqa: S101 - as asked for
+    assert process.stdout is not None  # noqa: S101
+    terms = {"input": run.input, "classes": list(run.classes), "task": run.task}
+    try:
+        async with asyncio.timeout(DECODE_S + STOP_S):
+            process.stdin.write(json.dumps(terms).encode())
+            process.stdin.close()
+            said = bytearray()
+            while piece := await process.stdout.read(_PIECE_BYTES):
+                said += piece
+                if len(said) > 1 + MAX_BYTES:
+                    raise InvalidRequest(f"expected samples of at most {MAX_BYTES} bytes")
+            return bytes(said)
+    except TimeoutError as error:
+        raise InvalidRequest(f"{path.name}: not decoded within {DECODE_S:g} s") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

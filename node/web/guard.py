@@ -1,8 +1,9 @@
 """The guard of a node's page: who may ask, who may act, and what every answer carries along (SECURITY §4).
 
 On loopback everybody on the machine may ask, as with `/metrics`, under this machine's name alone (`HttpServer`); where
-`http.token_file` is set a token is needed. To act takes a key of `fednode open` or a token of role admin, always in a
-header that no other page can make a browser send: there are no cookies.
+`http.token_file` is set a key or token of the node's is needed, and the token in that file scrapes `/metrics` and opens
+nothing else. To act takes a key of `fednode open` or a token of role admin, always in a header that no other page can
+make a browser send: there are no cookies.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Unauthenticated(NodeError):
 
 
 class Guard:
-    """Judges callers of one node: by the keys of its page, its admin tokens, and the token of `http.token_file`."""
+    """Judges callers of one node by the keys of its page and its admin tokens. `shown` is the token that metrics need:
+    where there is one, nobody looks without a key."""
 
     def __init__(self, keys: PageKeys, tokens: Tokens, shown: HttpToken) -> None:
         self._keys = keys
@@ -42,10 +44,14 @@ class Guard:
         role = self.find_role(request)
         if role is None and is_open and needed is Role.READ and not self._shown.is_needed:
             return
+        if role is None and self._shown.is_needed and self._shown.is_shown(request.headers):
+            raise Unauthenticated("the token of http.token_file scrapes /metrics alone: run fednode open")
         if role is None:
             raise Unauthenticated("expected a key or a token that is known here: fednode open opens the page with one")
         if not role.allows(needed):
-            raise PermissionRefused(f"expected a key that may act, got one of role {role}: run fednode open")
+            raise PermissionRefused(
+                f"expected a key or token of role {needed}, got one of role {role}: see fednode open, and token new"
+            )
 
     @staticmethod
     def check_origin(request: Request) -> None:
@@ -65,13 +71,10 @@ class Guard:
         if (role := self._keys.find_role(shown)) is not None:
             return role
         try:
-            role = self._tokens.find_role(shown)
+            return self._tokens.find_role(shown)
         except NodeError as error:
             log.error("refused a caller of the page, as the tokens could not be read: %s", error)
-            role = None
-        if role is None and self._shown.is_needed and self._shown.is_shown(request.headers):
-            return Role.READ
-        return role
+            return None
 
 
 class SafetyHeaders:

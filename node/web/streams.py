@@ -49,8 +49,10 @@ class Streams:
         self._chain_id = chain_id
         self._closed = closed
         self._on_news = on_news
-        self._num_streams = 0
-        self._num_audits = 0
+        self._following = _Places(
+            MAX_STREAMS, f"expected at most {MAX_STREAMS} streams of events at a time; ask for /overview"
+        )
+        self._auditing = _Places(MAX_AUDITS, "other audits of this chain run already; ask again")
         self._written: dict[str, bytes] = {}  # the newest events, by their cursors
 
     def list_endpoints(self) -> Sequence[Endpoint]:
@@ -92,17 +94,14 @@ class Streams:
     # ---- events
 
     async def _follow(self, request: Request) -> Response:
-        if self._num_streams >= MAX_STREAMS:
-            raise Busy(f"expected at most {MAX_STREAMS} streams of events at a time; ask for /overview")
         since = request.query_params.get("since") or request.headers.get("last-event-id", "")
         kinds = request.query_params.getlist("kinds")
         self._view.read_start(kinds, since)  # or what is wrong with them would come too late to be said
         events = self._view.watch(kinds, since)
-        return StreamingResponse(self._write_events(events), media_type=_EVENTS, headers=_HEADERS)
+        return _Placed(self._write_events(events), self._following)
 
     async def _write_events(self, events: AsyncGenerator[pb.Event, None]) -> AsyncIterator[bytes]:
         """What has come in the meantime, a few times a second at most."""
-        self._num_streams += 1
         queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_BATCH)
         loop, written_s = asyncio.get_running_loop(), float("-inf")
         reading = asyncio.create_task(_read_into(queue, events, self._write), name="page events")
@@ -122,7 +121,6 @@ class Streams:
                 elif not done:
                     yield b":\n\n"
         finally:
-            self._num_streams -= 1
             for task in (reading, closing, getting):
                 task.cancel()
             await asyncio.wait({reading, closing, getting})
@@ -144,14 +142,11 @@ class Streams:
 
     async def _verify(self, request: Request) -> Response:
         await read_body(request)
-        if self._num_audits >= MAX_AUDITS:
-            raise Busy("other audits of this chain run already; ask again")
         first, deep = read_whole(request, "from", 0) or 0, read_flag(request, "deep")
         updates = self._view.verify(first, deep=deep, require_all=False)
-        return StreamingResponse(self._write_audit(updates), media_type=_EVENTS, headers=_HEADERS)
+        return _Placed(self._write_audit(updates), self._auditing)
 
     async def _write_audit(self, updates: AsyncGenerator[pb.VerifyUpdate, None]) -> AsyncIterator[bytes]:
-        self._num_audits += 1
         try:
             async with aclosing(updates):
                 async for update in updates:
@@ -160,8 +155,6 @@ class Streams:
                         return
         except NodeError as error:
             yield write_event("refused", {"error": str(error)})
-        finally:
-            self._num_audits -= 1
 
     async def _export(self, request: Request) -> Response:
         first = read_whole(request, "from", 0) or 0
@@ -187,6 +180,39 @@ class Streams:
                     yield message.data
 
         return StreamingResponse(write(), media_type=_BYTES, headers=name_file("model.safetensors"))
+
+
+class _Places:
+    """Places for `most` answers at a time; `refusal` is said to whoever finds none."""
+
+    def __init__(self, most: int, refusal: str) -> None:
+        self._free = most
+        self._refusal = refusal
+
+    def take(self) -> None:
+        """Raises Busy."""
+        if self._free <= 0:
+            raise Busy(self._refusal)
+        self._free -= 1
+
+    def leave(self) -> None:
+        self._free += 1
+
+
+class _Placed(StreamingResponse):
+    """A stream of events that has its place from when it is promised, not from its first event: many may ask before the
+    first of them begins. Raises Busy where there is no place."""
+
+    def __init__(self, events: AsyncIterator[bytes], places: _Places) -> None:
+        super().__init__(events, media_type=_EVENTS, headers=_HEADERS)
+        places.take()
+        self._places = places
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._places.leave()
 
 
 async def _read_into(

@@ -2,7 +2,8 @@
 
 Federations of real processes on digits, one with `aggregation: masked_sum` and one with the weighted mean, in turn. A
 round of masked sums is two heights. Beside them 16 members in this process, in virtual time, that make up prototypes of
-50 kB; and the arithmetic alone: masking a vector and taking off a sum's masks.
+50 kB; the arithmetic alone: masking a vector and taking off a sum's masks; and what one member that lies does to the
+accuracy (`bench.lies`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.lies import measure_lies
 from ml.aggregation.masks import add_vectors, mask_vector, take_off
 from ml.payload import encode_arrays
 from node.bench.figures import Report
@@ -54,6 +56,8 @@ def run_masked_bench(*, nodes: int, rounds: int, pairs: int, seed: int, report: 
         }
     report(f"{IN_MEMORY} members in memory")
     in_memory = {name: _measure_in_memory(name) for name in AGGREGATIONS}
+    report("one that lies")
+    lies = measure_lies(seed)
     report("masks alone")
     job = {"nodes": nodes, "rounds": rounds, "pairs": pairs, "seed": seed}
     return {
@@ -62,6 +66,7 @@ def run_masked_bench(*, nodes: int, rounds: int, pairs: int, seed: int, report: 
         "sizes": sizes,
         "in_memory": in_memory,
         "masks": [_time_masks(n) for n in MEMBERS],
+        "lies": lies,
     }
 
 

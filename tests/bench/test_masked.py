@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import masked as bench_masked
+from bench.lies import measure_lies
 
 pytestmark = pytest.mark.outer
 
@@ -30,3 +31,9 @@ def test_masks_are_timed_for_any_number_of_members() -> None:
     assert timed["members"] == 3
     assert timed["mask_s"] > 0
     assert timed["take_off_s"] > 0
+
+
+def test_one_that_lies_sets_the_mean_and_a_radius_bounds_that() -> None:
+    unbounded, bounded = measure_lies(1, honest_rounds=4, lying_rounds=2, radii=(None, 0.001))
+    assert unbounded["before"] - unbounded["after"][1] > 0.2
+    assert abs(bounded["before"] - bounded["after"][2]) < 0.1

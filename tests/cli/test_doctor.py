@@ -427,7 +427,7 @@ def test_peers_are_held_to_chain_protocol_version_and_clock(
     other = Greeting(get_version(), PROTOCOL_VERSION, b"c" * 32, 0.1, 0.001)
     assert ask(good, other, code=6)[0] == ["ok", "fail", "ok", "fail"]
     assert ask(good, Greeting("0.0.1", PROTOCOL_VERSION, chain_id, 0.1, 0.001), code=0)[0] == ["ok", "warn", "ok", "ok"]
-    assert ask(good, Greeting(get_version(), PROTOCOL_VERSION + 1, chain_id, 0.1, 0.001), code=6)[0] == [
+    assert ask(good, Greeting(get_version(), PROTOCOL_VERSION - 1, chain_id, 0.1, 0.001), code=6)[0] == [
         "ok",
         "fail",
         "ok",

@@ -35,7 +35,7 @@ def test_a_member_sends_each_other_one_what_the_protocol_asks_for_and_checks_eac
     async def story() -> None:
         trainers = [IdleTrainer() for _ in range(n)]
         rate = DIFFICULTY / MINING_S / n
-        async with cluster(tmp_path, n, trainers=trainers, hash_rate=rate, method={"name": "local"}) as net:
+        async with cluster(tmp_path, n, trainers=trainers, hash_rate=rate, method={"name": "local"}, seed=1) as net:
             await net.wait_for_height(1)
             sent, checked = count_sent(net), checks
             await net.wait_for_height(1 + ROUNDS)

@@ -1,4 +1,4 @@
-"""The lottery of blocks: who keeps its contribution back until it has mined on it wins no more than its share."""
+"""The lottery of blocks: what a member, or two that act as one, can do to the others by how it mines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from chain.block import Id, Phase
 from support.faults.liar import Liar, lying
 from support.federation.cluster import cluster
 from support.federation.virtual_time import run_virtual
@@ -45,7 +46,7 @@ async def mine_before_contributing(liar: Liar, rng: Random) -> None:
             await asyncio.sleep(0.001)
 
 
-@pytest.mark.slow
+@pytest.mark.outer
 def test_who_mines_before_it_contributes_wins_its_share(tmp_path: Path) -> None:
     async def story() -> int:
         async with cluster(tmp_path, 4, start=HONEST, train_s=TRAIN_S, hash_rate=HASH_RATE) as net:
@@ -64,3 +65,50 @@ def test_who_mines_before_it_contributes_wins_its_share(tmp_path: Path) -> None:
     share, deviation = ROUNDS / 4, sqrt(ROUNDS * 3 / 16)
     print(f"{won} of {ROUNDS} blocks, {share:.0f} +- {deviation:.1f} its share")
     assert abs(won - share) <= 2 * deviation
+
+
+async def leave_out(liar: Liar, victim: Id, num_others: int, rng: Random) -> None:
+    """At each height it contributes like the others, mines a body without the victim, and votes for it alone."""
+    while True:
+        height, tip = liar.height, liar.tip
+        own = liar.make_contribution()
+        liar.send(own)
+        while liar.height == height and len(liar.get_contributions()) < num_others:  # noqa: ASYNC110 (virtual)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(rng.expovariate(HASH_RATE / tip.next_difficulty))
+        if liar.height == height:
+            others = [c for author, c in liar.get_contributions().items() if author not in (victim, liar.key.id)]
+            block = liar.make_candidate([*others, own])
+            liar.send(block)
+            liar.send(liar.make_vote(Phase.PREVOTE, block.id))
+        while liar.height == height:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.outer
+def test_two_of_seven_that_leave_a_member_out_cost_it_no_round(tmp_path: Path) -> None:
+    honest = [f"node{i}" for i in range(5)]
+
+    async def story() -> tuple[int, float]:
+        async with (
+            cluster(tmp_path, 7, start=honest, train_s=TRAIN_S, hash_rate=HASH_RATE) as net,
+            lying(net, "node5") as one,
+            lying(net, "node6") as other,
+        ):
+            victim, first = net.id("node0"), one.height
+            colluding = [
+                asyncio.create_task(leave_out(liar, victim, 6, Random(i))) for i, liar in enumerate((one, other))
+            ]
+            began_s = asyncio.get_running_loop().time()
+            await net.wait_for_height(first + ROUNDS, *honest, timeout_s=10_000.0)
+            took_s = asyncio.get_running_loop().time() - began_s
+            for task in colluding:
+                task.cancel()
+            await asyncio.wait(colluding)
+            net.check_agreement()
+            blocks = [net["node1"].get_block(height) for height in range(first, first + ROUNDS)]
+            return sum(victim in {c.author for c in block.contributions} for block in blocks), took_s
+
+    kept, took_s = run_virtual(story())
+    print(f"{kept} of {ROUNDS} rounds, {took_s:.1f} s")
+    assert kept >= 0.95 * ROUNDS

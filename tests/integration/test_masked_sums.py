@@ -23,7 +23,9 @@ from ml.aggregation.masks import add_mask, is_added, list_opened
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs.masked import EMPTY_INPUT, MASKED, from_rows, read_shown, read_summed, to_rows
 from node.admin.wiring import make_predictor
+from node.cli.rounds import describe_round
 from node.consensus.masks import Masker, MaskingRefused, MaskKey, MaskKeys, RoundMasks
+from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message
 from node.pb import admin_pb2 as pb
@@ -328,6 +330,37 @@ def test_three_sums_that_random_bytes_have_spoiled_pause_the_run_until_a_change(
             await net.wait_for_height(12)
             assert net["node0"].get_block(8).change is not None
             check_sum(net, 10, 11)
+
+    run_virtual(story())
+
+
+def test_one_member_moves_no_number_farther_than_the_radius_and_the_record_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with masked(tmp_path, method={**BESIDE, "masked_radius": 0.25}) as net:
+            start_all(net)
+            liar, honest, coding = get_masker(net, "node3"), get_masker(net, "node3").mask, get_spec(net).coding
+
+            def lie(*given: Any) -> bytes:
+                data = honest(*given)
+                arrays = decode_arrays(data, len(data))
+                much = coding.encode({name: array * 0 + 1000 for name, array in make_model(3, 1).items()}, 1, 20)
+                return encode_arrays({**arrays, "values": arrays["values"] + much})
+
+            monkeypatch.setattr(liar, "mask", lie)
+            await net.wait_for_height(5)
+            before, after = (get_aggregate(net, height) for height in (3, 5))
+            names = [name for name in after if name.startswith("model/")]
+            for name in names:
+                assert (after[name] == (before[name].astype(np.float64) + 0.25).astype(np.float32)).all()
+            store = net["node1"].get_context().store
+            await net.wait_for(lambda: store.get_round(5) is not None, "the record of the round")
+            record = store.get_round(5) or {}
+            num_numbers = sum(after[name].size for name in names)
+            assert (record["clipped"], record["spoiled"]) == (num_numbers, None)
+            told = describe_round(Ledger(net.genesis, store).get_round(5), "iteration")
+            assert ("clipped", f"{num_numbers:,} numbers of the mean, which were outside of masked_radius") in told
 
     run_virtual(story())
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from chain.beacon import compute_beacon
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml import specs
@@ -54,7 +55,8 @@ def test_six_members_each_get_what_the_spec_says_they_want(tmp_path: Path, metho
                 assert any(block.header.aggregate) == (method["name"] == "uapdfl")
                 for name in SIX:
                     exchange = fed.get_exchange(name, height)
-                    assert (exchange.beacon, exchange.me) == (block.header.prev, fed.net.id(name))
+                    beacon = compute_beacon(fed.net["node0"].get_block(height - 1))
+                    assert (exchange.beacon, exchange.me) == (beacon, fed.net.id(name))
                     assert [offer.author for offer in exchange.offers] == [c.author for c in block.contributions]
                     assert exchange.blobs.keys() == fed.get_wanted(name, height)
                     assert not exchange.gone

@@ -79,8 +79,8 @@ async def test_every_method_of_every_service_asks_for_a_token(tmp_path: Path) ->
         assert await get_code("/grpc.health.v1.Health/Check") is UNKNOWN_CALLER
         assert await get_code("/grpc.health.v1.Health/Watch") is UNKNOWN_CALLER
         reader = (("authorization", f"Bearer {there.reader}"),)
-        changing = [name for name, role in ROLES.items() if role is Role.ADMIN]
-        assert {"BanPeer", "AddPeer", "PauseTraining", "Shutdown", "Reload"} <= set(changing)
+        changing = [name for name, role in ROLES.items() if role is not Role.READ]
+        assert {"Predict", "BanPeer", "AddPeer", "PauseTraining", "Shutdown", "Reload"} <= set(changing)
         for name in changing:
             assert await get_code(f"/fednode.v1.Admin/{name}", reader) is DENIED
         assert await get_code("/fednode.v1.Admin/GetStatus", reader) is OK
@@ -96,6 +96,17 @@ async def test_every_method_of_every_service_asks_for_a_token(tmp_path: Path) ->
         health = health_pb2_grpc.HealthStub(channel)
         reply = await health.Check(health_pb2.HealthCheckRequest(service=""), metadata=reader)
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("token", ["none", "reader"])
+async def test_who_is_refused_is_so_before_the_request_is_read(tmp_path: Path, token: str) -> None:
+    async with remote(tmp_path) as there, grpc.aio.insecure_channel(there.address) as channel:
+        shown = there.reader if token == "reader" else "fn_none"
+        call = channel.stream_unary("/fednode.v1.Admin/Predict", bytes, bytes)(
+            None, metadata=(("authorization", f"Bearer {shown}"),), timeout=PATIENCE_S
+        )
+        async with asyncio.timeout(PATIENCE_S / 2):  # nothing is ever sent
+            assert await call.code() is (DENIED if token == "reader" else UNKNOWN_CALLER)
 
 
 async def test_beyond_loopback_a_caller_pins_the_node_by_its_id(

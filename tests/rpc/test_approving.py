@@ -14,6 +14,7 @@ from chain.changes.members import RemoveMember
 from chain.changes.rules import SetRules
 from chain.changes.runs import StartRun
 from chain.proposals import Proposal
+from chain.signing import encode_id
 from node.admin import client as admin_client
 from node.admin.client import AdminClient
 from node.cli import main
@@ -128,8 +129,10 @@ async def test_an_operator_types_some_digits_and_signs_what_was_shown_or_nothing
         assert (read in said, whole in said) == (True, True)
         digits = whole[: 4 * DIGITS]  # the other begins so no more
         said = await shell.type("approve", digits, answer="n\n", code=1)
-        assert said.startswith(f"remove member, by node1  {whole}\n  - members.node2: ")
-        assert re.search(r"until +height \d+; the chain is at \d+\napproved by +node1\nlacks +2 more approvals", said)
+        by = f"node1 ({encode_id(one.net.id('node1'))[:4]})"
+        assert said.startswith(f"remove member, by {by}  {whole}\n  - members.node2: ")
+        approved = rf"until +height \d+; the chain is at \d+\napproved by +{re.escape(by)}\nlacks +2 more approvals"
+        assert re.search(approved, said)
         assert not has_approved(one, waiting)
         said = await shell.type("approve", digits, answer="y\n")
         assert said.splitlines()[-1].startswith("approved; it still lacks 1 more approval (3 of 4 decide), 1 more of")
@@ -151,7 +154,8 @@ async def test_a_program_names_the_whole_change(
         assert f"expected its whole id, 64 hex digits; {whole} (set_rules, open) begins so" in said
         assert not has_approved(one, waiting)
         said = await shell.pipe("approve", whole, "--yes")
-        assert said.startswith(f"set rules, by node1  {whole}\n  ~ rules.keep_heights: 2 -> 3\n")
+        by = f"node1 ({encode_id(one.net.id('node1'))[:4]})"
+        assert said.startswith(f"set rules, by {by}  {whole}\n  ~ rules.keep_heights: 2 -> 3\n")
         assert has_approved(one, waiting)
 
 
@@ -170,7 +174,8 @@ async def test_a_run_that_was_executed_is_shown_before_it_is_approved(
         await one.net.wait_for(lambda: one.net["node0"].get_service().tip.state.run.number == 2, "the second run")
         said = await shell.type("approve", waiting.id.hex()[:8], "--no-train", answer="y\n")
         assert "~ run.number: 1 -> 2" in said
-        assert re.search(r"executed +in block 3\napproved by +node1, node2, node3\nlacks +nothing", said)
+        by = ", ".join(f"{name} ({encode_id(one.net.id(name))[:4]})" for name in ("node1", "node2", "node3"))
+        assert re.search(rf"executed +in block 3\napproved by +{re.escape(by)}\nlacks +nothing", said)
         assert "Approve this, and not train in it?" in said
         assert said.splitlines()[-1].startswith("approved; it was executed before, so this is for this site's own")
         shown = await one.ask(lambda node: node.get_proposal(waiting.id.hex()))

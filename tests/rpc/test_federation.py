@@ -18,11 +18,12 @@ from chain.changes.rules import SetRules
 from chain.changes.runs import StartRun
 from chain.signing import encode_id
 from node.admin import client as admin_client
+from node.admin.wiring import make_view
 from node.cli import main
 from node.consensus.proposals import ProposalBook
 from node.consensus.service import RoundService
 from support.data.chains import make_keys
-from support.federation.asked import Running, running
+from support.federation.asked import Running, make_book, make_config, running
 from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
@@ -61,6 +62,11 @@ async def approve(one: Running, change: str, *names: str) -> None:
         await book.approve(change_id)
 
 
+def show_key(one: Running, name: str) -> str:
+    """As it stands beside a name where somebody decides."""
+    return encode_id(one.net.id(name))[:4]
+
+
 def _is_open(book: ProposalBook, change_id: bytes) -> bool:
     return book.get(change_id) is not None
 
@@ -71,11 +77,12 @@ async def test_a_rule_is_proposed_approved_and_in_force(tmp_path: Path, capsys: 
         assert await run(capsys, one, "proposals") == "no change waits for approval\n"
         said = await run(capsys, one, "propose", "set", "keep_heights=3", "--note", "more disk", "--yes")
         lines = said.splitlines()
-        assert lines[0].startswith("set rules, by node0  ")
+        assert lines[0].startswith(f"set rules, by node0 ({show_key(one, 'node0')})  ")
         assert lines[1] == "  ~ rules.keep_heights: 2 -> 3"
         assert ["note", "more", "disk"] in [line.split() for line in lines]
         assert ["lacks", "2", "more", "approvals", "(3", "of", "4", "decide)"] in [line.split() for line in lines]
-        assert ["not", "answered", "node1,", "node2,", "node3"] in [line.split() for line in lines]
+        others = ", ".join(f"{name} ({show_key(one, name)})" for name in ("node1", "node2", "node3"))
+        assert ["not", "answered", *others.split()] in [line.split() for line in lines]
         (proposal,) = (await ask_json(capsys, one, "proposals"))["proposals"]
         assert (proposal["open"], proposal["approved_here"], proposal["proposer"]) == (True, True, "node0")
         assert proposal["differences"] == [{"path": "rules.keep_heights", "old": "2", "new": "3"}]
@@ -136,7 +143,7 @@ async def propose_elsewhere(one: Running, kind: Any, name: str = "node1") -> str
         (("set", "waits.colect_s=5"), "there is no such rule. Did you mean 'waits.collect_s'?"),
         (("set", "keep_heights=1000"), "at most 64 times more or less than 2"),
         (("rounds", "0"), "there are 0 already"),
-        (("upgrade", "3", "--from", "500"), "protocol 3: this release speaks 2"),
+        (("upgrade", "4", "--from", "500"), "protocol 4: this release speaks 2 and 3"),
         (("pardon", "node1"), "node1 is not suspended"),
         (("pardon", "node7"), "no member is called 'node7'"),
         (("remove-observer", "x"), "no observer is called 'x'"),
@@ -225,6 +232,18 @@ async def test_members_are_listed_and_shown(tmp_path: Path, capsys: Captured) ->
         assert "there are node0, node1, node2" in await run(capsys, one, "members", "show", "nodeX", code=3)
 
 
+async def test_what_a_site_calls_others_is_shown_beside_their_names(tmp_path: Path) -> None:
+    async with running(tmp_path) as one:
+        await one.net.wait_for_height(1)
+        config, member_id = make_config(tmp_path), encode_id(one.net.id("node1"))
+        own = config.node.model_copy(update={"display_names": (f"{member_id}=Klinikum Süd",)})
+        config = config.model_copy(update={"node": own})
+        view = make_view(get_service(one), one.context, config, make_book())
+        members = (await view.federation.list_members()).members
+        told = [(each.name, each.display_name) for each in members]
+        assert told == [("node0", ""), ("node1", "Klinikum Süd"), ("node2", "")]
+
+
 def count_approvals(one: Running, name: str, change_id: str) -> int:
     proposal = get_service(one, name).proposals.get(bytes.fromhex(change_id))
     return 0 if proposal is None else len(proposal.approvals)
@@ -258,7 +277,7 @@ async def test_runs_are_listed_with_who_approved_and_who_trained(tmp_path: Path,
         assert (first["counted"], [each["name"] for each in first["authors"]][:1]) == (3, ["node0"])
         assert sum(each["rounds"] for each in first["authors"]) >= 9
         said = await run(capsys, one, "runs", "show", "2")
-        assert "node2 (does not train)" in said
+        assert f"node2 ({show_key(one, 'node2')}) (does not train)" in said
         assert "lr 0.05" in said
         assert "there were runs 1 to 2" in await run(capsys, one, "runs", "show", "3", code=3)
         table = (await run(capsys, one, "runs")).splitlines()

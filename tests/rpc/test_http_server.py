@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from node.config.node_sections import HttpSection
 from node.errors import ConfigError
@@ -55,11 +58,13 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(*, token_file: Path | None = None, metrics: bool = True) -> AsyncIterator[Site]:
+async def serving(
+    *, token_file: Path | None = None, metrics: bool = True, other: Held | None = None
+) -> AsyncIterator[Site]:
     [port] = find_free_ports(1)
     site = Site(port)
     section = HttpSection(listen=f"127.0.0.1:{port}", token_file=token_file)
-    async with HttpServer(section, lambda: site.reason, site if metrics else None):
+    async with HttpServer(section, lambda: site.reason, site if metrics else None, site=other):
         yield site
 
 
@@ -150,16 +155,73 @@ async def test_headers_without_end_are_refused() -> None:
         assert answer.startswith("HTTP/1.1 400")
 
 
-async def test_callers_beyond_the_limit_are_told_so_and_others_answered_after(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probes_answer_however_many_say_half_a_request() -> None:
+    async def say_half() -> None:
+        while True:
+            reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ")
+            try:
+                with suppress(ConnectionError):
+                    await reader.read()
+            finally:
+                writer.close()
+
+    async with serving() as site, asyncio.TaskGroup() as callers:
+        saying = [callers.create_task(say_half()) for _ in range(420)]
+        await asyncio.sleep(0.1)  # or until most are there
+        for _ in range(20):
+            assert await site.get("/healthz") == (200, "ok\n")
+            assert (await site.get("/metrics"))[0] == 200
+        for each in saying:
+            each.cancel()
+
+
+async def test_of_too_many_callers_those_from_where_most_come_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "MAX_CALLERS", 4)
     async with serving() as site:
-        idle = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(4)]
-        assert (await site.get("/healthz"))[0] == 503
-        for _, writer in idle:
+        few = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(2)]
+        many = [await asyncio.open_connection("127.0.0.1", site.port, local_addr=("127.0.0.2", 0)) for _ in range(12)]
+        for reader, writer in few:
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            async with asyncio.timeout(60):
+                assert (await reader.read()).endswith(b"ok\n")
+        for _, writer in few + many:
             writer.close()
-        async with asyncio.timeout(60):
-            while (await site.get("/healthz"))[0] != 200:  # noqa: ASYNC110 (another end of a socket)
-                await asyncio.sleep(0.01)
+
+
+class Held:
+    """An answer that takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.is_let_go = asyncio.Event()
+        self.num_asked = 0
+
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        return [Route("/held", self.answer)]
+
+    async def answer(self, request: Request) -> Response:
+        self.num_asked += 1
+        await self.is_let_go.wait()
+        return PlainTextResponse("held\n")
+
+    def close(self) -> None:
+        self.is_let_go.set()
+
+
+async def test_who_waits_for_an_answer_keeps_its_place_and_probes_have_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_CALLERS", 2)
+    held = Held()
+    async with serving(other=held) as site, asyncio.timeout(60):
+        waiting = [asyncio.create_task(site.get("/held")) for _ in range(2)]
+        while held.num_asked < 2:  # noqa: ASYNC110 (another end of a socket)
+            await asyncio.sleep(0.01)
+        assert (await site.get("/metrics"))[0] == 503
+        assert await site.get("/healthz") == (200, "ok\n")
+        assert (await site.get("/readyz"))[0] == 200
+        held.close()
+        assert [await each for each in waiting] == [(200, "held\n")] * 2
+        assert (await site.get("/metrics"))[0] == 200
 
 
 async def test_an_address_that_is_taken_is_a_configuration_error() -> None:

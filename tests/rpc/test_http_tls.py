@@ -23,6 +23,7 @@ from node.clock import SystemClock
 from node.config.node_config import NodeConfig
 from node.config.node_sections import HttpSection, HttpTlsSection
 from node.errors import ConfigError
+from node.telemetry import http_server
 from node.telemetry.http_server import HttpServer
 from node.telemetry.http_tls import Certified, HttpTls
 from support.data.certificates import Authority
@@ -91,6 +92,23 @@ async def test_nothing_older_and_nothing_in_the_clear_is_answered(tmp_path: Path
         async with asyncio.timeout(30):
             assert b"200" not in await reader.read()
         writer.close()
+
+
+async def test_of_too_many_who_shake_no_hands_the_oldest_are_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "MAX_CALLERS", 8)
+    authority = Authority(tmp_path)
+    async with serving(HttpTls(*authority.issue("node0"))) as port:
+        trusting = ssl.create_default_context(cafile=authority.file)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        for _ in range(10):
+            assert (await ask(port, trusting))[0] == 200
+        async with asyncio.timeout(60):
+            for reader, _ in silent[:24]:
+                assert await reader.read() == b""
+        for _, writer in silent:
+            writer.close()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -8,7 +8,7 @@ import hashlib
 import io
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from node.ledger.prototypes import show_prototypes
 from node.pb import admin_pb2 as pb
 from node.web import acting, reading, shared, streams
 from node.web.wiring import describe_api
+from support.data.bombs import write_long_header, write_picture
 from support.federation.asked_over_http import CALL_S, Served, serving_page
 
 API = "/api/v1"
@@ -241,7 +242,7 @@ async def test_nothing_is_done_without_a_key_that_may_act(tmp_path: Path) -> Non
         for path in acts:
             assert (await page.post(API + path)).code == 401, path
             assert (await page.post(API + path, key="x" * 40)).code == 401, path
-            if path not in ("/predict", "/doctor"):
+            if path != "/doctor":
                 assert (await page.post(API + path, key=reader)).code == 403, path
             assert (await page.post(API + path, key=actor, Origin="http://evil.example")).code == 403, path
             assert (await page.post(API + path, key=actor, Sec_Fetch_Site="cross-site")).code == 403, path
@@ -294,9 +295,30 @@ async def test_where_a_token_is_set_nothing_is_shown_without_one(tmp_path: Path)
     async with serving_page(tmp_path, token=b"t" * 32) as page:
         assert (await page.get(f"{API}/status")).code == 401
         assert (await page.get("/")).code == 200  # the page itself says nothing of the node
-        for shown in ("t" * 32, page.open(Role.READ)):
+        made = page.tokens.add("scripts", Role.READ, "2026-11-20T14:02:16.000Z")
+        for shown in (made, page.open(Role.READ)):
             assert (await page.get(f"{API}/status", Authorization=f"Bearer {shown}")).code == 200
-        assert (await page.post(f"{API}/pause", key="t" * 32)).code == 403
+
+
+async def test_a_token_that_scrapes_does_nothing_else(tmp_path: Path) -> None:
+    async with serving_page(tmp_path, token=b"t" * 32) as page:
+        looked = await page.get(f"{API}/status", Authorization="Bearer " + "t" * 32)
+        assert (looked.code, looked.json) == (
+            401,
+            {"error": "the token of http.token_file scrapes /metrics alone: run fednode open"},
+        )
+        for path in ("/pause", "/predict?name=x.npz", "/doctor"):
+            assert (await page.post(API + path, key="t" * 32)).code == 401, path
+
+
+async def test_to_have_samples_answered_takes_a_role_of_its_own(tmp_path: Path) -> None:
+    async with serving_page(tmp_path) as page:
+        asked = f"{API}/predict?name=x.exe"
+        made = page.tokens.add("ward", Role.PREDICT, "2026-11-20T14:02:16.000Z")
+        assert (await page.post(asked, b"no archive", key=page.open(Role.READ))).code == 403
+        for key in (made, page.open(Role.ADMIN)):
+            assert (await page.post(asked, b"no archive", key=key)).code == 400
+        assert (await page.post(f"{API}/pause", key=made)).code == 403
 
 
 async def test_bodies_that_are_no_requests_are_refused(tmp_path: Path) -> None:
@@ -308,7 +330,7 @@ async def test_bodies_that_are_no_requests_are_refused(tmp_path: Path) -> None:
         assert (await page.post(f"{API}/propose", {"kind": "remove_member"}, key=key)).code == 400
         assert (await page.post(f"{API}/approve", {"change": "abcd"}, key=key)).code == 400
         assert (await page.post(f"{API}/approve", {"change": "ab" * 32}, key=key)).code == 404
-        for name, data in (("x.exe", b""), ("x.npz", b"no archive"), ("x.png", b"\x89PNG no picture"), ("x.csv", b"")):
+        for name, data in (("x.exe", b""), ("x.npz", b"no archive")):
             answer = await page.post(f"{API}/predict?name={name}", data, key=key)
             assert answer.code == 400, name
             assert "fednode-page" not in answer.json["error"]
@@ -376,6 +398,44 @@ async def test_there_are_so_many_streams_and_no_more(tmp_path: Path, monkeypatch
         assert (answer.code, answer.headers["retry-after"]) == (503, "5")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "most"), [("GET", "/events", "MAX_STREAMS"), ("POST", "/verify", "MAX_AUDITS")]
+)
+async def test_a_burst_gets_no_more_streams_than_there_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str, most: str
+) -> None:
+    done = asyncio.Event()
+
+    async def verify(first: int, *, deep: bool, require_all: bool) -> AsyncIterator[pb.VerifyUpdate]:
+        """An audit that lasts."""
+        await done.wait()
+        yield pb.VerifyUpdate()
+
+    monkeypatch.setattr(streams, most, 2)
+    async with serving_page(tmp_path) as page:
+        monkeypatch.setattr(page.one.view, "verify", verify)
+        about = f"Host: 127.0.0.1:{page.port}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
+        head = f"{method} {API}{path} HTTP/1.1\r\n{about}\r\n{{}}".encode()
+        asking: list[asyncio.StreamWriter] = []
+
+        async def ask() -> str:
+            reader, writer = await asyncio.open_connection("127.0.0.1", page.port)
+            asking.append(writer)
+            writer.write(head)
+            return (await reader.readline()).decode().split()[1]
+
+        async with asyncio.timeout(CALL_S):
+            codes = await asyncio.gather(*(ask() for _ in range(12)))
+            assert sorted(codes) == ["200"] * 2 + ["503"] * 10
+            done.set()
+            for writer in asking:  # who leaves makes room for others
+                writer.close()
+            while await ask() != "200":  # noqa: ASYNC110 (another end of a socket)
+                await asyncio.sleep(0.01)
+            for writer in asking:
+                writer.close()
+
+
 async def test_an_audit_is_told_of_while_it_runs(tmp_path: Path) -> None:
     async with serving_page(tmp_path, rounds=2) as page:
         await page.one.net.wait_for_height(2)
@@ -386,12 +446,12 @@ async def test_an_audit_is_told_of_while_it_runs(tmp_path: Path) -> None:
 
 async def test_so_many_dropped_files_are_taken_in_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving_page(tmp_path) as page:
-        key = page.open(Role.READ)
+        key = page.open(Role.PREDICT)
         monkeypatch.setattr(acting, "MAX_DROPPED", 0)
-        assert (await page.post(f"{API}/predict?name=x.npz", b"no archive", key=key)).code == 429
+        assert (await page.post(f"{API}/predict?name=x.exe", b"no archive", key=key)).code == 429
         monkeypatch.setattr(acting, "MAX_DROPPED", 1)
         for _ in range(2):  # one that is refused leaves its place
-            assert (await page.post(f"{API}/predict?name=x.npz", b"no archive", key=key)).code == 400
+            assert (await page.post(f"{API}/predict?name=x.exe", b"no archive", key=key)).code == 400
 
 
 async def test_a_dropped_file_is_predicted(tmp_path: Path) -> None:
@@ -400,10 +460,28 @@ async def test_a_dropped_file_is_predicted(tmp_path: Path) -> None:
         shape = page.one.context.genesis.run.input["shape"]
         archive = io.BytesIO()
         np.savez(archive, x=np.zeros((2, *shape), np.float32))
-        answer = await page.post(f"{API}/predict?name=two.npz", archive.getvalue(), key=page.open(Role.READ))
-        assert answer.code == 200, answer.json
-        leaning = await page.post(f"{API}/predict?name=two.npz&prior=1", archive.getvalue(), key=page.open(Role.READ))
-        assert leaning.code == 200, leaning.json
+        key = page.open(Role.PREDICT)
+        answer = await page.post(f"{API}/predict?name=two.npz&prior=1", archive.getvalue(), key=key)
+        assert (answer.code, len(answer.json["predictions"])) == (200, 2), answer.json
         for wrong in ("x", "nan", "-1", "1e9"):
             refused = f"{API}/predict?name=two.npz&prior={wrong}"
-            assert (await page.post(refused, archive.getvalue(), key=page.open(Role.READ))).code == 400, wrong
+            assert (await page.post(refused, archive.getvalue(), key=key)).code == 400, wrong
+
+
+@pytest.mark.slow
+async def test_a_dropped_file_that_unpacks_to_gigabytes_costs_this_process_nothing(tmp_path: Path) -> None:
+    async with serving_page(tmp_path) as page:
+        key = page.open(Role.PREDICT)
+        bombs = {"header.npz": write_long_header(256), "black.png": write_picture(8192, 8192)}
+        before_mib = read_peak_mib(reset=True)
+        for name, data in bombs.items():
+            assert (await page.post(f"{API}/predict?name={name}", data, key=key)).code == 400, name
+        assert read_peak_mib() - before_mib < 64
+
+
+def read_peak_mib(*, reset: bool = False) -> int:
+    """The most that this process has held, since then or from now on."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    [peak] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(peak.split()[1]) // 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -443,7 +444,7 @@ def test_an_approval_that_is_pressed_lands_in_a_block(site: Served, visit: Visit
     assert note in one.read()
     page.get_by_role("button", name="Approve", exact=True).click()
     dialog = page.inner_text("dialog")
-    assert f"yes to “set rounds” by node1, change {change[:8]}" in dialog
+    assert re.search(rf"yes to “set rounds” by node1 \([a-z2-7]{{4}}\), change {change[:8]}", dialog)
     assert "node0 (" in dialog
     page.click("text=Sign and send")
     page.wait_for_selector("text=approved by this site")

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Samples
-from ml.data.labels import IS_REGRESSION
+from ml.data.labels import IS_REGRESSION, to_text
+from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, split_names, stack_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, missing_label, require_extra
 from ml.errors import DataError
@@ -138,10 +139,11 @@ class Columns:
             column, type_ = column.cast(type_.value_type), type_.value_type
         if pa.types.is_string(type_) or pa.types.is_large_string(type_):
             try:
-                return np.array(column.to_pylist(), np.str_)
+                return to_text(column.to_pylist(), f"{self.place}: column {name!r}")
             except UnicodeDecodeError as error:
                 raise DataError(f"{self.place}: column {name!r}: expected text in UTF-8: {error}") from error
         if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+            validate_fits(8 * len(column), f"{self.place}: column {name!r}")
             return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
         hint = IS_REGRESSION if pa.types.is_floating(type_) else ""
         raise DataError(f"{self.place}: column {name!r}: expected whole numbers or text as labels, got {type_}{hint}")
@@ -165,9 +167,11 @@ class Columns:
         for name in names:
             if not _is_number(self.types[name]):
                 raise DataError(f"{self.place}: column {name!r}: expected numbers or images, got {self.types[name]}")
-        columns = []
+        columns: list[NDArray[np.float32]] = []
         for name in names:
             column = self.read(name)
+            if not columns:
+                validate_fits(4 * len(column) * len(names), f"{self.place}: {len(column)} rows of {len(names)} numbers")
             self._refuse_nulls(name, column)
             values = np.asarray(column.cast(pa.float64()).to_numpy())
             with np.errstate(over="ignore"):

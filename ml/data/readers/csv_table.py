@@ -8,6 +8,7 @@ Paths are relative to the file. Labels are whole numbers or names; of other task
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from ml.data.base import Images, Shape
+from ml.data.labels import to_text
+from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, read_text_columns
 from ml.data.readers.images import SUFFIXES
 from ml.data.source import ALL, DataSource, Part, Parts, RawLabels, missing_label, require_extra
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION
 
+MEASURED_ROWS = 256  # at the beginning, then by twice as many: what those before took says what the rest will take
 CATEGORIES = "; categories and empty cells need input.columns and input.missing in genesis"
 
 
@@ -46,10 +50,11 @@ class Table:
     lines: list[int]
 
     @classmethod
-    def read(cls, path: Path) -> Table:
+    def read(cls, path: Path, max_rows: int | None = None) -> Table:
+        """Raises DataError, also where there are more than `max_rows`."""
         rows: list[list[str]] = []
         lines: list[int] = []
-        line = 1
+        line, file_bytes = 1, path.stat().st_size
         try:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 reader = csv.reader(file, strict=True)
@@ -62,6 +67,10 @@ class Table:
                         raise DataError(f"{path}: line {line}: expected {len(header)} columns, got {len(row)}")
                     rows.append(row)
                     lines.append(line)
+                    if max_rows is None and len(rows) >= MEASURED_ROWS and len(rows).bit_count() == 1:
+                        validate_fits(_estimate(rows, file_bytes), str(path))
+                    if max_rows is not None and len(rows) > max_rows:
+                        raise DataError(f"{path}: expected at most {max_rows} rows, got more")
         except csv.Error as error:
             raise DataError(f"{path}: line {line + 1}: {error}") from error
         except UnicodeDecodeError as error:
@@ -85,6 +94,14 @@ class Table:
 
     def locate(self, i: int) -> str:
         return f"{self.path}: line {self.lines[i]}"
+
+
+def _estimate(rows: Sequence[Sequence[str]], file_bytes: int) -> int:
+    """The memory for the rest of a file of this size, which begins with these rows and goes on like the last ones."""
+    last = rows[-MEASURED_ROWS:]
+    text_bytes = sum(len(cell) + 1 for row in last for cell in row)
+    taken = sum(sys.getsizeof(row) + sum(sys.getsizeof(cell) for cell in row if len(cell) > 1) for row in last)
+    return taken * max(0, file_bytes - text_bytes * len(rows) // len(last)) // text_bytes
 
 
 def _open_part(path: Path, source: DataSource) -> Part:
@@ -123,7 +140,7 @@ def _read_classes(table: Table, label: int) -> RawLabels:
         raise DataError(
             f"{table.locate(names.index(''))}: column {table.header[label]!r}: expected a label, got nothing"
         )
-    return np.array(names, np.str_)
+    return to_text(names, f"{table.path}: column {table.header[label]!r}")
 
 
 def _open_features(table: Table, labels: RawLabels, columns: Sequence[int]) -> Part:

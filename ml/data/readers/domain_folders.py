@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from ml.data.base import Labels, Samples, Shape
 from ml.data.detect_format import guess_format
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, choose_held_out, number_labels
+from ml.data.memory import validate_fits
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
 from ml.errors import DataError, suggest
@@ -166,6 +168,7 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
     def read(wanted: Shape | None) -> Samples:
         target = wanted or shape
         is_alike = all(part.shape[1:] == target[1:] and part.shape[0] in (1, target[0]) for part in parts)
+        validate_fits((1 if is_alike else 4) * ends[-1] * prod(target), f"{place}: {ends[-1]} samples {list(target)}")
         whole: Samples = np.empty((ends[-1], *target), np.uint8)
         if not is_alike:
             whole = np.empty((ends[-1], *target), np.float32)
@@ -175,7 +178,9 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
                 validate_finite(x, part.locate)
                 validate_fit((x.shape[1], x.shape[2], x.shape[3]), target)
             if whole.dtype == np.uint8 and not (x.dtype == np.uint8 and x.shape[2:] == target[1:]):
-                whole = whole.astype(np.float32) / np.float32(255)
+                validate_fits(4 * whole.nbytes, f"{place}: {len(whole)} samples as numbers")
+                whole = whole.astype(np.float32)
+                whole /= np.float32(255)
             if whole.dtype == np.uint8:
                 whole[start:end] = x  # grey is repeated
                 continue

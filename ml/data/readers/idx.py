@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ml.data.array_layout import to_samples
 from ml.data.base import Samples, Shape
+from ml.data.memory import validate_fits
 from ml.data.source import DataSource, Part, Parts
 from ml.errors import DataError
 
@@ -134,6 +135,7 @@ class _Header:
         if not self.is_gzipped:
             return np.memmap(self.path, np.uint8, "r", self.offset, self.shape) if prod(self.shape) else self._empty()
         end = self.offset + prod(self.shape)
+        validate_fits(end, str(self.path))
         try:
             with self._open(self.path) as file:
                 data = file.read(end)

@@ -2,11 +2,13 @@
 `y` has a class for each sample, or by the run's task [N, T], several labels of 0 and 1 or several numbers.
 `data.path` is the file, or a directory in which it is the only one of its kind.
 
-Object arrays, which are pickles, are refused. A member is measured by its header before memory is taken for it.
+Object arrays, which are pickles, are refused. A member is measured by its header before memory is taken for it, and the
+header by its length: a kilobyte of an archive can hold a megabyte of either.
 """
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -23,23 +25,27 @@ from numpy.typing import NDArray
 
 from ml.data.array_layout import get_sample_shape, to_labels, to_samples
 from ml.data.base import Outputs, Samples, Shape
+from ml.data.memory import show_mib, validate_fits
 from ml.data.outputs import validate_outputs
 from ml.data.source import ALL, DataSource, Part, Parts
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION
 
+MAX_HEADER_BYTES = 10_000  # numpy reads no more of one, but unpacks all of it first
 _BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, SyntaxError)
 
 
 @dataclass(frozen=True, slots=True)
 class NpzFile:
-    """An archive whose members are read one by one. Raises DataError, naming file and member."""
+    """An archive whose members are read one by one, each of at most `max_bytes`, or what memory there is. Raises
+    DataError, naming file and member."""
 
     path: Path
     names: tuple[str, ...]
+    max_bytes: int | None = None
 
     @classmethod
-    def open(cls, path: Path) -> NpzFile:
+    def open(cls, path: Path, max_bytes: int | None = None) -> NpzFile:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
@@ -47,7 +53,7 @@ class NpzFile:
             raise DataError(f"{path}: expected an .npz file, got a directory") from error
         except _BROKEN as error:
             raise DataError(f"{path}: expected an .npz archive: {error}") from error
-        return cls(path, tuple(name.removesuffix(".npy") for name in names))
+        return cls(path, tuple(name.removesuffix(".npy") for name in names), max_bytes)
 
     def get_place(self, name: str) -> str:
         return f"{self.path}: {name}"
@@ -59,6 +65,12 @@ class NpzFile:
 
     def read(self, name: str) -> NDArray[Any]:
         with self._open(name) as member:
+            if self.max_bytes is not None and member.num_bytes > self.max_bytes:
+                raise DataError(
+                    f"{self.get_place(name)}: expected at most {show_mib(self.max_bytes)} unpacked, "
+                    f"got {show_mib(member.num_bytes)}"
+                )
+            validate_fits(member.num_bytes, self.get_place(name))
             array: NDArray[Any] = npy.read_array(member.file, allow_pickle=False)
             return array
 
@@ -72,9 +84,9 @@ class NpzFile:
             with zipfile.ZipFile(self.path) as archive:
                 info = archive.getinfo(f"{name}.npy")
                 with archive.open(info) as file:
-                    shape = _read_header(file, info.file_size, place)
+                    shape, num_bytes = _read_header(file, info.file_size, place)
                 with archive.open(info) as file:
-                    yield _Member(shape, file)
+                    yield _Member(shape, num_bytes, file)
         except KeyError as error:
             raise DataError(f"{place}: expected a member {name}.npy") from error
         except _BROKEN as error:
@@ -83,19 +95,26 @@ class NpzFile:
 
 class _Member(NamedTuple):
     shape: tuple[int, ...]
+    num_bytes: int  # of the array
     file: IO[bytes]
 
 
-def _read_header(file: IO[bytes], size: int, place: str) -> tuple[int, ...]:
+def _read_header(file: IO[bytes], size: int, place: str) -> tuple[tuple[int, ...], int]:
+    """The shape of an array, and its bytes."""
     version = npy.read_magic(file)
+    length = file.read(2 if version == (1, 0) else 4)
+    header_bytes = int.from_bytes(length, "little")
+    if header_bytes > MAX_HEADER_BYTES:
+        raise DataError(f"{place}: expected a header of at most {MAX_HEADER_BYTES} bytes, got {header_bytes}")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
+    shape, _, dtype = read(io.BytesIO(length + file.read(header_bytes)))
     if dtype.hasobject:
         raise DataError(f"{place}: expected numbers or text, got {dtype}: pickles are never loaded")
-    expected = file.tell() + prod(shape) * dtype.itemsize
+    num_bytes = prod(shape) * dtype.itemsize
+    expected = file.tell() + num_bytes
     if expected != size:
         raise DataError(f"{place}: expected {expected} bytes for {dtype} {list(shape)}, got {size}")
-    return tuple(shape)
+    return tuple(shape), num_bytes
 
 
 def find_archive(path: Path) -> Path:

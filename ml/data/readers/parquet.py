@@ -6,11 +6,12 @@ Face hub) or that its own directory is called (`train/part-0.parquet`). Files wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ml.data.memory import bounded, validate_fits
 from ml.data.readers.arrow import Columns, get_types, read_features, read_index
 from ml.data.source import ALL, DataSource, Part, Parts, make_locate, require_extra
 from ml.errors import DataError
@@ -47,6 +48,23 @@ def _open_part(files: Sequence[Path], source: DataSource) -> Part:
     return _open_columns(files).make_part(source)
 
 
+def _measure(opened: Any, name: str) -> int:
+    """The bytes that a column of a file takes, by what the file says of itself."""
+    try:
+        row_bits = opened.schema_arrow.field(name).type.bit_width
+    except ValueError:  # text and images: each row has its own
+        row_bits = 0
+    return int(max(opened.metadata.num_rows * row_bits // 8, sum(_list_unpacked(opened.metadata, name))))
+
+
+def _list_unpacked(metadata: Any, name: str) -> Iterator[int]:
+    for g in range(metadata.num_row_groups):
+        group = metadata.row_group(g)
+        for chunk in (group.column(c) for c in range(group.num_columns)):
+            if f"{chunk.path_in_schema}.".startswith(f"{name}."):
+                yield chunk.total_uncompressed_size
+
+
 def _open_columns(files: Sequence[Path]) -> Columns:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -72,7 +90,8 @@ def _open_columns(files: Sequence[Path]) -> Columns:
         chunks: list[Any] = []
         for file in files:
             try:
-                with open_file(file) as opened:
+                with open_file(file) as opened, bounded(f"{file}: column {name!r}"):
+                    validate_fits(_measure(opened, name), f"{file}: column {name!r}")
                     chunks += opened.read(columns=[name], use_threads=False).column(name).chunks
             except (pa.ArrowException, OSError, KeyError, ValueError) as error:
                 raise DataError(f"{file}: column {name!r}: cannot be read: {error}") from error

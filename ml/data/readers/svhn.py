@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 import zlib
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Samples, Shape
+from ml.data.memory import bounded, validate_fits
 from ml.data.source import DataSource, Part, Parts
 from ml.errors import DataError
 
@@ -40,6 +42,7 @@ def _open_part(file: Path) -> Part:
     shape = _get_shapes(file).get("X", ())
     if len(shape) != 4 or shape[:3] != (32, 32, 3):
         raise DataError(f"{file}: X: expected uint8 [32, 32, 3, N], got {list(shape) or 'nothing'}")
+    validate_fits(prod(shape), f"{file}: X")
     labels = _load(file, "y")
     if labels.size != shape[3] or labels.dtype.kind not in "uif":
         raise DataError(f"{file}: y: expected {shape[3]} labels, got {labels.dtype} {list(labels.shape)}")
@@ -63,7 +66,8 @@ def _get_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     from scipy.io.matlab import MatReadError
 
     try:
-        return {name: tuple(shape) for name, shape, _ in whosmat(file, appendmat=False)}
+        with bounded(str(file)):  # sizes in the file are taken for what they say
+            return {name: tuple(shape) for name, shape, _ in whosmat(file, appendmat=False)}
     except (*_BROKEN, MatReadError) as error:
         raise DataError(f"{file}: not a readable MATLAB file (up to version 7): {error}") from error
 
@@ -73,7 +77,8 @@ def _load(file: Path, name: str) -> NDArray[Any]:
     from scipy.io.matlab import MatReadError
 
     try:
-        value = loadmat(file, appendmat=False, variable_names=[name])[name]
+        with bounded(f"{file}: {name}"):
+            value = loadmat(file, appendmat=False, variable_names=[name])[name]
     except (*_BROKEN, MatReadError) as error:
         raise DataError(f"{file}: {name}: cannot be read: {error}") from error
     if not isinstance(value, np.ndarray):

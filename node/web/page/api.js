@@ -135,11 +135,15 @@ class ReadStream extends EventTarget {
 
 async function ask(path, options) {
   const response = await send(path, options);
-  return JSON.parse(await response.text(), keepWhole);
+  return JSON.parse(await response.text(), revive);
 }
 
-// A number too large for JavaScript stays what it is: nonces and seeds have 64 bits.
-function keepWhole(key, value, context) {
+// What does not show, or turns other characters round, is shown as an escape, as commands do.
+const UNSEEN = /[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\u{e0000}-\u{e0fff}]/gu;
+
+// A number too large for JavaScript stays what it is, too: nonces and seeds have 64 bits.
+function revive(key, value, context) {
+  if (typeof value === "string") return value.replace(UNSEEN, (char) => `\\u${char.codePointAt(0).toString(16).padStart(4, "0")}`);
   const isRounded = typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value);
   return isRounded && /^-?\d+$/.test(context?.source ?? "") ? BigInt(context.source) : value;
 }

@@ -118,7 +118,7 @@ function Locked() {
   };
   return html`<${Title}>This node shows itself to those with a key<//>
     <${Card} label="a key">
-      <p>Run <code>fednode open</code> where the node runs and open the address that it prints; or give a token here: the one in <code>http.token_file</code>, or one that <code>fednode token new</code> made.</p>
+      <p>Run <code>fednode open</code> where the node runs and open the address that it prints; or give a token here that <code>fednode token new</code> made.</p>
       <form class="row" onSubmit=${onSubmit}>
         <label>token <input name="token" type="password" autocomplete="off" spellcheck="false" /></label>
         <button class="main">Look</button>

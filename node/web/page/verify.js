@@ -121,7 +121,9 @@ function parseBody(bytes) {
       reader.take(8 + 32);
       const author = reader.take(32);
       reader.take(4);
-      reader.take(41 * reader.u8());
+      const count = reader.u8();
+      if (count & 0x80) reader.take(64); // since protocol 3: a secret that is opened, and the commitment to the next
+      reader.take(41 * (count & 0x7f));
       found.contributions.push({ author, signed: bytes.subarray(start, reader.at), signature: reader.take(64) });
     }
     return found;

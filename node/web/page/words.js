@@ -1,5 +1,10 @@
 // Numbers, times and names in words, as the command line has them.
 
+// A name where somebody decides, with the first characters of its key beside it.
+export function showName(name, id) {
+  return id ? `${name} (${id.slice(0, 4)})` : name;
+}
+
 export function showId(id) {
   return id ? id.slice(0, 8) : "–";
 }

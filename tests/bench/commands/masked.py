@@ -57,3 +57,11 @@ def _show(figures: dict[str, Any]) -> None:
             f"{found['members']:<3} members    a model of 5 MB is masked in {found['mask_s']:.2f} s, and the masks are "
             f"off its sum in {found['take_off_s']:.2f} s"
         )
+    for found in figures["lies"]:
+        accuracies = ", ".join(f"{100 * value:.1f} % after {number}" for number, value in found["after"].items())
+        clipped = ", ".join(f"{100 * share:.2f} % in round {number}" for number, share in found["clipped"].items())
+        print(
+            f"radius {found['radius'] or 'none':<7} {100 * found['before']:.1f} % before one lies, {accuracies}; "
+            f"{100 * found['guessed']:.1f} % after a guess; without lies {100 * found['without']:.1f} % at last, "
+            f"and at the side of the box {clipped or 'nothing'}"
+        )

@@ -32,6 +32,7 @@ from ml.specs.masked import (
     EMPTY_INPUT,
     EMPTY_INPUT_BYTES,
     MOST_MEMBERS,
+    count_clipped,
     count_spoiled,
     describe_shown,
     explain_lost,
@@ -160,12 +161,12 @@ class Played:
         return self.add([*self.make_openings(*(i for i in who if i not in lost)), *keys])
 
 
-def combine_plain(spec: MaskedSpec, sent: Mapping[int, Sent]) -> Arrays:
-    """What the method's own rule makes of the same, unmasked."""
+def combine_plain(spec: MaskedSpec, sent: Mapping[int, Sent], before: Arrays | None = None) -> Arrays:
+    """What the method's own rule makes of the same, unmasked, after the aggregate `before`."""
     given = [
         AuthorPayloads(author(i), one.weight, {spec.coding.kind: one.arrays, **one.shown}) for i, one in sent.items()
     ]
-    encoded = compute_aggregate(spec.inner, 1, given, None)
+    encoded = compute_aggregate(spec.inner, 1, given, before)
     assert encoded is not None
     return decode_arrays(encoded, len(encoded))
 
@@ -257,9 +258,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+BOXED = {
+    "models in a box": Case("fedavg", {"masked_radius": 0.5}, send_models),
+    "prototypes in a box": Case("dfpl", {"masked_radius": 0.5}, send_owned),
+    "models in a box beside prototypes": Case("mpfedcl", {"masked_radius": 0.5}, send_beside),
+}
+
+
+@pytest.mark.parametrize("name", CASES | BOXED)
 def test_the_mean_is_that_of_the_methods_own_rule_to_the_bit_in_each_round(name: str) -> None:
-    case = CASES[name]
+    case = (CASES | BOXED)[name]
     run = Played(case.make_spec())
     run.open(*ALL)
     means = []
@@ -268,7 +276,7 @@ def test_the_mean_is_that_of_the_methods_own_rule_to_the_bit_in_each_round(name:
         before = drop_masked(run.aggregate)
         assert is_same(drop_masked(run.send(sent)) or {}, before or {})
         means.append(drop_masked(run.open(*ALL)))
-        assert is_same(means[-1], combine_plain(run.spec, sent))
+        assert is_same(means[-1], combine_plain(run.spec, sent, before))
     assert not is_same(means[0], means[1] or {})
     assert run.height == 5
 
@@ -1020,6 +1028,89 @@ def test_counts_of_a_class_that_nobody_can_have_spoil_a_sum(
     assert (drop_masked(run.open(*ALL)) is not None) is is_taken
 
 
+# ---- one member that sets the mean
+
+
+def set_mean(run: Played, sent: Mapping[int, Sent], target: Arrays) -> list[AuthorPayloads]:
+    """Inputs of whose members the last puts into the sum what that lacks of `target` as the mean."""
+    *_, liar = sent
+    spec, bits = run.spec, run.spec.fraction_bits
+    weight = sum(one.weight for one in sent.values())
+    total = sum(spec.coding.encode(one.arrays, one.weight, bits) for one in sent.values())
+    *honest, lie = run.make_inputs(sent)
+    assert lie.author == author(liar)
+    return [*honest, *spoil([lie], lambda values: values + spec.coding.encode(target, weight, bits) - total)]
+
+
+WEIGHTS = {0: 1000, 1: 1000, 2: 1000, 3: 1}  # of which the last lies
+
+
+def send_at_weights(seed: int = 0) -> dict[int, Sent]:
+    return {i: Sent(weight, make_model(10 * seed + i)) for i, weight in WEIGHTS.items()}
+
+
+def test_one_member_of_weight_1_sets_the_mean_to_any_model_each_round_where_nothing_bounds_it() -> None:
+    run = Played(make_spec())
+    run.open(*ALL)
+    for target in (fill_model(123.5), fill_model(-1e5), make_model(99)):
+        run.add(set_mean(run, send_at_weights(), target))
+        mean = get_kind(run.open(*ALL), "model") or {}
+        for name, array in target.items():
+            assert np.abs(mean[name] - array).max() <= 1e-7 * np.abs(array).max()
+        assert explain_lost(run.aggregate, bytes.hex) is None
+        assert "masked/clipped" not in run.aggregate
+
+
+@pytest.mark.parametrize("weight", [1, 1000])
+def test_within_a_radius_it_moves_no_number_farther_than_that_whatever_its_weight(weight: int) -> None:
+    run = Played(make_spec(masked_radius=0.25))
+    run.open(*ALL)
+    assert count_clipped(run.aggregate) == 0
+    sent = {**send_at_weights(), 3: Sent(weight, make_model(3))}
+    before = dict(drop_masked(run.aggregate) or {})
+    for round_number in (1, 2, 3):
+        run.add(set_mean(run, sent, fill_model(1000)))
+        assert count_clipped(run.aggregate) is None  # after inputs there is no mean
+        after = drop_masked(run.open(*ALL)) or {}
+        for name, array in before.items():
+            assert (after[name] == array + 0.25 * round_number).all()
+        assert count_clipped(run.aggregate) == NUM_NUMBERS
+        assert explain_lost(run.aggregate, bytes.hex) is None
+
+
+def test_a_round_without_lies_is_the_same_where_its_radius_is_wide_enough() -> None:
+    run, boxed = Played(make_spec()), Played(make_spec(masked_radius=10.0))
+    for each in (run, boxed):
+        each.open(*ALL)
+        each.send(send_at_weights())
+        each.open(*ALL)
+    assert is_same(drop_masked(boxed.aggregate), drop_masked(run.aggregate) or {})
+    assert count_clipped(boxed.aggregate) == 0
+    assert count_clipped(run.aggregate) is None
+
+
+def test_a_sum_out_of_range_is_not_taken_in_a_box_either() -> None:
+    run = Played(make_spec(masked_radius=0.25))
+    run.open(*ALL)
+    run.add(spoil(run.make_inputs(send_at_weights()), noise))
+    assert is_same(drop_masked(run.open(*ALL)), INITIAL)
+    assert (count_spoiled(run.aggregate), count_clipped(run.aggregate)) == (1, 0)
+
+
+def test_a_member_that_takes_a_class_out_of_the_counts_does_not_unbind_it() -> None:
+    run = Played(make_spec("dfpl", masked_radius=0.25), {})
+    run.open(*ALL)
+    run.send({i: Sent(1, prototypes({0: [0.125, 0], 1: [0, 0.125]})) for i in ALL})
+    run.open(*ALL)
+    sent = {i: Sent(1, prototypes({0: [0, 0], 1: [0, 0.125]})) for i in ALL}
+    run.add(spoil(run.make_inputs(sent), add_at(4, -4)))  # the count of class 0
+    rows = run.open(*ALL)
+    assert rows["prototypes/classes"].tolist() == [0, 1]
+    assert rows["prototypes/prototypes"].tolist() == [[0.125, 0], [0, 0.125]]
+    run.add(set_mean(run, sent, prototypes({0: [9, 9], 1: [0, 0.125]})))
+    assert run.open(*ALL)["prototypes/prototypes"].tolist() == [[0.375, 0.25], [0, 0.125]]
+
+
 # ---- what validators refuse
 
 
@@ -1244,6 +1335,14 @@ def test_a_method_without_a_common_model_knows_no_aggregation(name: str) -> None
         ("mpfedcl", {"model_dtype": "float16"}, "method.aggregation: .*models that travel as changes are no sum"),
         ("mpfedcl", {"reembed": True}, "method.aggregation: .*with reembed the last round of a run exchanges prototyp"),
         ("fedavg", {"clip": 1.0}, "method.clip: expected none with aggregation masked_sum"),
+        ("fedavg", {"masked_radius": 0.0}, "method.masked_radius: expected a number in"),
+        ("fedavg", {"masked_buffer_radius": 1.0}, "method.masked_buffer_radius: expected none without masked_radius"),
+        (
+            "fedavg",
+            {"masked_radius": 0.1, "masked_buffer_radius": 1.0},
+            "method.masked_buffer_radius: expected none: members send no running statistics",
+        ),
+        ("dfpl", {"masked_radius": 0.1, "masked_buffer_radius": 1.0}, "method.masked_buffer_radius: unknown key"),
         ("dfpl", {"proto_agg": "divide_by_K"}, "method.proto_agg: expected owners or samples with"),
         ("fedavg", {"input_": {"normalize": "agreed"}}, "input.normalize: expected none with aggregation masked_sum"),
         ("fedavg", {"input_": {"normalize": "inherited"}}, "input.normalize: expected none with"),
@@ -1254,6 +1353,36 @@ def test_a_method_without_a_common_model_knows_no_aggregation(name: str) -> None
 def test_settings_that_do_not_go_with_masks_are_refused(method: str, terms: Mapping[str, Any], problem: str) -> None:
     with pytest.raises(SpecError, match=f"^{problem}"):
         make_spec(method, **terms)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "dfpl"])
+def test_a_radius_is_of_masked_sums_alone(name: str) -> None:
+    for aggregation in ("mean", "trimmed_mean"):
+        with pytest.raises(
+            SpecError, match=f"^method.masked_radius: expected none with aggregation {aggregation}: only"
+        ):
+            make_plain(name, aggregation=aggregation, masked_radius=0.1)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "dfpl"])
+def test_a_radius_needs_the_aggregate_before(name: str) -> None:
+    assert make_spec(name, masked_radius=0.1).inner.reads_parent(1)
+    assert not make_spec(name).inner.reads_parent(1)
+
+
+def test_running_statistics_that_are_sent_need_a_radius_of_their_own() -> None:
+    def make(**terms: Any) -> MethodSpec:
+        method = {"name": "fedavg", "aggregation": "masked_sum", "masked_radius": 0.1, **terms}
+        return get_spec(method, {"name": "resnet18"}, 2, (3, 32, 32), num_members=4, max_weight=1000)
+
+    with pytest.raises(
+        SpecError, match=r"^method\.masked_buffer_radius: expected a number .*running_.*, or bn_buffers"
+    ):
+        make()
+    assert make(masked_buffer_radius=2.0).to_mapping()["masked_buffer_radius"] == 2.0
+    make(bn_buffers="local")
+    with pytest.raises(SpecError, match=r"^method\.masked_buffer_radius: expected none: members send no running"):
+        make(bn_buffers="local", masked_buffer_radius=2.0)
 
 
 def test_how_many_bits_a_sum_has_follows_from_the_members_and_their_limits() -> None:
@@ -1364,6 +1493,12 @@ def test_the_schema_of_a_run_says_what_its_heights_carry_in_turn() -> None:
     assert inputs["max_bytes"] - openings["max_bytes"] >= 8 * NUM_NUMBERS - 32
 
 
+def test_the_schema_of_a_run_with_a_radius_has_how_many_numbers_were_outside() -> None:
+    described = describe_payloads(make_spec(masked_radius=0.1))
+    plain = describe_payloads(make_spec())
+    assert described == {**plain, "aggregate": {**plain["aggregate"], "masked/clipped": "int64[]"}}
+
+
 def test_the_schema_of_a_run_has_what_is_shown_beside_its_inputs() -> None:
     described = describe_payloads(make_spec("mpfedcl"))
     assert {kind: payload["rule"] for kind, payload in described["rounds"]["inputs"].items()} == {
@@ -1383,9 +1518,9 @@ def test_it_does_not_hang_on_how_many_members_there_are() -> None:
     assert describe_payloads(make_spec(num_members=4)) == describe_payloads(make_spec(num_members=9))
 
 
-@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes", BESIDE])
+@pytest.mark.parametrize("name", ["models by samples", "prototypes by class sizes", BESIDE, *BOXED])
 def test_it_is_true_of_a_real_aggregate(name: str) -> None:
-    case = CASES[name]
+    case = (CASES | BOXED)[name]
     run = Played(case.make_spec())
     run.open(*ALL)
     run.send(case.send(*ALL))

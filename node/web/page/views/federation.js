@@ -5,7 +5,7 @@ import { download, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
 import { Awaited, Card, Empty, Facts, Note, Notes, State, Table, Title } from "../parts.js";
-import { KINDS, describeMember, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showMs, showNumber, showSeconds } from "../words.js";
+import { KINDS, describeMember, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showMs, showName, showNumber, showSeconds } from "../words.js";
 
 const PHASES = { running: "running", done: "its rounds are made", ended: "ended by a change", over: "another run followed" };
 
@@ -27,7 +27,7 @@ function Members({ members, peers, version }) {
   return html`<${Card} title="Members" end=${html`<span>${members.min_contributions} contribute to a round at least</span>`}>
     <${Table} label="members" rows=${members.members} getKey=${(member) => member.id} columns=${[
       ["seat", (member) => member.seat, "number"],
-      ["name", (member) => html`${member.name} <code class="soft" title=${member.id}>${showId(member.id)}</code>`],
+      ["name", (member) => html`${member.name}${member.display_name === null ? "" : ` – ${member.display_name}`} <code class="soft" title=${member.id}>${showId(member.id)}</code>`],
       ["state", (member) => html`<${State} state=${describeMember(member, getPeer(member)).state}>${describeMember(member, getPeer(member)).word}${isDialOut(member) ? ", dials out" : ""}<//>`],
       ["member since", describeOrigin],
       ["height", (member) => showCount(member.height), "number"],
@@ -39,7 +39,7 @@ function Members({ members, peers, version }) {
       ["not taken", (member) => describeRefused(getPeer(member)), "wide"],
     ]} />
     <p class="small soft">Not taken of a member, and why: what is of another height or came twice was late, which is usual. What was against a rule counts against it.</p>
-    ${members.observers.length > 0 && html`<p class="small">Observers: ${list(members.observers.map((one) => `${one.name} (${one.alive ? "up" : "away"})`))}. They read, and decide nothing.</p>`}
+    ${members.observers.length > 0 && html`<p class="small">Observers: ${list(members.observers.map((one) => `${showName(one.name, one.id)} (${one.alive ? "up" : "away"})`))}. They read, and decide nothing.</p>`}
   <//>`;
 }
 
@@ -61,18 +61,19 @@ function Proposals({ proposals, status }) {
 function Proposal({ proposal, status }) {
   const name = KINDS[proposal.kind] ?? proposal.kind;
   const trains = ["start_run", "set_rounds", "add_member"].includes(proposal.kind);
-  const signs = `yes to “${name}” by ${proposal.proposer}, change ${showId(proposal.id)}`;
-  return html`<article aria-label=${`${name} by ${proposal.proposer}`}>
+  const by = showName(proposal.proposer, proposal.proposer_id);
+  const signs = `yes to “${name}” by ${by}, change ${showId(proposal.id)}`;
+  return html`<article aria-label=${`${name} by ${by}`}>
     <div class="row">
-      <h3>${name}, proposed by ${proposal.proposer} <code>${showId(proposal.id)}</code></h3>
+      <h3>${name}, proposed by ${by} <code>${showId(proposal.id)}</code></h3>
       ${proposal.approved_here ? html`<${State} state="ok">approved by this site<//>` : html`<${State} state="warn">not answered by this site<//>`}
     </div>
     ${proposal.note && html`<p>${proposal.note}</p>`}
     <${Diff} differences=${proposal.differences} />
     <${Facts} facts=${[
-      ["approved by", proposal.approvals.map((one) => (one.trains ? one.name : `${one.name} (does not train)`)).join(", ") || "nobody"],
+      ["approved by", proposal.approvals.map((one) => `${showName(one.name, one.id)}${one.trains ? "" : " (does not train)"}`).join(", ") || "nobody"],
       ["lacks", describeMissing(proposal.missing)],
-      ["not answered", proposal.missing.unanswered.join(", ")],
+      ["not answered", proposal.missing.unanswered.map((one, i) => showName(one, proposal.missing.unanswered_ids[i])).join(", ")],
       ["open until", `height ${proposal.expires}; the chain is at ${proposal.height}`],
     ]} />
     ${proposal.warnings.length > 0 && html`<${Notes}>${proposal.warnings.map((text) => html`<${Note} state="warn" what=${text} />`)}<//>`}
@@ -119,7 +120,7 @@ function Runs({ head, status }) {
         ["rounds", (run) => `${showCount(run.made)}${run.rounds ? ` of ${showCount(run.rounds)}` : ""}`, "number"],
         ["state", (run) => PHASES[run.phase] ?? run.phase],
         ["began", (run) => (run.began ? html`<a href=${`#/chain/${run.began}`}>height ${run.began}</a>` : "genesis")],
-        ["approved by", (run) => run.approvals.map((one) => one.name).join(", ") || "genesis", "wide"],
+        ["approved by", (run) => run.approvals.map((one) => showName(one.name, one.id)).join(", ") || "genesis", "wide"],
         ["accuracy here", (run) => showNumber(run.accuracy), "number"],
         ["note", (run) => run.note, "wide"],
         ["report", (run) => html`<${Report} run=${run} />`],

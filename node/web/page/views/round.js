@@ -48,6 +48,7 @@ export function RoundView({ which }) {
 function Trouble({ round }) {
   const notes = [
     round.spoiled && ["bad", `Its aggregate was not taken over here: ${round.spoiled}.`],
+    round.clipped > 0 && ["warn", `${round.clipped} numbers of its mean were outside of masked_radius, and were clipped to it.`],
     round.failure && ["bad", `This node has not trained in it: ${round.failure}.`],
     round.went_back && ["warn", `Training began from this node's own model: ${round.went_back}.`],
     ...Object.entries(round.signed_twice).map(([author, what]) => ["bad", `${showId(author)} signed two of one ${what}.`]),

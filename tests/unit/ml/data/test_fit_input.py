@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ml.data import get_default_input, load_dataset
 from ml.data.augment import augment
-from ml.data.fit_input import fit
+from ml.data.fit_input import fit, reduce
 from ml.errors import DataError
 from ml.models import build_model
 from ml.specs.architectures import ARCHITECTURES
@@ -42,6 +42,17 @@ def test_growing_interpolates_and_shrinking_averages() -> None:
     assert fit(x, (1, 2, 4))[0, 0, 0] == pytest.approx([0, 0.25, 0.75, 1])
     stripes = np.tile(np.array([0, 1], np.float32), 32).reshape(1, 1, 1, 64).repeat(64, 2)
     assert fit(stripes, (1, 8, 8))[:, :, :, 1:-1] == pytest.approx(0.5, abs=0.01)  # every other pixel would be all 0
+
+
+def test_what_is_too_large_is_reduced_by_a_whole_factor_to_the_mean_of_what_falls_together() -> None:
+    x = np.array([[0, 2, 10, 20, 9], [4, 6, 30, 40, 9], [9, 9, 9, 9, 9]], np.uint8).reshape(1, 1, 3, 5)
+    assert reduce(x, 15) is x
+    reduced = reduce(x, 4)
+    assert (reduced.dtype, reduced.tolist()) == (np.dtype(np.uint8), [[[[3, 25]]]])
+    half = reduce(x.astype(np.float32) / np.float32(4), 16)
+    assert (half.dtype, half.tolist()) == (np.dtype(np.float32), [[[[0.75, 6.25]]]])
+    wide = np.arange(16, dtype=np.uint8).reshape(1, 1, 1, 16)
+    assert reduce(wide, 4).shape == (1, 1, 1, 8)  # not as small as that, but never less than a row
 
 
 def test_values_beyond_0_to_1_are_not_cut() -> None:

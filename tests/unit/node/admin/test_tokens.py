@@ -93,8 +93,14 @@ def test_every_method_has_a_role_and_one_that_is_forgotten_needs_admin() -> None
     }
     assert get_role("/fednode.v1.Admin/Forgotten") is Role.ADMIN
     assert get_role("/grpc.health.v1.Health/Check") is Role.READ
-    assert Role.ADMIN.allows(Role.READ)
-    assert not Role.READ.allows(Role.ADMIN)
+    assert {name for name in methods if get_role(f"/fednode.v1.Admin/{name}") is Role.PREDICT} == {"Predict"}
+
+
+def test_a_role_allows_what_those_before_it_do() -> None:
+    for role, allowed in (("read", 1), ("predict", 2), ("admin", 3)):
+        assert [Role(role).allows(Role(needed)) for needed in ("read", "predict", "admin")] == [
+            i < allowed for i in range(3)
+        ]
 
 
 def test_tokens_are_made_listed_and_revoked_by_command(capsys: Captured, tmp_path: Path) -> None:

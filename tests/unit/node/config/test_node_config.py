@@ -290,6 +290,22 @@ def test_peers_are_ids_with_addresses_each_once(tmp_path: Path) -> None:
         assert f"network.peers.0: {message}" in problem
 
 
+def test_what_a_site_calls_others_is_in_any_script_and_by_their_ids(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    named = load_config(path, [f"node.display_names=['{ALICE}=Clínica São José', '{BOB}=北京=二']"]).node
+    assert named.get_display_names() == {ALICE: "Clínica São José", BOB: "北京=二"}
+    assert load_config(path).node.get_display_names() == {}
+    for text, message in [
+        ("Klinik", "expected id=name"),
+        ("abc=Klinik", "expected a node id"),
+        (f"{ALICE}=", "expected a name of 1 to 64 characters that show"),
+        (f"{ALICE}=a\u3164", "expected a name of 1 to 64 characters that show"),
+        (f"{ALICE}={'x' * 65}", "expected a name of 1 to 64 characters that show"),
+    ]:
+        [problem] = complain(path, f"node.display_names=['{text}']")
+        assert f"node.display_names.0: {message}" in problem
+
+
 def test_a_proxy_is_an_address_without_a_password_that_is_printed_nowhere(tmp_path: Path) -> None:
     path = write(tmp_path, SMALL)
     assert load_config(path, ["network.proxy=proxy.example:3128"]).network.proxy == "proxy.example:3128"

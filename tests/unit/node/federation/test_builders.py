@@ -15,7 +15,7 @@ from chain.changes.change import Change, read_change
 from chain.changes.members import AddMember, AddObserver, Convict, Pardon, RemoveMember, RemoveObserver, ReplaceKey
 from chain.changes.rules import SetRules, Upgrade
 from chain.changes.runs import EndRun, SetRounds, StartRun
-from chain.genesis import PROTOCOL_VERSION, Genesis
+from chain.genesis import FIRST_PROTOCOL, PROTOCOL_VERSION, Genesis
 from chain.join_request import JoinRequest
 from chain.signing import encode_id
 from chain.state import Observer, State
@@ -214,7 +214,7 @@ def test_a_limit_that_the_run_in_force_could_not_keep_to_is_refused() -> None:
 
 def test_an_upgrade_that_this_release_does_not_speak_is_refused() -> None:
     refuse("upgrade", f"protocol {PROTOCOL_VERSION + 1}: this release speaks", protocol=PROTOCOL_VERSION + 1)
-    refuse("upgrade", f"expected more than {PROTOCOL_VERSION}", protocol=PROTOCOL_VERSION)
+    refuse("upgrade", f"expected more than {FIRST_PROTOCOL}", protocol=FIRST_PROTOCOL)
     assert Upgrade.name == "upgrade"
 
 

@@ -54,7 +54,9 @@ def test_a_key_changes_and_its_member_stays() -> None:
 
 
 def test_a_suspension_shows() -> None:
-    assert [str(each) for each in compute_differences(STATE, SUSPENDED)] == ["~ members.node1.suspended: false -> true"]
+    assert [str(each) for each in compute_differences(STATE, SUSPENDED)] == [
+        f"~ members.node1 ({encode_id(KEYS[1].id)[:4]}).suspended: false -> true"
+    ]
 
 
 def test_an_observer_comes() -> None:

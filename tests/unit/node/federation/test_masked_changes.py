@@ -122,6 +122,33 @@ def test_whoever_is_asked_to_agree_is_told_what_masked_sums_hide_and_what_not() 
     assert not any("masked" in warning for warning in list_warnings(again.change.kind, GENESIS.state, again.after))
 
 
+@pytest.mark.parametrize(
+    ("settings", "harm"),
+    [
+        (
+            [],
+            "one member that lies, whatever its weight, sets the mean to any model it likes, as the run has no",
+        ),
+        (
+            ["masked_radius=0.05"],
+            "one member that lies, whatever its weight, moves each number of the mean by up to 0.05",
+        ),
+    ],
+)
+def test_whoever_is_asked_to_agree_is_told_what_one_member_can_do(settings: list[str], harm: str) -> None:
+    plain = make_genesis(method={"name": "fedavg"})
+    built = build("start_run", genesis=plain, set=["aggregation=masked_sum", *settings], initial="continue")
+    assert any(harm in warning for warning in list_warnings(built.change.kind, plain.state, built.after))
+
+
+def test_a_run_with_a_radius_goes_on_from_one_without_and_the_other_way_round() -> None:
+    boxed = build("start_run", set=["masked_radius=0.05"], initial="continue").after
+    assert boxed.run.schema["aggregate"].keys() - GENESIS.run.schema["aggregate"].keys() == {"masked/clipped"}
+    genesis = make_genesis(method={**MASKED, "masked_radius": 0.05})
+    back = build("start_run", genesis=genesis, run={"method": MASKED}, initial="continue").after
+    assert back.run.schema == GENESIS.run.schema
+
+
 def test_whoever_is_asked_to_agree_is_told_which_kinds_are_in_the_clear() -> None:
     told = "masks hide the model alone: everybody sees prototypes"
     for name, number in (("mpfedcl", 1), ("dfpl", 0)):

@@ -60,7 +60,7 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_no_turn_on_the_stores_thread_reads_more_than_a_page_of_states_or_one_run(turns: Turns) -> None:
     service: Any = SimpleNamespace(tip=SimpleNamespace(height=RUNS - 1))
     chain: Any = SimpleNamespace(store=turns, disk=turns)
-    view = FederationView(service, chain, peers=None)  # type: ignore[arg-type]
+    view = FederationView(service, chain, peers=None, display_names={})  # type: ignore[arg-type]
     listed = (await view.list_runs()).runs
     assert [run.number for run in listed] == list(range(1, RUNS + 1))
     assert [(run.began, run.last) for run in listed[:2]] == [(0, 0), (1, 1)]

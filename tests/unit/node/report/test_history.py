@@ -13,6 +13,7 @@ from chain.changes.runs import EndRun, StartRun
 from chain.codec import encode_block, encode_certificate, encode_evidence, make_evidence, sign_vote
 from chain.evidence import read_accusation
 from chain.run import Run
+from chain.signing import encode_id
 from node.errors import NotFound, VerificationFailed
 from node.report.history import RunHistory, read_history
 from support.data.chains import make_digest, make_genesis, make_keys
@@ -121,7 +122,7 @@ def test_a_conviction_names_the_member_and_the_slot() -> None:
     (told,) = read(chain).changes
     assert told.accused is not None
     assert (told.accused.name, told.accused.height, told.accused.slot) == ("node1", 1, "vote")
-    assert [each.path for each in told.differences] == ["members.node1.suspended"]
+    assert [each.path for each in told.differences] == [f"members.node1 ({encode_id(KEYS[1].id)[:4]}).suspended"]
 
 
 def test_a_run_that_never_was_is_not_found() -> None:

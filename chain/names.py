@@ -1,0 +1,44 @@
+"""The names of members and observers: which may be given, and which two nobody can tell apart (PROTOCOL, Names).
+
+From `PLAIN_NAMES` on a name that is given is ASCII, so that every Python judges it alike: what is printable, or looks
+like something else, hangs on the Unicode of a release. Names that a chain has from before stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterable
+
+from chain.errors import GenesisError
+from chain.schema import MAX_NAME_CHARS
+
+PLAIN_NAMES = 3  # the first protocol under which the names that are given are plain
+
+_PLAIN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARS - 1}}}", re.ASCII)
+_ALIKE = {"o": "0oO", "l": "1lLiI"}  # what is folded into what, beside upper case
+_FOLDS = {
+    **{char: char for char in string.ascii_lowercase + string.digits + "-_."},
+    **dict(zip(string.ascii_uppercase, string.ascii_lowercase, strict=True)),
+    **{char: into for into, chars in _ALIKE.items() for char in chars},
+}
+
+
+def fold_name(name: str) -> str:
+    """A name as it may be misread: lower case, with `o` for `0` and `l` for `1` and `i`. What no plain name has is left
+    out, as it may not show."""
+    return "".join(_FOLDS.get(char, "") for char in name)
+
+
+def check_new_name(path: str, name: str, taken: Iterable[str]) -> None:
+    """Raises GenesisError unless a name is plain, and none of those `taken` can be misread for it."""
+    if not _PLAIN.fullmatch(name):
+        raise GenesisError(
+            path,
+            f"expected 1 to {MAX_NAME_CHARS} of the characters A-Z a-z 0-9 . _ -, the first a letter or a digit, got "
+            f"{name[:MAX_NAME_CHARS]!a}",
+        )
+    folded = fold_name(name)
+    for other in taken:
+        if fold_name(other) == folded:
+            raise GenesisError(path, f"expected a name that nobody takes for {other!a}, got {name!a}")

@@ -1,0 +1,102 @@
+"""The memory that this process may still take, and the refusal of what would take more.
+
+A few bytes of a file can stand for more than any machine has. So each reader says here what a file would take, by its
+header, before it unpacks it. Where a header cannot be held to what follows, the unpacking itself is `bounded`.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ml.errors import DataError
+
+SMALL_BYTES = 16 << 20  # that are there, or nothing else would run either
+_ROOT = Path("/")
+_GROUPS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+_CACHE = ("active_file", "inactive_file")  # of files: counted as used, and given up as soon as it is needed
+_turn = threading.Lock()  # a process has one limit
+
+
+def validate_fits(num_bytes: int, place: str) -> None:
+    """Raise DataError where so much would be more than there is."""
+    if num_bytes <= SMALL_BYTES:
+        return
+    free = get_free_bytes()
+    if free is not None and num_bytes > free:
+        raise DataError(f"{place}: would take {show_mib(num_bytes)} of memory, and {show_mib(free)} are free")
+
+
+@contextmanager
+def bounded(place: str) -> Iterator[None]:
+    """Meanwhile this process gets no more memory than there is; one caller at a time is held to it. Raises DataError
+    where that is not enough."""
+    free = get_free_bytes()
+    if free is None or not _turn.acquire(blocking=False):
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        limit_memory(free, hard=before[1])
+        yield
+    except MemoryError as error:
+        raise DataError(f"{place}: would take more memory than the {show_mib(free)} that are free") from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        _turn.release()
+
+
+def limit_memory(num_bytes: int, *, hard: int | None = None) -> None:
+    """From now on this process may take so much more, and no more than it might before; for good unless `hard` says up
+    to where that can be lifted again."""
+    soft, most = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _read_taken(_ROOT) + num_bytes
+    for other in (soft, most):
+        limit = limit if other == resource.RLIM_INFINITY else min(limit, other)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit if hard is None else hard))
+
+
+def get_free_bytes(root: Path = _ROOT) -> int | None:
+    """The least of what the machine, this process's control groups and its own limit leave, swap included; None where
+    the system does not say."""
+    try:
+        rows = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
+        machine = {row[0]: int(row[1]) * 1024 for row in rows if len(row) > 1}
+        found = [machine["MemAvailable:"] + machine.get("SwapFree:", 0)]
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if soft != resource.RLIM_INFINITY:
+            found.append(soft - _read_taken(root))
+    except (OSError, LookupError, ValueError):
+        return None
+    for group in _list_groups(root):
+        for most, used in _GROUPS:
+            with suppress(OSError, LookupError, ValueError):  # no limit there, or another version's names
+                rows = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+                cached = sum(int(row[1]) for row in rows if row[0] in _CACHE)
+                found.append(int((group / most).read_text()) - int((group / used).read_text()) + cached)
+    return max(0, min(found))
+
+
+def show_mib(num_bytes: int) -> str:
+    return f"{-(-num_bytes // (1 << 20)):,} MiB"
+
+
+def _read_taken(root: Path) -> int:
+    """The size of this process's address space, which its limit is about."""
+    return int((root / "proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _list_groups(root: Path) -> Iterator[Path]:
+    """The directories of this process's control groups, each with those above it."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            top = root / "sys/fs/cgroup" / controllers
+            own = Path(path.lstrip("/"))
+            yield from (top / above for above in (own, *own.parents))  # some containers have only the last
