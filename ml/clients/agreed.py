@@ -114,7 +114,7 @@ class AgreedClient(Client):
         if unplaced is None:
             raise MlError("this site's samples are normalised already, by statistics that members have agreed on")
         samples = unplaced.read()[:most], np.asarray(unplaced.labels[:most], np.int64)
-        num_classes, agreement, privacy = unplaced.num_classes, self._spec.agreement, self._make_privacy(height)
+        num_classes, agreement, privacy = unplaced.num_classes, self._spec.agreement, self.make_privacy(height)
         if privacy is None:
             told = compute_statistics(*samples, num_classes, agreement)
         else:
@@ -123,7 +123,7 @@ class AgreedClient(Client):
         metrics = {"iterations": 0, "steps": 0, "samples": int(told["count"]), "seconds": time.perf_counter() - start_s}
         return Trained(1, {STATISTICS: told}, metrics, release=self.plan_release(height))
 
-    def _make_privacy(self, height: int) -> StatisticsPrivacy | None:
+    def make_privacy(self, height: int) -> StatisticsPrivacy | None:
         """What hides samples in the sums of this site; None where nothing does."""
         hyper, bounds = self._spec.hyperparameters, self._spec.agreement.bounds
         if not hyper.is_private:

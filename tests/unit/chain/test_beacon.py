@@ -74,7 +74,7 @@ def test_a_member_cannot_open_anything_else(chain: LivingChain) -> None:
     check(tip, contribute(key, tip, good))
     for opened in (ZERO, bytes([1]) * 32):
         with pytest.raises(InvalidContribution, match="opens"):
-            check(tip, contribute(key, tip, good._replace(opened=opened)))
+            check(tip, contribute(key, tip, Reveal(opened, good.commitment)))
     with pytest.raises(InvalidContribution, match="opens"):  # nothing was committed to
         check(tip, contribute(KEYS[3], tip, good))
     with pytest.raises(InvalidContribution, match="commits"):

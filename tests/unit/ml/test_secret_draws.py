@@ -19,7 +19,7 @@ FILES = (  # whole
     "node/consensus/masks.py",
     "node/consensus/masking.py",
 )
-PARTS = {"draw_by_chance", "secret_stream", "make_prototype_privacy", "_make_privacy", "hide_update", "add_noise"}
+PARTS = {"draw_by_chance", "secret_stream", "make_prototype_privacy", "make_privacy", "hide_update", "add_noise"}
 GENERATORS = {
     *("Generator", "default_rng", "RandomState", "SeedSequence", "PCG64", "Philox", "MT19937", "numpy_rng", "rng"),
     *("manual_seed", "seed_torch", "default_generator", "fork_rng", "initial_seed"),
