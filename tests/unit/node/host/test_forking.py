@@ -160,7 +160,9 @@ async def test_an_asker_that_is_killed_with_news_unread_ends_nobody_else(make_pr
 async def test_a_server_that_was_killed_is_said_to_be_gone_and_its_processes_are_still_waited_for(
     make_program: MakeProgram,
 ) -> None:
-    make_program("parent", "def main():\n    import os, time\n    print(os.getppid(), flush=True)\n    time.sleep(60)")
+    # In short sleeps: a signal that comes just before a sleep begins is seen after it.
+    napping = "for _ in range(600):\n        time.sleep(0.1)"
+    make_program("parent", f"def main():\n    import os, time\n    print(os.getppid(), flush=True)\n    {napping}")
     async with ForkServer.started() as server:
         process = await server.fork_piped("parent")
         os.kill(int(await read_line(process)), signal.SIGKILL)
@@ -186,7 +188,9 @@ async def test_what_cannot_be_loaded_is_told_and_the_server_goes_on(tmp_path: Pa
 async def test_what_ends_all_of_a_terminal_ends_what_was_started_and_not_the_server(
     make_program: MakeProgram, number: signal.Signals
 ) -> None:
-    make_program("parent", "def main():\n    import os, time\n    print(os.getppid(), flush=True)\n    time.sleep(60)")
+    # In short sleeps: a signal that comes just before a sleep begins is seen after it.
+    napping = "for _ in range(600):\n        time.sleep(0.1)"
+    make_program("parent", f"def main():\n    import os, time\n    print(os.getppid(), flush=True)\n    {napping}")
     async with ForkServer.started() as server:
         process = await server.fork_piped("parent")
         os.kill(int(await read_line(process)), number)
