@@ -84,7 +84,7 @@ class RoundOpener:
         authors, overdrawn = {c.author for c in tip.block.contributions}, self._awaiting.get_overdrawn()
         awaited = authors | set(seen) if authors else authors
         if awaited and self.masking.is_opening(height):
-            overdrawn -= awaited  # without any one of these the round is lost
+            overdrawn -= authors  # without any one of these the round is lost
             # and whoever else is here shows a key for the round to come
             awaited |= {member for member in state.active_ids if self._peers.is_level(member, tip.height)}
         return RoundMachine(

@@ -24,6 +24,7 @@ from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs.masked import EMPTY_INPUT, MASKED, from_rows, read_shown, read_summed, to_rows
 from node.admin.wiring import make_predictor
 from node.cli.rounds import describe_round
+from node.consensus.credit import VainWait
 from node.consensus.masks import Masker, MaskingRefused, MaskKey, MaskKeys, RoundMasks
 from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
@@ -453,6 +454,25 @@ def test_a_prediction_names_the_members_in_the_sum_and_not_whoever_opened_it(tmp
             reply = await predictor.predict(pb.PredictRequest(samples=samples))
             assert [said.nearest_name for said in reply.predictions] == shown == list(OTHERS)
             assert openers == ["node0", *OTHERS]
+
+    run_virtual(story())
+
+
+def test_the_openings_wait_for_whoever_is_in_the_sum_and_for_nobody_else_without_credit(tmp_path: Path) -> None:
+    """One whose input comes too late for the block each time could hold up every round."""
+
+    async def story() -> None:
+        async with masked(tmp_path) as net:
+            start_all(net, *OTHERS)
+            await net.wait_for_height(4, *OTHERS)
+            service, late = get_service(net, "node1"), net.id("node0")
+            authors = {c.author for c in service.tip.block.contributions}
+            assert service.opener.masking.is_opening(service.tip.height + 1)
+            for member in (late, *authors):
+                service.credits.charge(member, service.tip.height, VainWait(1.0, "no contribution came"))
+                service.credits.charge(member, service.tip.height, VainWait(1.0, "no contribution came"))
+            machine = await service.opener.open(service.tip, 2.0, seen={late}, is_behind=False)
+            assert machine.awaited == authors
 
     run_virtual(story())
 

@@ -119,14 +119,15 @@ class Bulk:
         raise PeerUnavailable("its streams end as soon as they are used")
 
     async def _take(self) -> Line:
-        """A line of those that there are by then."""
-        while True:
-            lines = self._get_lines(self.peer)
-            try:
-                return await lines.take()
-            except PeerUnavailable:
-                if self._get_lines(self.peer) is lines:
-                    raise
+        """Takes a line, where the lines become others meanwhile one of those: once, or a peer that changes them over
+        and over would hold whoever asks."""
+        lines = self._get_lines(self.peer)
+        try:
+            return await lines.take()
+        except PeerUnavailable:
+            if (others := self._get_lines(self.peer)) is lines:
+                raise
+            return await others.take()
 
     async def _ask(self, line: Line, request: pb.BlobRequest) -> pb.BlobChunk:
         try:
