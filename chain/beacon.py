@@ -37,8 +37,8 @@ NO_REVEAL = Reveal()
 
 
 def make_reveal(key: SigningKey, chain_id: Digest, parent: Block, protocol: int) -> Reveal:
-    """That of a contribution by `key` to the block after `parent`. The secrets follow from the key, so that none is
-    lost or made twice."""
+    """Makes that of a contribution by `key` to the block after `parent`. The secrets follow from the key, so that none
+    is lost or made twice."""
     if protocol < FIRST_REVEALING:
         return NO_REVEAL
     committed = list_commitments(parent).get(key.id)
@@ -47,26 +47,27 @@ def make_reveal(key: SigningKey, chain_id: Digest, parent: Block, protocol: int)
 
 
 def _make_secret(key: SigningKey, chain_id: Digest, height: int) -> bytes:
-    """The one that a contribution to this height commits to."""
+    """Derives the secret that a contribution to this height commits to, 32 bytes."""
     return key.derive_secret(SECRET_TAG, chain_id, U64.pack(height))
 
 
 def commit(secret: bytes) -> Digest:
+    """Hashes a secret."""
     return hashlib.sha256(SECRET_TAG + secret).digest()
 
 
 def list_commitments(block: Block) -> Mapping[Id, Digest]:
-    """What each author of a block has to open in the next."""
+    """Lists what each author of a block has to open in the next, by author."""
     return {c.author: c.commitment for c in block.contributions if c.commitment}
 
 
 def does_open(c: Contribution, committed: Digest | None) -> bool:
-    """Whether a contribution opens what its author committed to, and nothing where that is nothing."""
+    """Tells whether a contribution opens what its author committed to, and nothing where that is nothing."""
     return c.opened == ZERO if committed is None else commit(c.opened) == committed
 
 
 def compute_beacon(parent: Block) -> bytes:
-    """The beacon of the height after `parent`."""
+    """Computes the beacon of the height after `parent`, 32 bytes."""
     if parent.header.version < FIRST_REVEALING:
         return parent.id
     opened = (c.author + c.opened for c in parent.contributions if c.opened != ZERO)

@@ -67,8 +67,8 @@ class SecretStream:
 
 
 def _make_normals(words: NDArray[np.int64]) -> NDArray[np.float64]:
-    """As many as words. By numpy, on the thread that asks: on a busy machine torch's threads wait for each other, which
-    took fifty times as long."""
+    """Makes as many normal numbers as there are words. By numpy, on the thread that asks: on a busy machine torch's
+    threads wait for each other, which took many times as long."""
     w, v = np.split(words, 2)
     radii = np.sqrt(-2.0 * np.log(((w & _POSITIVE) + 0.5) * 2.0**-63))
     angles = v * (math.pi * 2.0**-63)

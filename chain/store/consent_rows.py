@@ -112,7 +112,7 @@ class ConsentRows:
                 _drop(connection, change_ids)
 
     def end_changes(self, height: int, ends: Mapping[Digest, str]) -> None:
-        """As `drop_changes`, and keep how each of them ended with the block at `height`."""
+        """Forgets changes as `drop_changes` does, and keeps how each of them ended with the block at `height`."""
         if ends:
             with self._rows.transaction("close", "changes that are closed") as connection:
                 _drop(connection, ends)
@@ -125,7 +125,7 @@ class ConsentRows:
                 )
 
     def get_ended_changes(self) -> dict[Digest, str]:
-        """How each change ended that was open here, in the order in which they did."""
+        """Reads how each change ended that was open here, in the order in which they did."""
         query = "SELECT key, value, digest FROM meta WHERE key >= ? AND key < ? ORDER BY key"
         ends = {}
         for key, value, digest in self._rows.read("ended changes", query, *_ENDED_RANGE):

@@ -50,8 +50,8 @@ def bounded(place: str) -> Iterator[None]:
 
 
 def limit_memory(num_bytes: int, *, hard: int | None = None) -> None:
-    """From now on this process may take so much more, and no more than it might before; for good unless `hard` says up
-    to where that can be lifted again."""
+    """Lets this process take so much more from now on, and no more than it might before; for good unless `hard` says
+    up to where that can be lifted again."""
     soft, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = _read_taken(_ROOT) + num_bytes
     for other in (soft, most):

@@ -40,8 +40,8 @@ Blobs = Mapping[bytes, Arrays]  # on-demand payloads, by digest
 @dataclass(frozen=True, slots=True)
 class Round:
     """One round for one client. It makes the block at `height` and is the method's own round `number`, from 1 on, which
-    learning rates and draws go by; heights before that have numbers below. `beacon` is the
-    randomness that peers can check and nobody chooses; `seed` is the client's own.
+    learning rates and draws go by; heights before that have numbers below. `beacon` is the randomness
+    that peers can check and nobody chooses; `seed` is the client's own.
 
     `me` is the client's id, `offers` are what the authors of a block have committed to, in author order, and those in
     `gone` do not have theirs. When a block is applied that is the block; in a local phase it is the earlier one that

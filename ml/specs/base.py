@@ -176,7 +176,7 @@ class Hyperparameters:
 
     @property
     def box(self) -> Box | None:
-        """What the mean of masked sums is clipped to; None where it is as it comes."""
+        """Returns the box that the mean of masked sums is clipped to, None where it stays as it comes."""
         return None
 
     @property
@@ -467,8 +467,8 @@ class MethodSpec(ABC):
     ) -> Sequence[bytes]:
         """The digests of the blobs that the local phase of `me` for `height` reads.
 
-        `offers` are those of the block at `get_shared_height(height)`; `beacon` is that of `height`;
-        the authors in `gone` have been found to have none of what they offer.
+        `offers` are those of the block at `get_shared_height(height)`; `beacon` is that of `height`; the
+        authors in `gone` have been found to have none of what they offer.
         """
         return ()
 
@@ -485,8 +485,8 @@ class MethodSpec(ABC):
     ) -> Sequence[bytes]:
         """The digests of the on-demand blobs that `me` needs to apply this round. None, unless a method says so.
 
-        `offers` are the block's in author order; `beacon` is that of its height; the authors in `gone` have been
-        found to have none of what they offer.
+        `offers` are the block's in author order; `beacon` is that of its height; the authors in `gone` have
+        been found to have none of what they offer.
         """
         return ()
 

@@ -184,7 +184,7 @@ class MaskedSpec(MethodSpec):
 
     @property
     def box(self) -> Box | None:
-        """What the mean is clipped to; None where it is as it comes."""
+        """Returns the box that the mean is clipped to, None where it stays as it comes."""
         return self.inner.hyperparameters.box
 
     @property
@@ -458,8 +458,8 @@ def count_spoiled(aggregate: Arrays | None) -> int:
 
 
 def count_clipped(aggregate: Arrays | None) -> int | None:
-    """How many numbers of a round's mean were outside of its box; None of an aggregate after no openings, and where the
-    run has no box."""
+    """Counts the numbers of a round's mean that were outside of its box. Returns None of an aggregate after no
+    openings, and where the run has no box."""
     found = (aggregate or {}).get(f"{MASKED}/clipped")
     return None if found is None else int(found)
 

@@ -297,8 +297,8 @@ class Schedule:
     def draw_by_chance(
         cls, hyperparameters: Hyperparameters, y_N: Tensor, stream: SecretStream, num_iterations: int | None = None
     ) -> Schedule:
-        """As `draw`, where samples are hidden: each step has each of them by chance, so that a batch may be of any
-        size, and nobody knows which it has."""
+        """Draws a schedule as `draw` does, of samples that are hidden: each step has each of them by chance, so that a
+        batch may be of any size, and nobody knows which it has."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
         num_steps, size = count_private_steps(hyperparameters, len(y_N), count)
         return cls(draw_by_chance(len(y_N), size, stream, num_steps, y_N.device), count)

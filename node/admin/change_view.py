@@ -52,7 +52,7 @@ def show_executed(
 def _show(
     change: Change, state: State, after: State, missing: Missing, answers: Mapping[Id, Answer], height: int, me: Id
 ) -> pb.ProposalView:
-    """What takes `state` to `after`."""
+    """Shows the change that takes `state` to `after`."""
     proposer = state.get_seat(change.by)
     return pb.ProposalView(
         id=change.compute_id(state.chain_id).hex(),
