@@ -84,12 +84,13 @@ def _reach(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> None:
     mutants = sample.load_sample()[: options.first]
     clones = [_make_clone(options, i) for i in range(options.workers)]
+    killers = report.read_killers(options.known) if options.known else {}
     reached = options.work / "reach.json"
-    known = reach.Reach({}, {}) if options.known else reach.Reach.load(reached, mutants)
+    known = reach.Reach(dict.fromkeys(killers.values(), 1.0), {}) if killers else reach.Reach.load(reached, mutants)
     laboratory = Laboratory(clones, known, clones[0].find_places(mutants), Results(options.results), _say)
     laboratory.report_gone(mutants)
     if options.known:
-        laboratory.try_known(report.read_killers(options.known))
+        laboratory.try_known(killers)
     elif options.slow:
         laboratory.try_slow()
     else:
