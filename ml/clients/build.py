@@ -28,6 +28,7 @@ from ml.data.fit_input import fit
 from ml.data.own_transform import Transform, load_transform
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
+from ml.data.sample_notes import TrainedRange
 from ml.data.table_checks import check_agreed
 from ml.errors import DataError, MlError, PayloadError
 from ml.methods import make_method
@@ -117,7 +118,9 @@ def make_client(
         splits, index = splits_from_mapping(partition, source.train.y, source.test.y, source.domains)
         own = splits[index]
     deal = _Deal(source, splits, 0 if partition is None else partition["seed"], num_classes)
-    return _make_client(spec, net, deal, own, initial, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+    client = _make_client(spec, net, deal, own, initial, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+    client.trained_range = source.measure_range(own)
+    return client
 
 
 def make_clients(
@@ -310,6 +313,10 @@ class _Source:
         if split is None:
             return self.transform(fit(self.train.x, self.input.shape))
         return self.transform(self._show("train", split.train, split.transform, seed))
+
+    def measure_range(self, split: ClientSplit | None) -> TrainedRange | None:
+        """The range of what one client trains on, where that is a table; of all where it is not split."""
+        return TrainedRange.measure(self.train.x if split is None else self.train.x[split.train])
 
     def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
         """Fitted and in a client's domain, before the site's own transform."""

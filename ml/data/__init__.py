@@ -46,6 +46,7 @@ __all__ = [
     "open_dataset",
     "open_labels",
     "open_once",
+    "open_train",
 ]
 
 Split = tuple[ArrayDataset, ArrayDataset]
@@ -84,10 +85,10 @@ def open_dataset(
         is_test = choose_held_out(y)
         (train_x, train_y), (test_x, test_y) = (x[~is_test], y[~is_test]), (x[is_test], y[is_test])
     train, test = splits.train, splits.test or splits.train
-    domains, columns = splits.domains, train.features
+    domains, columns, more = splits.domains, train.features, (task, train.passed_over)
     return (
-        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, columns, task),
-        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns, task),
+        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, columns, *more),
+        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns, *more),
     )
 
 
@@ -158,11 +159,18 @@ def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None
     return TargetScale.measure(np.asarray(split.train_y, np.float64)).to_mapping()
 
 
+def open_train(
+    data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
+) -> Part:
+    """The training part of a data set, its labels read and its samples not. Raises DataError."""
+    return _open(data, task, classes, with_test=False).train
+
+
 def detect_table(
     data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """The run's `input.columns` that would be for these data alone: text is a category. Raises DataError."""
-    train = _open(data, task, classes, with_test=False).train
+    train = open_train(data, task, classes)
     if train.cells is None:
         raise DataError(f"{train.place}: expected a table, as only tables have columns")
     return [column.to_mapping() for column in detect_columns(train.cells(), train.place)]
@@ -179,7 +187,7 @@ def get_default_input(
 
     Raises DataError. A model that nobody knows is left for genesis to refuse.
     """
-    train = _open(data, task, classes, with_test=False).train
+    train = open_train(data, task, classes)
     own = train.shape if table is None else train.encode(table).shape
     shape: Sequence[int] = own
     if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes

@@ -10,8 +10,10 @@ model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_i
 from ml.data.readers.npz import NpzFile, read_classes, read_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
 from ml.data.table_input import TableInput
+from ml.data.table_input import to_text as cell_to_text
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
@@ -40,12 +43,17 @@ class InferenceFile:
 
     `rows`: where in the file each stands, by its place in the archive or its line of the table; None for an image.
     `labels`: what the file itself says they are, [N] or by the task [N, T], None where it says nothing.
+    `passed_over`: the columns of a table that the run does not name. `num_empty`: how many cells of each row are empty,
+    [N], of the `num_columns` that the run takes; None of what is no table.
     """
 
     path: Path
     x: Samples
     rows: tuple[int, ...] | None = None
     labels: AnyLabels | None = None
+    passed_over: tuple[str, ...] = ()
+    num_empty: Labels | None = None
+    num_columns: int = 0
 
     def __len__(self) -> int:
         return len(self.x)
@@ -205,41 +213,124 @@ def _read_table(
             f"{path}: expected images, as the model takes {list(shape)} (channels, height, width), got a table"
         )
     table = Table.read(path, None if most is None else most.num_samples)
-    found = _find_labels(table, classes, label, default_label, task)
-    columns = [c for c in range(len(table.header)) if c not in found]
-    if agreed is None and len(columns) != shape[0]:
-        is_label = not found and len(columns) > shape[0]
+    cells = get_cells(table, range(len(table.header)))
+    named = _Named(classes, label, default_label, task)
+    if agreed is not None:
+        return _read_cells(path, cells, tuple(table.lines), shape, named, agreed, table.locate)
+    found = _find_labels(path, table.header, named)
+    columns = [c for c, name in enumerate(table.header) if name not in found]
+    _check_number(path, table.header, found, shape)
+    labels = _read_labels(path, cells, found, named, table.locate)
+    return InferenceFile(path, read_features(table, columns), tuple(table.lines), labels)
+
+
+def read_frame(
+    frame: Any,
+    place: Path,
+    shape: Shape,
+    classes: tuple[str, ...],
+    label: Columns | None = None,
+    *,
+    default_label: Columns = DEFAULT_LABEL,
+    task: str = CLASSIFICATION,
+    table: TableInput | None = None,
+) -> InferenceFile:
+    """The rows of a data frame of pandas or polars, as `read_inference_file` reads a table: columns go by their names.
+    Raises DataError."""
+    header = [str(name) for name in frame.columns]
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{place}: column {twice!r} is there twice")
+    cells = {str(name): [_read_cell(cell) for cell in frame[name]] for name in frame.columns}
+    named = _Named(classes, label, default_label, task)
+    num_rows = len(frame)
+    if not num_rows:
+        raise DataError(f"{place}: expected rows, got none")
+    found = _find_labels(place, header, named)
+    if table is None:
+        _check_number(place, header, found, shape)
+        table = TableInput()
+    file = _read_cells(place, cells, tuple(range(num_rows)), shape, named, table, lambda i: f"{place}: row {i}")
+    validate_samples(file.x, shape, str(place))
+    return file
+
+
+def _read_cell(cell: Any) -> Any:
+    """A cell of a data frame; None for what stands there for an empty one."""
+    return None if type(cell).__name__ in ("NAType", "NaTType") else cell
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The names by which the labels of a table are found, and of the classes that they are."""
+
+    classes: tuple[str, ...]
+    label: Columns | None
+    default_label: Columns
+    task: str
+
+
+def _read_cells(
+    path: Path,
+    cells: Mapping[str, Sequence[Any]],
+    rows: tuple[int, ...],
+    shape: Shape,
+    named: _Named,
+    table: TableInput,
+    locate: Locate,
+) -> InferenceFile:
+    """The samples of a table whose columns are matched by name."""
+    found = _find_labels(path, list(cells), named)
+    own = {name: column for name, column in cells.items() if name not in found}
+    chosen = table.choose(list(own), path)
+    return InferenceFile(
+        path,
+        table.encode(own, locate),
+        rows,
+        _read_labels(path, cells, found, named, locate),
+        table.list_passed_over(list(own)),
+        table.count_empty(own),
+        len(chosen),
+    )
+
+
+def _check_number(path: Path, header: Sequence[str], found: Sequence[str], shape: Shape) -> None:
+    """Raise DataError unless there is a column for each feature, which go by their place."""
+    own = [name for name in header if name not in found]
+    if len(own) != shape[0]:
+        is_label = not found and len(own) > shape[0]
         raise DataError(
-            f"{path}: expected {shape[0]} columns of numbers, one for each feature, got {len(columns)}: "
-            f"{', '.join(table.header[c] for c in columns)}"
+            f"{path}: expected {shape[0]} columns of numbers, one for each feature, got {len(own)}: {', '.join(own)}"
             f"{'; --label names the one that has labels' if is_label else ''}"
         )
-    labels: AnyLabels | None = None
-    cells = {table.header[c]: [row[c].strip() for row in table.rows] for c in found}
-    if any(any(texts) for texts in cells.values()):
-        if task == CLASSIFICATION:
-            labels = _number(path, to_text(cells[table.header[found[0]]], str(path)), None, classes, table.locate)
-        else:
-            y_NT, names = read_text_columns(cells, task, classes, table.locate)
-            labels = _arrange(str(path), y_NT, names, DataSource(format="csv", path=path, task=task, outputs=classes))
-    x = read_features(table, columns) if agreed is None else agreed.encode(get_cells(table, columns), table.locate)
-    return InferenceFile(path, x, tuple(table.lines), labels)
 
 
-def _find_labels(
-    table: Table, classes: tuple[str, ...], label: Columns | None, default_label: Columns, task: str
-) -> list[int]:
+def _read_labels(
+    path: Path, cells: Mapping[str, Sequence[Any]], found: Sequence[str], named: _Named, locate: Locate
+) -> AnyLabels | None:
+    """What the columns `found` say that samples are; None where they say nothing."""
+    texts = {name: [cell_to_text(cell) for cell in cells[name]] for name in found}
+    if not any(any(column) for column in texts.values()):
+        return None
+    if named.task == CLASSIFICATION:
+        return _number(path, to_text(texts[found[0]], str(path)), None, named.classes, locate)
+    y_NT, names = read_text_columns(texts, named.task, named.classes, locate)
+    source = DataSource(format="csv", path=path, task=named.task, outputs=named.classes)
+    return _arrange(str(path), y_NT, names, source)
+
+
+def _find_labels(path: Path, header: Sequence[str], named: _Named) -> tuple[str, ...]:
     """The columns of a table with labels or targets; none where it has none."""
-    named = (label,) if isinstance(label, str) else label
-    for name in named or ():
-        if name not in table.header:
-            raise DataError(f"{table.path}: expected a column {name!r} of labels, got {', '.join(table.header)}")
-    default = (default_label,) if isinstance(default_label, str) else default_label
-    usual = [default] if task == CLASSIFICATION else [default, classes]
-    found = next((names for names in [named, *usual] if names and all(name in table.header for name in names)), ())
-    if task == CLASSIFICATION and len(found) > 1:
-        raise DataError(f"{table.path}: expected one column of classes, got {', '.join(found)}")
-    return [table.header.index(name) for name in found]
+    asked = (named.label,) if isinstance(named.label, str) else named.label
+    for name in asked or ():
+        if name not in header:
+            raise DataError(f"{path}: expected a column {name!r} of labels, got {', '.join(header)}")
+    default = (named.default_label,) if isinstance(named.default_label, str) else named.default_label
+    usual = [default] if named.task == CLASSIFICATION else [default, named.classes]
+    found = next((names for names in [asked, *usual] if names and all(name in header for name in names)), ())
+    if named.task == CLASSIFICATION and len(found) > 1:
+        raise DataError(f"{path}: expected one column of classes, got {', '.join(found)}")
+    return tuple(found)
 
 
 def _arrange(place: str, y_NT: Outputs, names: tuple[str, ...], source: DataSource) -> AnyLabels:

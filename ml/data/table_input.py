@@ -97,10 +97,27 @@ class TableInput:
         """The columns that become features, of a table's own `names`. Raises DataError."""
         if self.columns is None:
             return [Column(name) for name in names]
-        for column in self.columns:
-            if column.name not in names:
-                raise DataError(f"{place}: expected a column {column.name!r} of genesis: {suggest(column.name, names)}")
+        lacking = [column.name for column in self.columns if column.name not in names]
+        if len(lacking) == 1:
+            raise DataError(f"{place}: expected a column {lacking[0]!r} of genesis: {suggest(lacking[0], names)}")
+        if lacking:
+            raise DataError(
+                f"{place}: expected the {len(self.columns)} columns of genesis, and {len(lacking)} of them are not there: "
+                f"{', '.join(map(repr, lacking))}; it has {', '.join(map(repr, names)) or 'none'}"
+            )
         return list(self.columns)
+
+    def list_passed_over(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of a table's own `names` that become no feature."""
+        if self.columns is None:
+            return ()
+        chosen = {column.name for column in self.columns}
+        return tuple(name for name in names if name not in chosen)
+
+    def count_empty(self, cells: Cells) -> NDArray[np.int64]:
+        """How many cells of each row are empty, of the columns that become features."""
+        chosen = [cells[column.name] for column in self.choose(list(cells), "the table")]
+        return np.sum([[is_empty(cell) for cell in column] for column in chosen], axis=0, dtype=np.int64)
 
     def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
         """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
@@ -139,7 +156,9 @@ class TableInput:
     def _encode_number(
         self, name: str, cells: Sequence[Any], locate: Callable[[int], str], feature: int
     ) -> NDArray[np.float64]:
-        x = np.empty((len(cells), 1))
+        x = _read_numbers(cells)
+        if np.isfinite(x).all():
+            return x
         for i, cell in enumerate(cells):
             value = parse_number(cell)
             if value is None:
@@ -196,9 +215,24 @@ def parse_number(cell: Any) -> float | None:
     return value if abs(value) <= float(np.finfo(np.float32).max) else None
 
 
+def is_empty(cell: Any) -> bool:
+    """Whether a cell has no value."""
+    return to_text(cell) in EMPTY
+
+
 def to_text(cell: Any) -> str:
     """A cell as a category's values are written; nothing for an empty one."""
     return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else str(cell).strip()
+
+
+def _read_numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
+    """The cells at once, [N, 1]; not finite where any is no number that float32 holds."""
+    try:
+        with np.errstate(over="ignore"):
+            x = np.array(cells, np.float64).reshape(-1, 1)
+            return np.where(np.isfinite(x.astype(np.float32)), x, np.nan)
+    except (TypeError, ValueError):
+        return np.full((len(cells), 1), np.nan)
 
 
 def _read_list(given: Any) -> Sequence[Any]:

@@ -49,7 +49,8 @@ class Labelled(NamedTuple):
 
 class Answered(NamedTuple):
     """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so: its class,
-    or by the task its labels or the values of its targets. `alone` is what the model says that was trained without the
+    or by the task its labels or the values of its targets. `passed_over` are columns of a table that the run does not
+    name, `filled` says how many of a row's cells were empty, of how many. `alone` is what the model says that was trained without the
     others, and `trained_alone` how far that is, where it was asked for and is there."""
 
     file: Path
@@ -59,6 +60,15 @@ class Answered(NamedTuple):
     applied_round: int
     alone: pb.Prediction | None = None
     trained_alone: pb.TrainedAlone | None = None
+    passed_over: tuple[str, ...] = ()
+    filled: tuple[int, int] = (0, 0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What makes the answer doubtful: empty cells, and what the node has not trained on."""
+        empty, columns = self.filled
+        filled = (f"{empty} of {columns} filled",) if empty else ()
+        return (*filled, *self.prediction.notes)
 
     @property
     def is_correct(self) -> bool | None:
@@ -155,7 +165,10 @@ def _match(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answe
     for (file, i), prediction, alone in zip(samples, reply.predictions, of_alone, strict=True):
         row = None if file.rows is None else file.rows[i]
         expected = None if file.labels is None else _name(terms, file.labels[i])
-        yield Answered(file.path, row, expected, prediction, reply.applied_round, alone, told)
+        filled = (0, 0) if file.num_empty is None else (int(file.num_empty[i]), file.num_columns)
+        yield Answered(
+            file.path, row, expected, prediction, reply.applied_round, alone, told, file.passed_over, filled
+        )
 
 
 def _name(terms: Terms, label: Any) -> Expected:

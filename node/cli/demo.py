@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from node.cli import demo_control
-from node.cli.options import AsJson, make_group
+from node.cli.options import AsJson, DropOption, add_drop, make_group
 from node.cli.output import print_json
 from node.cli.testnet import (
     DataOption,
@@ -59,6 +59,7 @@ def run(
     partition: PartitionOption = "classes:3,1",
     model: ModelOption = "mlp",
     size: SizeOption = None,
+    drop: DropOption = None,
     seed: SeedOption = 1,
     settings: MethodSettings = None,
     i_understand: UnderstandOption = False,
@@ -87,7 +88,7 @@ def run(
         partition=partition,
         rounds=rounds,
         seed=seed,
-        settings=tuple(settings or ()),
+        settings=add_drop(settings, drop),
         base_port=0,
         http_port=http_port,
         i_understand=i_understand,

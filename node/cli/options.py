@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +41,16 @@ TaskOption = Annotated[
         help="classification: a class for each sample; multilabel: any of several labels; regression: numbers.",
     ),
 ]
+DropOption = Annotated[
+    str | None,
+    typer.Option("--drop", metavar="A,B,…", help="Columns of a table that become no feature, as identifiers are none."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout; its keys are stable.")]
+
+
+def add_drop(settings: list[str] | None, drop: str | None) -> tuple[str, ...]:
+    """The settings, and `--drop` as the one that it stands for."""
+    return (*(settings or ()), *([] if drop is None else [f"input.drop={json.dumps(drop.split(','))}"]))
 
 
 def read_counts(option: str, text: str, example: str, *, are_different: bool = False) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, TaskOption
+from node.cli.options import AsJson, DropOption, TaskOption, add_drop
 from node.cli.output import print_json, show_bytes
 from node.cli.testnet import (
     DataOption,
@@ -52,6 +52,7 @@ def run(
     shots: ShotsOption = None,
     model: ModelOption = "mlp",
     size: SizeOption = None,
+    drop: DropOption = None,
     clients: Annotated[int, typer.Option("--clients", "-n", metavar="N", min=1, help="How many take part.")] = 10,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="How many rounds.")] = 10,
     seed: SeedOption = 1,
@@ -120,7 +121,7 @@ def run(
         clients=clients,
         rounds=rounds,
         seed=seed,
-        settings=tuple(settings or ()),
+        settings=add_drop(settings, drop),
         device=device,
         pretrained=pretrained,
         batched=batched,

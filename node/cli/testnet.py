@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chain.pow import USUAL_DIFFICULTY
-from node.cli.options import AsJson
+from node.cli.options import AsJson, DropOption, add_drop
 
 if TYPE_CHECKING:
     from node.testnet.layout import Testnet
@@ -117,6 +117,7 @@ def make(
     shots: ShotsOption = None,
     model: ModelOption = "mlp",
     size: SizeOption = None,
+    drop: DropOption = None,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=0, help="0: until stopped.")] = 10,
     seed: SeedOption = 1,
     settings: MethodSettings = None,
@@ -184,7 +185,7 @@ def make(
             shots=shots,
             rounds=rounds,
             seed=seed,
-            settings=tuple(settings or ()),
+            settings=add_drop(settings, drop),
             profile=profile,
             difficulty=difficulty,
             adaptive=adaptive,

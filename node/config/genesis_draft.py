@@ -36,6 +36,7 @@ from node.config.genesis_file import (
 from node.config.genesis_members import parse_observers
 from node.config.recommended import find_recommended, is_told, recommend_input
 from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model, state_agreed
+from node.config.table_settings import DROP
 from node.config.yaml_source import YamlSource
 from node.errors import ConfigError
 
@@ -56,8 +57,8 @@ SETTABLE = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenesisSpec:
     """The options from which a genesis is drafted. `data` is `digits` or `FORMAT:PATH`, which classes and input are
-    read from; without data `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE`
-    of the method (`lr=0.05`) or of a section (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
+    read from; without data `classes` and `input_shape` [channels, height, width] say them, and `columns` what a table's
+    are called. `settings` are `KEY=VALUE` of the method (`lr=0.05`) or of a section (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
 
     `normalize` is how samples of `data` are normalised where no setting says it: `auto` by what these data measure, as
     in a rehearsal, `agreed` by what members agree on. Proof of work begins at `difficulty`, and stays there unless
@@ -81,6 +82,7 @@ class GenesisSpec:
     observers: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     input_shape: tuple[int, int, int] | None = None
+    columns: tuple[str, ...] | None = None
     normalize: str = "auto"
     task: str = CLASSIFICATION
 
@@ -127,6 +129,8 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         asked["input"] = _state_input(spec, asked["input"])
     else:
         data = complete_data(data)
+        if asked["classes"] is None:
+            asked["classes"] = _get_classes(spec, data, task)
         wanted = recommend_input(asked["input"], spec.normalize)
         asked["input"] = make_input(data, asked["model"], spec.size, wanted, asked["classes"], task)
     if asked["classes"] is None:
@@ -158,7 +162,11 @@ def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
             "read it from"
         )
     shape = list(spec.input_shape)
-    made = {"shape": shape, "resize": None if shape[1:] == [1, 1] else shape[1:]}
+    made: dict[str, Any] = {"shape": shape, "resize": None if shape[1:] == [1, 1] else shape[1:]}
+    if spec.columns is not None:
+        made["columns"] = [{"name": name} for name in spec.columns]
+    if isinstance(settings, Mapping) and DROP in settings:
+        raise ConfigError("--drop: expected --data as well, since this is about its columns")
     told = recommend_input(settings, AGREED)
     if not isinstance(told, Mapping):
         raise ConfigError(f"--set input: expected {{mean: …, std: …}} (got {told!r})")

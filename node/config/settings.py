@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.data import FORMATS, TABLES, detect_table, get_default_input, open_dataset
+from ml.data import FORMATS, TABLES, get_default_input, open_dataset
 from ml.data.base import InputFormat
 from ml.data.checks import compute_stats
 from ml.data.detect_format import guess_format
@@ -25,10 +25,10 @@ from ml.plugins import list_offered
 from ml.specs.architectures import complete_model, find_model, validate_model
 from ml.specs.statistics import AGREED, Agreement
 from ml.tasks import CLASSIFICATION
+from node.config.table_settings import OF_TABLES, make_table
 from node.config.yaml_source import Keys, YamlSource, parse_value, suggest
 from node.errors import ConfigError
 
-_OF_TABLES = ("columns", "missing", "unknown")
 _OPTIONS: dict[Keys, str] = {
     ("method", "name"): "--method",
     ("model", "name"): "--model",
@@ -154,7 +154,7 @@ def make_input(
         if not isinstance(model, Mapping):
             raise ConfigError(f"--model: expected a name (got {model!r})")
         listed = classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
-        table = _make_table(data, settings, listed, task)
+        table = make_table(data, settings, listed, task)
         made = get_default_input(data, model, task, listed, table) | ({} if table is None else table.to_mapping())
         if made["shape"][1:] == [1, 1]:
             _refuse_images(model, made["shape"], size)
@@ -168,8 +168,8 @@ def make_input(
             return made
         made |= {"resize": None} if "shape" in settings else {}
         if settings.get("normalize") == AGREED:
-            return state_agreed(made, {key: value for key, value in settings.items() if key not in _OF_TABLES})
-        made |= {key: value for key, value in settings.items() if key not in ("normalize", *_OF_TABLES)}
+            return state_agreed(made, {key: value for key, value in settings.items() if key not in OF_TABLES})
+        made |= {key: value for key, value in settings.items() if key not in ("normalize", *OF_TABLES)}
         try:
             InputFormat.from_mapping(made)
         except DataError as error:
@@ -201,14 +201,6 @@ def state_agreed(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
     except SpecError as error:
         raise ConfigError(f"--set {error}") from error
     return input_
-
-
-def _make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | None, task: str) -> TableInput | None:
-    """What `settings` say of a table's columns; `columns: auto` finds them. Raises DataError."""
-    asked = dict(settings) if isinstance(settings, Mapping) else {}
-    if asked.get("columns") == "auto":
-        asked["columns"] = detect_table(data, task, classes)
-    return TableInput.from_mapping(asked)
 
 
 def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | None) -> None:
