@@ -145,7 +145,8 @@ class Part:
     than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
     table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
     labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `passed_over`: the
-    columns of a table that a run does not name.
+    columns of a table that a run does not name. `pieces`: the tables that one was joined of, each of which needs all
+    columns.
     """
 
     place: str
@@ -159,6 +160,7 @@ class Part:
     outputs: tuple[str, ...] = ()
     cells: Callable[[], Cells] | None = None
     passed_over: tuple[str, ...] = ()
+    pieces: tuple[Part, ...] = ()
 
     @classmethod
     def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
@@ -193,6 +195,8 @@ class Part:
         if self.cells is None:
             raise DataError(f"{self.place}: genesis' input has columns, missing or unknown, which only tables have")
         cells, locate = self.cells, self.locate
+        for piece in self.pieces:
+            table.choose(piece.features, piece.place)
         names = tuple(table.get_features(table.choose(self.features, self.place)))
         return replace(
             self,
@@ -200,7 +204,7 @@ class Part:
             read=lambda _: table.encode(cells(), locate),
             read_rows=None,
             features=names,
-            passed_over=table.list_passed_over(self.features),
+            passed_over=(*self.passed_over, *table.list_passed_over(self.features)),
         )
 
     def select(self, rows: Labels) -> Part:
@@ -221,6 +225,7 @@ class Part:
             outputs=self.outputs,
             cells=None if self.cells is None else self._select_cells(self.cells, rows),
             passed_over=self.passed_over,
+            pieces=self.pieces,
         )
 
     @staticmethod

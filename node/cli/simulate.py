@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, DropOption, TaskOption, add_drop
+from node.cli.options import AsJson, DropOption, SiteOption, TaskOption, add_drop, read_sites
 from node.cli.output import print_json, show_bytes
 from node.cli.testnet import (
     DataOption,
@@ -46,9 +46,11 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    context: typer.Context,
     method: MethodOption = "dfpl",
     data: DataOption = "digits",
     partition: PartitionOption = "classes:3,1",
+    site: SiteOption = None,
     shots: ShotsOption = None,
     model: ModelOption = "mlp",
     size: SizeOption = None,
@@ -111,14 +113,16 @@ def run(
     """
     from node.experiments.simulation import SimulationSpec
 
+    sites = read_sites(context, site, ("data", "partition", "clients"))
     spec = SimulationSpec(
         method=method,
         data=data,
-        partition=partition,
+        partition="domains" if sites else partition,
+        sites=tuple(sites or ()),
         shots=shots,
         model=model,
         size=size,
-        clients=clients,
+        clients=len(sites) if sites else clients,
         rounds=rounds,
         seed=seed,
         settings=add_drop(settings, drop),

@@ -112,6 +112,20 @@ def make_data(text: str) -> dict[str, Any]:
     return {"format": name} | ({"path": path} if path else {})
 
 
+def make_sites(paths: Sequence[str]) -> dict[str, Any]:
+    """The configuration's `data` of which each path is a domain. Raises ConfigError."""
+    whole = [os.path.abspath(Path(path).expanduser()) for path in paths]
+    for path in whole:
+        if not Path(path).exists():
+            raise ConfigError(f"--site: {path}: no such file or directory")
+    if len(set(whole)) < len(whole):
+        raise ConfigError(f"--site: expected each path once (got {', '.join(paths)})")
+    if len(whole) < 2:  # noqa: PLR2004 (one site is no federation)
+        raise ConfigError(f"--site: expected two and more, each with the data of one (got {paths[0]})")
+    common = os.path.commonpath([os.path.dirname(path) for path in whole])
+    return {"format": "domains", "path": common, "domains": [os.path.relpath(path, common) for path in whole]}
+
+
 def set_label(data: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     """`data` whose labels are in this column of a table, or in these. Raises ConfigError."""
     if data["format"] not in TABLES:

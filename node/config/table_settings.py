@@ -91,16 +91,16 @@ def _refuse_unreadable(words: Sequence[Column], empty: Sequence[str], cells: Cel
     told, settings = [], []
     if words:
         told += [_describe_words(column, cells[column.name], part) for column in words]
-        settings.append("--set input.columns=auto, by which words are categories")
+        settings.append("--set input.columns=auto, by which words are categories,")
     if empty:
         counts = [sum(map(is_empty, cells[name])) for name in empty]
         told += [f"{name!r} is empty in {count}" for name, count in zip(empty, counts, strict=True)]
-        settings.append("--set input.missing=mean, or zero, for empty cells")
+        settings.append("--set input.missing=mean, or zero, by which empty cells are filled")
     if told:
         num_rows = len(cells[(words[0].name if words else empty[0])])
         shown = "; ".join(told[:_SHOWN]) + ("; …" if len(told) > _SHOWN else "")
         raise DataError(
-            f"{part.place}: of {num_rows} rows {shown}. No site can train on that as it is; add {' and '.join(settings)}"
+            f"{part.place}: of {num_rows} rows {shown}. No site can train on that as it is; add {' and '.join(settings).rstrip(',')}"
         )
 
 

@@ -10,13 +10,14 @@ from ml.data import open_once
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors
-from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
+from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model, make_sites
 from node.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
-    """What to run. `data` is `digits` or `FORMAT:PATH`, `attack` is `NAME:COUNT` with its settings after commas.
+    """What to run. `data` is `digits` or `FORMAT:PATH`; where there are `sites`, each the path of one's own data, these
+    are the data. `attack` is `NAME:COUNT` with its settings after commas.
     `settings` are `KEY=VALUE` of the method (`lr=0.05`), or of a section (`model.hidden=[32]`).
 
     The other fields are those of `SimulationConfig`.
@@ -39,6 +40,7 @@ class SimulationSpec:
     attack: str | None = None
     task: str = CLASSIFICATION
     participation: float = 1.0
+    sites: tuple[str, ...] = ()
 
 
 def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None] | None = None) -> SimulationResult:
@@ -46,7 +48,7 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
     asked = {
         "method": {"name": spec.method},
         "model": make_model(spec.model),
-        "data": make_data(spec.data),
+        "data": make_sites(spec.sites) if spec.sites else make_data(spec.data),
         "input": {},
         "task": spec.task,
         "target": None,

@@ -420,7 +420,7 @@ def test_who_has_no_data_may_name_the_columns(capsys: Captured, tmp_path: Path) 
 
 def test_a_raw_table_is_refused_when_genesis_is_made(capsys: Captured, tmp_path: Path) -> None:
     peer, out = init(capsys, tmp_path / "alice", "--advertise", "a:1"), tmp_path / "genesis.yaml"
-    rows = "".join(f"{900 + i},one,{i % 7},{'' if i % 4 else 2},{'fm'[i % 2]},{i % 3 // 2}\n" for i in range(40))
+    rows = "".join(f"{900 + i},one,{i % 7},{'' if i % 4 else i % 9},{'fm'[i % 2]},{i % 3 // 2}\n" for i in range(40))
     (tmp_path / "raw.csv").write_text(f"id,dataset,age,ca,sex,label\n{rows}")
     made = ("genesis", "new", peer, "-o", str(out), "--data", f"csv:{tmp_path / 'raw.csv'}")
     code, _, err = run(capsys, *made)
