@@ -159,9 +159,7 @@ def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None
     return TargetScale.measure(np.asarray(split.train_y, np.float64)).to_mapping()
 
 
-def open_train(
-    data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
-) -> Part:
+def open_train(data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None) -> Part:
     """The training part of a data set, its labels read and its samples not. Raises DataError."""
     return _open(data, task, classes, with_test=False).train
 

@@ -52,9 +52,7 @@ def describe_unusual(
         with np.errstate(invalid="ignore"):
             beyond = np.maximum(trained.low - x_F, x_F - trained.high) / spread
         beyond = np.where(np.isnan(trained.low) & ~np.isnan(x_F), np.inf, beyond)
-        outside = [
-            int(i) for i in np.argsort(-beyond, kind="stable") if beyond[i] > 0 and (is_number[i] or x_F[i] > 0)
-        ]
+        outside = [int(i) for i in np.argsort(-beyond, kind="stable") if beyond[i] > 0 and (is_number[i] or x_F[i] > 0)]
         told = [
             _describe(names[i], is_number[i], x_F[i], float(trained.low[i]), float(trained.high[i])) for i in outside
         ]

@@ -102,7 +102,7 @@ class TableInput:
             raise DataError(f"{place}: expected a column {lacking[0]!r} of genesis: {suggest(lacking[0], names)}")
         if lacking:
             raise DataError(
-                f"{place}: expected the {len(self.columns)} columns of genesis, and {len(lacking)} of them are not there: "
+                f"{place}: expected the {len(self.columns)} columns of genesis, and {len(lacking)} are not there: "
                 f"{', '.join(map(repr, lacking))}; it has {', '.join(map(repr, names)) or 'none'}"
             )
         return list(self.columns)
@@ -117,7 +117,7 @@ class TableInput:
     def count_empty(self, cells: Cells) -> NDArray[np.int64]:
         """How many cells of each row are empty, of the columns that become features."""
         chosen = [cells[column.name] for column in self.choose(list(cells), "the table")]
-        return np.sum([[is_empty(cell) for cell in column] for column in chosen], axis=0, dtype=np.int64)
+        return np.array([[is_empty(cell) for cell in column] for column in chosen], np.bool_).sum(0, np.int64)
 
     def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
         """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""

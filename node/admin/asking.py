@@ -50,8 +50,8 @@ class Labelled(NamedTuple):
 class Answered(NamedTuple):
     """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so: its class,
     or by the task its labels or the values of its targets. `passed_over` are columns of a table that the run does not
-    name, `filled` says how many of a row's cells were empty, of how many. `alone` is what the model says that was trained without the
-    others, and `trained_alone` how far that is, where it was asked for and is there."""
+    name, `filled` says how many of a row's cells were empty, of how many. `alone` is what the model says that was
+    trained without the others, and `trained_alone` how far that is, where it was asked for and is there."""
 
     file: Path
     row: int | None
@@ -166,9 +166,7 @@ def _match(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answe
         row = None if file.rows is None else file.rows[i]
         expected = None if file.labels is None else _name(terms, file.labels[i])
         filled = (0, 0) if file.num_empty is None else (int(file.num_empty[i]), file.num_columns)
-        yield Answered(
-            file.path, row, expected, prediction, reply.applied_round, alone, told, file.passed_over, filled
-        )
+        yield Answered(file.path, row, expected, prediction, reply.applied_round, alone, told, file.passed_over, filled)
 
 
 def _name(terms: Terms, label: Any) -> Expected:

@@ -61,7 +61,8 @@ def make(
         typer.Option(
             "--input",
             metavar="CxHxW|F|A,B,…",
-            help="Without --data: what samples are fitted to, as 1x28x28; of tables the columns, as age,bmi, or how many.",
+            help="Without --data: what samples are fitted to, as 1x28x28; of tables the columns, as age,bmi, or how "
+            "many.",
         ),
     ] = None,
     size: SizeOption = None,
@@ -210,10 +211,8 @@ def _explain_columns(genesis: Genesis) -> None:
         return
     columns = input_["columns"]
     categories = sum("values" in column for column in columns)
-    shown = f"{len(columns)} columns, {categories} of them categories with the values that they have there," * bool(
-        categories
-    )
-    print(f"fednode: {shown or f'{len(columns)} columns'} stand in genesis, and are matched by name", file=sys.stderr)
+    shown = f", {categories} of them categories with their values," if categories else ""
+    print(f"fednode: {len(columns)} columns{shown} stand in genesis, and are matched by name", file=sys.stderr)
 
 
 def _explain_target(genesis: Genesis) -> None:
@@ -249,7 +248,7 @@ def _read_shape(text: str) -> tuple[int, int, int]:
     is_size = all(part.isascii() and part.isdecimal() and 0 < int(part) <= 65_536 for part in parts)
     if len(parts) not in (1, 3) or not is_size:
         raise typer.BadParameter(
-            f"--input: expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28, or of tables the number of features, as in 30, or "
+            "--input: expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28, or of tables the number of features, as in 30, or "
             f"their names, as in age,bmi (got {text!r})"
         )
     channels, height, width = map(int, parts if len(parts) == 3 else (parts[0], "1", "1"))

@@ -189,7 +189,9 @@ def summarise(answers: Sequence[Answered]) -> str:
     judged = [answered.is_correct for answered in answers if answered.is_correct is not None]
     if judged:
         text += f"; {sum(judged)} of {len(judged)} as labelled"
-    for file, passed_over in {answered.file: answered.passed_over for answered in answers if answered.passed_over}.items():
+    for file, passed_over in {
+        answered.file: answered.passed_over for answered in answers if answered.passed_over
+    }.items():
         text += f"\nfednode: {file}: {describe_passed_over(passed_over)}"
     if len(answers) >= MIN_ALIKE and len(given := {_show_answer(answered.prediction) for answered in answers}) == 1:
         text += f"\nfednode: all are called {given.pop()}: a model that has learned tells samples apart"

@@ -35,7 +35,15 @@ from node.config.genesis_file import (
 )
 from node.config.genesis_members import parse_observers
 from node.config.recommended import find_recommended, is_told, recommend_input
-from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model, make_sites, state_agreed
+from node.config.settings import (
+    apply_settings,
+    complete_data,
+    make_data,
+    make_input,
+    make_model,
+    make_sites,
+    state_agreed,
+)
 from node.config.table_settings import DROP
 from node.config.yaml_source import YamlSource
 from node.errors import ConfigError
@@ -58,7 +66,8 @@ SETTABLE = (
 class GenesisSpec:
     """The options from which a genesis is drafted. `data` is `digits` or `FORMAT:PATH`, which classes and input are
     read from; without data `classes` and `input_shape` [channels, height, width] say them, and `columns` what a table's
-    are called; where there are `sites`, each the path of one's own data, these are the data. `settings` are `KEY=VALUE` of the method (`lr=0.05`) or of a section (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
+    are called. Where there are `sites`, each the path of one's own data, these are the data. `settings` are `KEY=VALUE`
+    of the method (`lr=0.05`) or of a section (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
 
     `normalize` is how samples of `data` are normalised where no setting says it: `auto` by what these data measure, as
     in a rehearsal, `agreed` by what members agree on. Proof of work begins at `difficulty`, and stays there unless

@@ -120,7 +120,7 @@ def make_sites(paths: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--site: {path}: no such file or directory")
     if len(set(whole)) < len(whole):
         raise ConfigError(f"--site: expected each path once (got {', '.join(paths)})")
-    if len(whole) < 2:  # noqa: PLR2004 (one site is no federation)
+    if len(whole) < 2:
         raise ConfigError(f"--site: expected two and more, each with the data of one (got {paths[0]})")
     common = os.path.commonpath([os.path.dirname(path) for path in whole])
     return {"format": "domains", "path": common, "domains": [os.path.relpath(path, common) for path in whole]}

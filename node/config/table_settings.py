@@ -100,7 +100,8 @@ def _refuse_unreadable(words: Sequence[Column], empty: Sequence[str], cells: Cel
         num_rows = len(cells[(words[0].name if words else empty[0])])
         shown = "; ".join(told[:_SHOWN]) + ("; …" if len(told) > _SHOWN else "")
         raise DataError(
-            f"{part.place}: of {num_rows} rows {shown}. No site can train on that as it is; add {' and '.join(settings).rstrip(',')}"
+            f"{part.place}: of {num_rows} rows {shown}. No site can train on that as it is; add "
+            f"{' and '.join(settings).rstrip(',')}"
         )
 
 

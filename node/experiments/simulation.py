@@ -10,7 +10,15 @@ from ml.data import open_once
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors
-from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model, make_sites
+from node.config.settings import (
+    apply_settings,
+    complete_data,
+    make_attack,
+    make_data,
+    make_input,
+    make_model,
+    make_sites,
+)
 from node.errors import ConfigError
 
 

@@ -261,7 +261,9 @@ def test_what_is_no_set_of_domains_is_refused(data: dict[str, Any], tmp_path: Pa
     refuse(
         data | {"path": str(path / "usps/usps.npz")}, "expected a directory with one for each domain in it, got a file"
     )
-    refuse(data | {"path": str(path / "usps")}, f"{path}/usps: expected a directory for each domain, or tables, got none")
+    refuse(
+        data | {"path": str(path / "usps")}, f"{path}/usps: expected a directory for each domain, or tables, got none"
+    )
     refuse(data | {"path": str(path / "none")}, f"{path}/none: no such file or directory")
     refuse({"format": "domains"}, "data.path: expected a path, which data.format domains needs")
     (path / "notes").mkdir()
@@ -353,8 +355,12 @@ def test_a_class_may_lack_in_a_domain_but_not_in_all(tmp_path: Path) -> None:
 def save_hospitals(directory: Path) -> dict[str, Any]:
     """Two tables of the same columns in another order, each with further ones."""
     directory.mkdir()
-    (directory / "a.csv").write_text("age,id,crp,label\n" + "".join(f"{i % 7},a{i},{i / 8},{i % 2}\n" for i in range(10)))
-    (directory / "b.csv").write_text("label,crp,age,ward\n" + "".join(f"{i % 2},{i / 4},{i % 5},n\n" for i in range(20)))
+    (directory / "a.csv").write_text(
+        "age,id,crp,label\n" + "".join(f"{i % 7},a{i},{i / 8},{i % 2}\n" for i in range(10))
+    )
+    (directory / "b.csv").write_text(
+        "label,crp,age,ward\n" + "".join(f"{i % 2},{i / 4},{i % 5},n\n" for i in range(20))
+    )
     return {"format": "domains", "path": str(directory)}
 
 

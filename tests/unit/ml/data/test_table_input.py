@@ -127,12 +127,12 @@ def test_genesis_new_refuses_what_no_site_can_train_on_and_names_the_settings(tm
     both = "'sex' has words, 'f', 'm'; 'dose' is empty in 4. .* add .*input.columns=auto, .* and .*input.missing=mean"
     with pytest.raises(ConfigError, match=both):
         make_input(data, {"name": "mlp"}, None, {"normalize": "auto"})
-    with pytest.raises(ConfigError, match="of 20 rows 'dose' is empty in 4. .* add --set input.missing=mean, or zero"):
+    with pytest.raises(ConfigError, match=r"of 20 rows 'dose' is empty in 4. .* add --set input.missing=mean, or zero"):
         make_input(data, {"name": "mlp"}, None, {"columns": "auto"})
     with pytest.raises(ConfigError, match="'dose' is empty in 4"):
         make_input(data, {"name": "mlp"}, None, {"columns": COLUMNS})
     typo = write(tmp_path, TEXT.replace("27,f,3.5,", "27,f,3.S,"))
-    with pytest.raises(ConfigError, match="'dose' has numbers and words, first at .*line 9: '3.S'"):
+    with pytest.raises(ConfigError, match=r"'dose' has numbers and words, first at .*line 9: '3.S'"):
         make_input(typo, {"name": "mlp"}, None, None)
 
 
@@ -153,7 +153,7 @@ def test_every_table_has_its_columns_by_name_in_genesis(tmp_path: Path) -> None:
 
 def test_what_a_table_lacks_is_named_in_full(tmp_path: Path) -> None:
     lacking = write(tmp_path, "sex,more,label\nf,1,x\nm,2,y\n")
-    with pytest.raises(DataError, match="the 3 columns of genesis, and 2 of them are not there: 'age', 'dose'; it has"):
+    with pytest.raises(DataError, match="the 3 columns of genesis, and 2 are not there: 'age', 'dose'; it has"):
         open_dataset(lacking, table=read_table())
 
 
@@ -175,7 +175,7 @@ def test_identifiers_and_constants_become_features_by_a_yes_alone(tmp_path: Path
     assert [column["name"] for column in taken["columns"]] == ["id", "dataset", "age", "blank"]
     listed = make_input(data, {"name": "mlp"}, None, {"columns": [{"name": "id"}, {"name": "age"}]})
     assert listed["shape"] == [2, 1, 1]
-    with pytest.raises(ConfigError, match="--drop: .* has no column 'ids': did you mean 'id'"):
+    with pytest.raises(ConfigError, match=r"--drop: .* has no column 'ids': did you mean 'id'"):
         make_input(data, {"name": "mlp"}, None, {**asked, "drop": "ids"})
 
 
