@@ -122,6 +122,7 @@ def _read_frame(given: Any, terms: Terms, labelled: Labelled) -> InferenceFile:
         default_label=labelled.default,
         task=terms.task,
         table=terms.input.table,
+        meaning=terms.labels,
     )
 
 
@@ -132,7 +133,7 @@ def _read_array(given: Any, terms: Terms) -> InferenceFile:
     except ValueError as error:
         raise DataError(f"{ARRAY}: expected an array, or the path of a file ({error})") from error
     x = to_samples(lay_out(array, terms.input.shape), str(ARRAY))
-    validate_samples(x, terms.input.shape)
+    validate_samples(x, terms.input.shape, takes_empty=terms.input.takes_empty)
     return InferenceFile(ARRAY, x, tuple(range(len(x))))
 
 

@@ -21,7 +21,7 @@ from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
 from ml.clients.feature_cache import place_samples
 from ml.clients.masked import MaskedClient
-from ml.data import get_augment, open_dataset
+from ml.data import Meaning, get_augment, open_dataset
 from ml.data.base import AnyLabels, ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.fit_input import fit
@@ -63,6 +63,7 @@ class Federation:
     plugins: Plugins = NO_PLUGINS
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
+    labels: Meaning | None = None
 
     def get_spec(self) -> MethodSpec:
         """Raises SpecError."""
@@ -253,7 +254,12 @@ class _Opened(NamedTuple):
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
             raise DataError(f"data.transform.augment: expected none for samples of one pixel, got {get_augment(data)}")
         train, test = open_dataset(
-            data, shape=wanted.shape, classes=federation.classes, task=federation.task, table=wanted.table
+            data,
+            shape=wanted.shape,
+            classes=federation.classes,
+            task=federation.task,
+            table=wanted.table,
+            meaning=federation.labels,
         )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         return cls(train, test, wanted, TargetScale.from_mapping(federation.target))

@@ -50,7 +50,7 @@ def answer(
     input's, MlError for a model that gives no numbers or answers without a prior, and Stopped where `should_stop` says
     so between two chunks.
     """
-    validate_samples(x_NCHW, input_format.shape)
+    validate_samples(x_NCHW, input_format.shape, takes_empty=input_format.takes_empty)
     input_format = client.complete_input(input_format)
     predict = client.predict if kappa is None else make_predict_at(client, kappa)
     parts: dict[str, list[Tensor]] = {}

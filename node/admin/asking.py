@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data import Meaning
 from ml.data.base import InputFormat
 from ml.data.inference_files import (
     DEFAULT_LABEL,
@@ -88,13 +89,16 @@ class Terms:
     classes: tuple[str, ...]
     task: str = CLASSIFICATION
     scale: TargetScale = field(default_factory=TargetScale)
+    labels: Meaning | None = None
 
     @classmethod
     def fetch(cls, node: AdminClient) -> Self:
         (run,) = node.list_runs(0)
         terms = json.loads(run.terms)
         task, scale = terms.get("task", CLASSIFICATION), TargetScale.from_mapping(terms.get("target"))
-        return cls(InputFormat.from_mapping(terms["input"]), tuple(terms["classes"]), task, scale)
+        classes, labels = tuple(terms["classes"]), terms.get("labels")
+        meaning = None if labels is None else {name: tuple(labels[name]) for name in classes}
+        return cls(InputFormat.from_mapping(terms["input"]), classes, task, scale, meaning)
 
 
 def ask(
@@ -150,6 +154,7 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
         class_name=class_name,
         task=terms.task,
         table=terms.input.table,
+        meaning=terms.labels,
     )
 
 

@@ -84,9 +84,10 @@ class Predictor:
 
     async def _predict(self, request: pb.PredictRequest, wait_s: float) -> pb.PredictReply:
         run, num_bytes = self._get_run(self._learner.run_number), len(request.samples)
-        shape = InputFormat.from_mapping(run.input).shape
-        max_samples = get_max_samples(shape, len(run.classes), request.top, 1 + request.alone)
-        await run_sized(self._arithmetic, num_bytes, decode_samples, request.samples, shape, max_samples)
+        wanted = InputFormat.from_mapping(run.input)
+        most = get_max_samples(wanted.shape, len(run.classes), request.top, 1 + request.alone)
+        asked = (request.samples, wanted.shape, most, wanted.takes_empty)
+        await run_sized(self._arithmetic, num_bytes, decode_samples, *asked)
         predicted = await self._ask_worker(request, wait_s)
         run = self._get_run(predicted.run)
         height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))

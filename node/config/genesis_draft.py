@@ -42,6 +42,7 @@ from node.config.settings import (
     make_input,
     make_model,
     make_sites,
+    split_classes,
     state_agreed,
 )
 from node.config.table_settings import DROP
@@ -58,7 +59,7 @@ CARE: Mapping[str, Any] = {"min_class_samples": 5, "weights": "bucketed"}
 MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
-    *("task", "target", "quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
+    *("task", "target", "labels", "quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
 )
 
 
@@ -129,6 +130,7 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     data, task = asked.pop("data"), asked.get("task", CLASSIFICATION)
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
+    asked |= split_classes(asked["classes"])
     if recommended := find_recommended(asked["method"]):
         asked["method"] = {**asked["method"], **recommended}
     if spec.pretrained is not None and not is_told(asked["input"]):
@@ -142,7 +144,9 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         if asked["classes"] is None:
             asked["classes"] = _get_classes(spec, data, task)
         wanted = recommend_input(asked["input"], spec.normalize)
-        asked["input"] = make_input(data, asked["model"], spec.size, wanted, asked["classes"], task)
+        asked["input"] = make_input(
+            data, asked["model"], spec.size, wanted, asked["classes"], task, asked.get("labels")
+        )
     if asked["classes"] is None:
         asked["classes"] = _get_classes(spec, data, task)
     if task == REGRESSION and data is not None and "target" not in asked:

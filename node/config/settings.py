@@ -150,6 +150,20 @@ def complete_data(data: Any) -> dict[str, Any]:
     return {**data, **path}
 
 
+def split_classes(classes: Any) -> dict[str, Any]:
+    """Genesis' `classes`, and where each is given with the labels that mean it `labels`. Raises ConfigError."""
+    if not isinstance(classes, Mapping):
+        return {"classes": classes}
+    labels = {}
+    for name, meaning in classes.items():
+        if not isinstance(meaning, list) or not meaning or not all(type(label) in (int, str) for label in meaning):
+            raise ConfigError(
+                f"--set classes: expected the labels of each class, as in {{no: [0], yes: [1, 2]}} (got {classes!r})"
+            )
+        labels[str(name)] = [str(label) for label in meaning]
+    return {"classes": list(labels), "labels": labels}
+
+
 def make_input(
     data: Mapping[str, Any],
     model: Mapping[str, Any],
@@ -157,12 +171,13 @@ def make_input(
     settings: Any = None,
     classes: Any = None,
     task: str = CLASSIFICATION,
+    labels: Any = None,
 ) -> dict[str, Any]:
     """Genesis' `input`: what suits data and model, or `size` x `size` pixels, under `settings` of single keys.
 
     `normalize: auto` among those measures mean and deviation of each channel on the training samples, unless they are
-    given, too; `normalize: agreed` leaves them to the members. `classes` are genesis' own where they are listed. Raises
-    ConfigError.
+    given, too; `normalize: agreed` leaves them to the members. `classes` are genesis' own where they are listed, and
+    `labels` what stands for each. Raises ConfigError.
     """
     try:
         if not isinstance(model, Mapping):
@@ -190,10 +205,15 @@ def make_input(
             raise ConfigError(f"--set {error}") from error
         match settings.get("normalize", "none"):
             case "auto":
-                return _measure(data, made, listed, task) | {
+                return _measure(data, made, listed, task, labels) | {
                     key: made[key] for key in ("mean", "std") if key in settings
                 }
             case "none":
+                if table is not None and table.missing.startswith("mean") and "mean" not in settings:
+                    raise ConfigError(
+                        f"--set input.missing={table.missing}: expected a mean: input.normalize={AGREED} or auto, or "
+                        "input.mean"
+                    )
                 return made
             case other:
                 raise ConfigError(f"--set input.normalize: expected {AGREED}, auto or none (got {other!r})")
@@ -231,12 +251,12 @@ def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | N
 
 
 def _measure(
-    data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None, task: str
+    data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None, task: str, labels: Any
 ) -> dict[str, Any]:
     """`input` with the mean and the deviation of the training samples."""
     shape = InputFormat.from_mapping(input_).shape
     table = TableInput.from_mapping(input_)  # without the mean, which is what is looked for
-    train, _ = open_dataset(data, shape=shape, classes=classes, task=task, table=table)
+    train, _ = open_dataset(data, shape=shape, classes=classes, task=task, table=table, meaning=labels)
     mean, std = compute_stats(train, shape)
     if table is not None:  # a category's values stay 0 and 1
         is_number = table.get_numbers(shape[0])

@@ -22,7 +22,7 @@ from ml.errors import DataError, suggest
 AUTO, ALL = "auto", "all"
 DROP = "drop"
 _SHOWN = 20
-OF_TABLES = ("columns", "missing", "unknown", DROP)
+OF_TABLES = ("columns", "missing", "unknown", "empty", DROP)
 MAX_NAMES_BYTES = 24 * 1024  # of the names of numbers that nobody has asked for: a change has to hold them
 
 
@@ -41,7 +41,8 @@ def make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | 
         if columns in (AUTO, ALL) or dropped:
             raise DataError(f"{place}: expected a table, as only tables have columns")
         return TableInput.from_mapping(asked)
-    cells = part.cells()
+    rules = TableInput.from_mapping({key: value for key, value in asked.items() if key != "columns"}) or TableInput()
+    cells = {name: rules.clear(column) for name, column in part.cells().items()}
     for name in dropped:
         if name not in cells:
             raise DataError(f"--drop: {place} has no column {name!r}: {suggest(name, cells)}")
@@ -58,7 +59,6 @@ def make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | 
     found = detect_columns(kept, place)
     if columns != ALL:
         _refuse_identifiers(kept, dropped, place)
-    rules = TableInput.from_mapping({key: value for key, value in asked.items() if key != "columns"}) or TableInput()
     words = [column for column in found if column.values and columns is None]
     _refuse_unreadable(words, _list_empty(found, kept) if rules.missing == "refuse" else [], kept, part)
     named = [column.to_mapping() for column in found]

@@ -18,6 +18,7 @@ from node.config.settings import (
     make_input,
     make_model,
     make_sites,
+    split_classes,
 )
 from node.errors import ConfigError
 
@@ -60,6 +61,7 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
         "input": {},
         "task": spec.task,
         "target": None,
+        "classes": None,
     }
     lies = {} if spec.attack is None else {"attack": make_attack(spec.attack)}
     source = apply_settings({**asked, **lies}, spec.settings, tuple(asked))
@@ -67,12 +69,16 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
     task = source.value["task"]
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
+    classes = split_classes(source.value["classes"])
+    labels = classes.get("labels")
+    if labels is None and classes["classes"] is not None:
+        raise ConfigError("--set classes: expected the labels of each class, as in {no: [0], yes: [1, 2]}")
     with translate_errors(source), open_once():
         config = SimulationConfig(
             method=source.value["method"],
             data=own,
             model=source.value["model"],
-            input=make_input(own, source.value["model"], spec.size, source.value["input"], task=task),
+            input=make_input(own, source.value["model"], spec.size, source.value["input"], task=task, labels=labels),
             partition=spec.partition,
             shots=spec.shots,
             clients=spec.clients,
@@ -86,5 +92,6 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
             task=task,
             target=source.value["target"],
             participation=spec.participation,
+            labels=labels,
         )
         return simulate(config, on_round=on_round)
