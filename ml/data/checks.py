@@ -7,7 +7,7 @@ may mislead:
     empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
     constant         samples that are one value all over, as a failed export leaves them
     scale            floats far from 0..1, as pixels that nobody divided by 255
-    tables           what `ml.data.table_checks` looks at
+    tables           what `ml.data.table_checks` and `ml.data.column_checks` look at
     other tasks      what `ml.data.output_checks` looks at, in the place of classes
 
 A sample's identity is the SHA-256 of its bytes.
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import ArrayDataset, InputFormat
+from ml.data.column_checks import check_columns
 from ml.data.findings import Finding
 from ml.data.fit_input import fit
 from ml.data.output_checks import check_outputs
@@ -46,6 +47,7 @@ def check_data(
         found = [*_check_classes(train, test), *check_labels(train)]
     else:
         found = list(check_outputs(train, test))
+    found += check_columns(train, input_)
     if not thorough:
         found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))
     else:

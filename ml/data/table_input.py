@@ -4,7 +4,10 @@ for a cell that is empty.
     columns   by name, in the order of the features; with `values` a column is a category, and becomes a feature for
               each of them, 1 for the one a row has. Other columns of a site's table are not looked at. Without
               `columns` all are numbers, in the order of the file
-    missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value
+    missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value. With
+              mean+flag each column becomes one more feature, 1 where its cell is empty
+    empty     the texts that stand for an empty cell, beside those that always do; a number among them, such as -999,
+              stands for it however it is written
     unknown   of a value that is not among a category's: refuse, or other, which is one more feature of each category
 
 It is the same at training, at prediction and at evaluation, so that nothing of a row hangs on the rows beside it.
@@ -23,8 +26,9 @@ from numpy.typing import NDArray
 from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
-MISSING, UNKNOWN = ("refuse", "mean", "zero"), ("refuse", "other")
+MISSING, UNKNOWN = ("refuse", "mean", "mean+flag", "zero"), ("refuse", "other")
 EMPTY = ("", "NA", "N/A", "NaN", "nan", "null", "None")
+FLAG = "+flag"
 MAX_VALUES = 100  # of a category that is found by itself
 
 Cells = Mapping[str, Sequence[Any]]  # of a table, by column: text, or numbers and None
@@ -44,17 +48,20 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class TableInput:
     """What a run's `input` says of tables. `mean` is the run's, of each feature; where nobody has measured it yet, a
-    table's own stands for it."""
+    table's own stands for it. Where members agree on it (`is_agreed`) empty cells stay what they are, not a number,
+    until it is known."""
 
     columns: tuple[Column, ...] | None = None
     missing: str = "refuse"
     unknown: str = "refuse"
     mean: tuple[float, ...] = ()
+    empty: tuple[str, ...] = ()
+    is_agreed: bool = False
 
     @classmethod
     def from_mapping(cls, input_: Mapping[str, Any], mean: tuple[float, ...] = ()) -> Self | None:
         """Of a run's `input`; None where that says nothing of tables. Raises DataError."""
-        if not any(input_.get(key) is not None for key in ("columns", "missing", "unknown")):
+        if not any(input_.get(key) is not None for key in ("columns", "missing", "unknown", "empty")):
             return None
         chosen = {}
         for key, choices in (("missing", MISSING), ("unknown", UNKNOWN)):
@@ -65,7 +72,11 @@ class TableInput:
         columns = None if given is None else tuple(_read_column(i, item) for i, item in enumerate(_read_list(given)))
         if columns is not None and len({column.name for column in columns}) != len(columns):
             raise DataError("input.columns: expected each name once")
-        return cls(columns, chosen["missing"], chosen["unknown"], mean)
+        empty = input_.get("empty") or ()
+        if not isinstance(empty, list | tuple) or not all(isinstance(text, str) and text for text in empty):
+            raise DataError(f"input.empty: expected a list of texts, got {empty!r}")
+        is_agreed = input_.get("normalize") is not None
+        return cls(columns, chosen["missing"], chosen["unknown"], mean, tuple(empty), is_agreed)
 
     def to_mapping(self) -> dict[str, Any]:
         """As it stands in a run's `input`: what is not set is left out."""
@@ -73,34 +84,71 @@ class TableInput:
         if self.columns is not None:
             told["columns"] = [column.to_mapping() for column in self.columns]
         rules = {"missing": self.missing, "unknown": self.unknown}
-        return told | {key: value for key, value in rules.items() if value != "refuse"}
+        told |= {key: value for key, value in rules.items() if value != "refuse"}
+        return told | ({"empty": list(self.empty)} if self.empty else {})
+
+    @property
+    def has_flags(self) -> bool:
+        """Whether each column has a feature that says where its cell is empty."""
+        return self.missing.endswith(FLAG)
+
+    @property
+    def leaves_empty(self) -> bool:
+        """Whether empty cells stay not a number until members have agreed on their mean."""
+        return self.is_agreed and self.missing.startswith("mean")
 
     def get_features(self, columns: Sequence[Column]) -> list[str]:
         """The names of the features of these columns."""
         names: list[str] = []
         for column in columns:
-            if not column.values:
-                names.append(column.name)
-                continue
             others = ["(other)"] if self.unknown == "other" else []
-            names += [f"{column.name}={value}" for value in (*column.values, *others)]
+            categories = [f"{column.name}={value}" for value in (*column.values, *others)]
+            names += categories if column.values else [column.name]
+            names += [f"{column.name} (empty)"] if self.has_flags else []
         return names
 
     def get_numbers(self, num_features: int) -> NDArray[np.bool_]:
         """Which features are numbers, not values of a category."""
+        flag = [False] * self.has_flags
         if self.columns is None:
-            return np.ones(num_features, np.bool_)
+            return np.resize(np.array([True, *flag]), num_features)
         other = int(self.unknown == "other")
-        return np.concatenate([np.full(len(c.values) + other if c.values else 1, not c.values) for c in self.columns])
+        kinds = [[not c.values] * (len(c.values) + other if c.values else 1) + flag for c in self.columns]
+        return np.array([kind for own in kinds for kind in own], np.bool_)
 
     def choose(self, names: Sequence[str], place: object) -> list[Column]:
         """The columns that become features, of a table's own `names`. Raises DataError."""
         if self.columns is None:
             return [Column(name) for name in names]
-        for column in self.columns:
-            if column.name not in names:
-                raise DataError(f"{place}: expected a column {column.name!r} of genesis: {suggest(column.name, names)}")
+        lacking = [column.name for column in self.columns if column.name not in names]
+        if len(lacking) == 1:
+            raise DataError(f"{place}: expected a column {lacking[0]!r} of genesis: {suggest(lacking[0], names)}")
+        if lacking:
+            raise DataError(
+                f"{place}: expected the {len(self.columns)} columns of genesis, and {len(lacking)} are not there: "
+                f"{', '.join(map(repr, lacking))}; it has {', '.join(map(repr, names)) or 'none'}"
+            )
         return list(self.columns)
+
+    def list_passed_over(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of a table's own `names` that become no feature."""
+        if self.columns is None:
+            return ()
+        chosen = {column.name for column in self.columns}
+        return tuple(name for name in names if name not in chosen)
+
+    def count_empty(self, cells: Cells) -> NDArray[np.int64]:
+        """How many cells of each row are empty, of the columns that become features."""
+        chosen = [self.clear(cells[column.name]) for column in self.choose(list(cells), "the table")]
+        empty: NDArray[np.int64] = np.array([[is_empty(cell) for cell in column] for column in chosen]).sum(0)
+        return empty
+
+    def clear(self, cells: Sequence[Any]) -> Sequence[Any]:
+        """A column in which none stands for what the run takes for an empty cell."""
+        if not self.empty:
+            return cells
+        numbers = {number for number in map(parse_number, self.empty) if number is not None}
+        return [None if to_text(cell) in self.empty or parse_number(cell) in numbers else cell for cell in cells]
 
     def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
         """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
@@ -109,12 +157,14 @@ class TableInput:
         num_rows, num_features = len(cells[columns[0].name]), len(self.get_features(columns))
         validate_fits(8 * num_rows * num_features, f"{num_rows} rows of {num_features} features")
         for column in columns:
-            texts = cells[column.name]
+            texts = self.clear(cells[column.name])
             blocks.append(
                 self._encode_category(column, texts, locate)
                 if column.values
                 else self._encode_number(column.name, texts, locate, sum(block.shape[1] for block in blocks))
             )
+            if self.has_flags:
+                blocks.append(np.array([[is_empty(cell)] for cell in texts], np.float64))
         x_NF = np.concatenate(blocks, axis=1).astype(np.float32)
         return x_NF.reshape(*x_NF.shape, 1, 1)
 
@@ -139,7 +189,9 @@ class TableInput:
     def _encode_number(
         self, name: str, cells: Sequence[Any], locate: Callable[[int], str], feature: int
     ) -> NDArray[np.float64]:
-        x = np.empty((len(cells), 1))
+        x = _read_numbers(cells)
+        if np.isfinite(x).all():
+            return x
         for i, cell in enumerate(cells):
             value = parse_number(cell)
             if value is None:
@@ -148,7 +200,7 @@ class TableInput:
                 self._refuse_missing(name, i, locate)
             x[i] = value
         is_missing = np.isnan(x)
-        if is_missing.any():
+        if is_missing.any() and not self.leaves_empty:
             x[is_missing] = 0.0 if self.missing == "zero" else self._get_mean(feature, x)
         return x
 
@@ -196,9 +248,24 @@ def parse_number(cell: Any) -> float | None:
     return value if abs(value) <= float(np.finfo(np.float32).max) else None
 
 
+def is_empty(cell: Any) -> bool:
+    """Whether a cell has no value."""
+    return to_text(cell) in EMPTY
+
+
 def to_text(cell: Any) -> str:
     """A cell as a category's values are written; nothing for an empty one."""
     return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else str(cell).strip()
+
+
+def _read_numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
+    """The cells at once, [N, 1]; not finite where any is no number that float32 holds."""
+    try:
+        with np.errstate(over="ignore"):
+            x = np.array(cells, np.float64).reshape(-1, 1)
+            return np.where(np.isfinite(x.astype(np.float32)), x, np.nan)
+    except (TypeError, ValueError):
+        return np.full((len(cells), 1), np.nan)
 
 
 def _read_list(given: Any) -> Sequence[Any]:
