@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chain.agreed_input import AGREED, INHERITED, explain_uninherited
 from chain.changes.runs import StartRun
 from chain.run import Run
@@ -103,6 +105,16 @@ def begin_from(start: StartRun, state: State, path: Path) -> tuple[StartRun, byt
     run = _make_run(start.terms, start.number)
     spec = get_run_spec(run, state.rules, state.n)
     blob = read_initial(path, spec)
+    return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
+
+
+def begin_from_zeros(start: StartRun, state: State) -> tuple[StartRun, bytes]:
+    """The run from a model of zeros, for one that agrees on statistics and trains nothing."""
+    spec = get_run_spec(_make_run(start.terms, start.number), state.rules, state.n)
+    schema = spec.task.initial_schema.arrays
+    blob = encode_arrays(
+        add_kind("model", {name: np.zeros([int(n) for n in it.shape], it.dtype) for name, it in schema.items()})
+    )
     return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
 
 

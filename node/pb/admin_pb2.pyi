@@ -1427,6 +1427,70 @@ class ListRunsRequest(_message.Message):
     run: int
     def __init__(self, run: _Optional[int] = ...) -> None: ...
 
+class GetStatisticsRequest(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    def __init__(self, run: _Optional[int] = ...) -> None: ...
+
+class StatisticsReply(_message.Message):
+    __slots__ = ("run", "height", "min_count", "features", "classes", "all", "sites", "differences")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    height: int
+    min_count: int
+    features: _containers.RepeatedCompositeFieldContainer[StatisticsFeature]
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    all: SiteStatistics
+    sites: _containers.RepeatedCompositeFieldContainer[SiteStatistics]
+    differences: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[int] = ..., height: _Optional[int] = ..., min_count: _Optional[int] = ..., features: _Optional[_Iterable[_Union[StatisticsFeature, _Mapping]]] = ..., classes: _Optional[_Iterable[str]] = ..., all: _Optional[_Union[SiteStatistics, _Mapping]] = ..., sites: _Optional[_Iterable[_Union[SiteStatistics, _Mapping]]] = ..., differences: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StatisticsFeature(_message.Message):
+    __slots__ = ("name", "category", "edges")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    category: bool
+    edges: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., category: _Optional[bool] = ..., edges: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SiteStatistics(_message.Message):
+    __slots__ = ("id", "name", "held", "samples", "features", "classes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    held: bool
+    samples: int
+    features: _containers.RepeatedCompositeFieldContainer[FeatureStatistics]
+    classes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., held: _Optional[bool] = ..., samples: _Optional[int] = ..., features: _Optional[_Iterable[_Union[FeatureStatistics, _Mapping]]] = ..., classes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FeatureStatistics(_message.Message):
+    __slots__ = ("values", "mean", "std", "bins")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    values: int
+    mean: float
+    std: float
+    bins: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, values: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., bins: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class ListRunsReply(_message.Message):
     __slots__ = ("runs",)
     RUNS_FIELD_NUMBER: _ClassVar[int]
