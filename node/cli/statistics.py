@@ -121,6 +121,6 @@ def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:
         rules["missing"] = "mean+flag"
     if has_others:
         rules["unknown"] = "other"
-    kept = {key: input_[key] for key in ("empty", "min_count") if key in input_}
+    kept: dict[str, Any] = {key: input_[key] for key in ("empty", "min_count") if key in input_}
     suggested: dict[str, Any] = {"normalize": "agreed", "columns": columns, **kept, **rules}
     print(yaml.safe_dump({"input": suggested}, sort_keys=False, allow_unicode=True), end="")
