@@ -298,7 +298,9 @@ def _compute_sum(ordered: Sequence[Contributed], settings: RuleSettings, trim: i
         out_counts.append(sum(present[i][channel] for i in kept))
         out_sums.append(sum(sums[i][channel] for i in kept))
         out_squares.append(sum(squares[i][channel] for i in kept))
-    per_class = {"classes": np.array([sum(column) for column in zip(*classes, strict=True)], np.int64)} if classes else {}
+    per_class = (
+        {"classes": np.array([sum(column) for column in zip(*classes, strict=True)], np.int64)} if classes else {}
+    )
     return {
         "sites": np.array(len(told), np.int64),
         "samples": np.array(sum(counts), np.int64),
