@@ -80,7 +80,7 @@ def open_dataset(
     if shape is not None:
         for part in splits.parts:
             validate_fit(part.shape, shape)
-    labels, names = _number(splits, data, task, classes)
+    labels, names = _number(splits, data, task, classes, meaning)
     takes_empty = table is not None and table.leaves_empty
     read = [_read(part, own, shape, takes_empty=takes_empty) for part, own in zip(splits.parts, labels, strict=True)]
     if len(read) == 2:

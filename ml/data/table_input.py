@@ -29,7 +29,7 @@ from ml.errors import DataError, suggest
 
 MISSING, UNKNOWN = ("refuse", "mean", "mean+flag", "zero"), ("refuse", "other")
 EMPTY = ("", "NA", "N/A", "NaN", "nan", "null", "None")
-FLAG = "+flag"
+FLAG, FLAG_SUFFIX = "+flag", " (empty)"  # at the end of `missing`, and of the name of the feature that says it
 MAX_VALUES = 100  # of a category that is found by itself
 
 Cells = Mapping[str, Sequence[Any]]  # of a table, by column: text, or numbers and None
@@ -107,7 +107,7 @@ class TableInput:
             others = ["(other)"] if self.unknown == "other" else []
             categories = [f"{column.name}={value}" for value in (*column.values, *others)]
             names += categories if column.values else [column.name]
-            names += [f"{column.name} (empty)"] if self.has_flags else []
+            names += [f"{column.name}{FLAG_SUFFIX}"] if self.has_flags else []
         return names
 
     def get_numbers(self, num_features: int) -> NDArray[np.bool_]:

@@ -967,18 +967,20 @@ class PredictRequest(_message.Message):
     def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ..., prior: _Optional[float] = ...) -> None: ...
 
 class PredictReply(_message.Message):
-    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone")
+    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone", "passed_over")
     APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     TRAINED_ALONE_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
     applied_round: int
     run: int
     predictions: _containers.RepeatedCompositeFieldContainer[Prediction]
     trained_alone: TrainedAlone
     alone: _containers.RepeatedCompositeFieldContainer[Prediction]
-    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
+    passed_over: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., passed_over: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Prediction(_message.Message):
     __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values", "notes")

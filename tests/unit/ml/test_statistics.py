@@ -531,7 +531,7 @@ def test_cells_are_counted_where_the_mean_fills_them_and_nowhere_else() -> None:
 
     assert list_arrays() == list_arrays(missing="zero") == ["count", "squares", "sums"]
     assert list_arrays(missing="mean") == list_arrays(missing="mean+flag") == ["count", "present", "squares", "sums"]
-    hidden = {"dp_noise": 1.0}
+    hidden: Any = {"dp_noise": 1.0}
     bounds = {"low": [0], "high": [1]}
     make_spec(input_={"normalize": "agreed", "missing": "zero", **bounds}, **hidden)
     with pytest.raises(SpecError, match=r"input.missing: expected refuse or zero with dp_noise"):

@@ -12,6 +12,7 @@ import pytest
 
 from ml.data import detect_table, open_dataset
 from ml.data.base import InputFormat
+from ml.data.checks import check_data
 from ml.data.column_checks import check_columns, find_identifiers
 from ml.data.findings import Finding
 from ml.data.inference_files import read_inference_file
@@ -86,7 +87,8 @@ def test_what_is_no_number_is_refused(dose: str) -> None:
 @pytest.mark.parametrize(
     ("rules", "problem"),
     [
-        ({"missing": "median"}, "input.missing: expected one of refuse, mean, zero, got 'median'"),
+        ({"missing": "median"}, r"input.missing: expected one of refuse, mean, mean\+flag, zero, got 'median'"),
+        ({"empty": "?"}, "input.empty: expected a list of texts"),
         ({"unknown": "drop"}, "input.unknown: expected one of refuse, other, got 'drop'"),
         ({"columns": []}, "input.columns: expected a list"),
         ({"columns": [{"names": "a"}]}, r"input.columns\[0\]: expected"),
@@ -230,3 +232,64 @@ def test_parquet_has_categories_and_nulls_too(tmp_path: Path) -> None:
 def test_images_have_no_columns() -> None:
     with pytest.raises(DataError, match="columns, missing or unknown, which only tables have"):
         open_dataset({"format": "digits"}, table=read_table())
+
+
+def test_a_flag_says_where_a_cell_was_empty() -> None:
+    table = TableInput.from_mapping({"columns": COLUMNS, "missing": "mean+flag"}, (9.0, 0.0, 0.5, 0.5, 0.0, 7.0, 0.0))
+    assert table is not None
+    assert table.get_features(table.choose(["age", "sex", "dose"], "a")) == [
+        *("age", "age (empty)", "sex=f", "sex=m", "sex (empty)"),
+        *("dose", "dose (empty)"),
+    ]
+    assert encode(table) == [50, 0, 1, 0, 0, 3, 0]
+    assert encode(table, sex="", dose="NA") == [50, 0, 0, 0, 1, 7, 1]
+    assert table.get_numbers(7).tolist() == [True, False, False, False, False, True, False]
+    other = read_table(missing="mean+flag", unknown="other")
+    assert encode(other, sex="x") == [50, 0, 0, 0, 1, 0, 3, 0]
+    assert TableInput(missing="mean+flag").get_numbers(4).tolist() == [True, False, True, False]
+
+
+def test_texts_may_stand_for_an_empty_cell() -> None:
+    table = read_table(missing="zero", empty=["?", "-999", "unknown"])
+    assert encode(table, dose="?", sex="unknown") == [50, 0, 0, 0]
+    for code in ("-999", "-999.0", -999, -999.0):
+        assert encode(table, dose=code) == [50, 1, 0, 0]
+    cells = {"age": ["?", "1"], "sex": ["f", "unknown"], "dose": ["", "-999.00"]}
+    assert table.count_empty(cells).tolist() == [2, 2]
+    assert table.to_mapping()["empty"] == ["?", "-999", "unknown"]
+    with pytest.raises(DataError, match="column 'dose': expected a value, got none"):
+        encode(read_table(empty=["?"]), dose="?")
+
+
+def test_an_empty_cell_stays_one_until_members_have_agreed_on_the_mean() -> None:
+    input_ = {"shape": [4, 1, 1], "columns": COLUMNS, "missing": "mean", "normalize": "agreed"}
+    wanted = InputFormat.from_mapping(input_)
+    assert wanted.table is not None
+    x = wanted.table.encode({"age": ["50", ""], "sex": ["f", "f"], "dose": ["", "4"]}, locate)
+    assert np.isnan(x.reshape(2, 4)).tolist() == [[False, False, False, True], [True, False, False, False]]
+    agreed = wanted.with_constants((40.0, 0.5, 0.5, 3.0), (5.0, 0.5, 0.5, 0.5))
+    assert agreed.normalise(x).reshape(2, 4).tolist() == [[2, 1, -1, 0], [0, 1, -1, 2]]
+    identity = wanted.with_constants((0.0,) * 4, (1.0,) * 4)
+    assert identity.normalise(x).reshape(2, 4).tolist() == [[50, 1, 0, 0], [0, 1, 0, 4]]
+
+
+def test_a_table_with_empty_cells_is_opened_and_asked_about_where_the_mean_is_agreed(tmp_path: Path) -> None:
+    data = write(tmp_path)
+    made = make_input(data, {"name": "mlp"}, None, {"columns": "auto", "missing": "mean", "normalize": "agreed"})
+    assert not {"mean", "std"} & set(made)
+    wanted = InputFormat.from_mapping(made)
+    train, test = open_dataset(data, shape=wanted.shape, table=wanted.table)
+    assert np.isnan(train.x).sum() + np.isnan(test.x).sum() == 4
+    assert all("nan" not in finding.text for finding in check_data(train, test, input_=wanted))
+    file = read_inference_file(Path(data["path"]), wanted.shape, ("no", "yes"), table=wanted.table)
+    assert np.isnan(file.x).sum() == 4
+    with pytest.raises(ConfigError, match=r"input.missing=mean: expected a mean: input.normalize=agreed or auto"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto", "missing": "mean"})
+
+
+def test_codes_for_empty_cells_are_taken_for_such_when_columns_are_found(tmp_path: Path) -> None:
+    data = write(tmp_path, TEXT.replace(",,", ",?,"))
+    with pytest.raises(ConfigError, match="'sex' has words, 'f', 'm'; 'dose' has numbers and words"):
+        make_input(data, {"name": "mlp"}, None, None)
+    made = make_input(data, {"name": "mlp"}, None, {"columns": "auto", "missing": "zero", "empty": ["?"]})
+    assert (made["columns"], made["empty"]) == (COLUMNS, ["?"])
