@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,7 +103,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
     facts = [
         ("node", f"{status.name}  {show_id(status.id)}"),
         ("chain", f"{status.chain_name} ({show_id(status.chain_id)}), {status.method}"),
-        ("head", f"height {status.height}  {show_id(status.head)}  {show_time(status.head_time)} UTC"),
+        ("head", f"height {status.height}  {show_id(status.head)}  {show_time(status.head_time)} UTC{_describe_age(status)}"),
         ("round", _describe_round(status)),
         (score, accuracy),
         ("pace", _describe_pace(status)),
@@ -143,6 +144,8 @@ def list_troubles(status: pb.NodeStatus) -> _Facts:
     facts: _Facts = []
     if status.stalled:
         facts.append(("STALLED", status.stall_reason))
+    if status.HasField("other_history"):
+        facts.append(("OTHER HISTORY", status.other_history))
     if status.HasField("training_trouble"):
         facts.append(("NOT TRAINED", status.training_trouble))
     facts += [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
@@ -186,6 +189,16 @@ def describe_transfer(transfer: pb.Transfer) -> str:
     rate = (transfer.bytes - transfer.resumed) / transfer.seconds if transfer.seconds > 0 else 0.0
     done = f"{show_bytes(transfer.bytes)} of {show_bytes(transfer.total_bytes)}"
     return f"{blob} {way}, {done}, {show_bytes(rate)} a second"
+
+
+def _describe_age(status: pb.NodeStatus) -> str:
+    """How long before this node's clock now the head was made; "" where that cannot be said."""
+    from node.cli.output import show_seconds
+
+    if not status.time or not status.head_time:
+        return ""
+    seconds = (datetime.fromisoformat(status.time) - datetime.fromisoformat(status.head_time)).total_seconds()
+    return f", {show_seconds(seconds)} ago" if seconds >= 0 else ""
 
 
 def _describe_pace(status: pb.NodeStatus) -> str:

@@ -32,9 +32,14 @@ class SecondHistories:
         self._events = events
         self._seen: dict[tuple[int, Id], None] = {}
         self.num_found = 0
+        self._newest: str | None = None
 
     def __repr__(self) -> str:
         return f"<SecondHistories: {self.num_found} found>"
+
+    def describe(self) -> str | None:
+        """What was found last, and how to find out which of the two is the members'; None where nothing was."""
+        return self._newest
 
     def is_news(self, tip: Tip, height: int, block_id: Id) -> bool:
         """Whether a peer's head of this height is another block than ours, as far down as the tip remembers, and one
@@ -66,11 +71,10 @@ class SecondHistories:
         if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
         self.num_found += 1
-        log.error(
-            "%s has another block at height %d, %s, with a certificate: a quorum of the keys of that time has signed "
-            "two histories; this node goes on with its own",
-            peer.name,
-            theirs.height,
-            theirs.id.hex(),
+        found = (
+            f"{peer.name} has another block at height {theirs.height}, {theirs.id.hex()}, with a certificate: a quorum "
+            "of the keys of that time has signed two histories; this node goes on with its own"
         )
+        self._newest = f"{found}. Have members that you know look theirs up: fednode chain show {theirs.height}"
+        log.error("%s", found)
         self._events.publish("divergence", height=theirs.height, peer=peer.id.hex(), block=theirs.id.hex())

@@ -139,6 +139,11 @@ class Sync:
         """Whether a head of this height is no longer on the way to the checkpoint: only then do votes here count."""
         return self._checkpoint is None or height >= self._checkpoint.height
 
+    @property
+    def other_history(self) -> str | None:
+        """Another history that a peer has proved; None where none has."""
+        return None if self._second is None else self._second.describe()
+
     def describe_way(self) -> str | None:
         """The reason why this node does not come to its checkpoint; None where it is there, or on its way."""
         height = self._get_tip().height
