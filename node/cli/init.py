@@ -110,8 +110,8 @@ def init(
         facts = {"id": made.id, "name": spec.name, "address": made.address, "config": str(made.config_file)}
         joining: dict[str, object] = {}
         if made.joined is not None:
-            checkpoint = {"height": made.joined.checkpoint.height, "id": made.joined.checkpoint.id.hex()}
-            joining = {"request": made.request, "join_hash": made.joined.describe_digest(), "checkpoint": checkpoint}
+            trusted = {"height": made.joined.checkpoint.height, "id": made.joined.checkpoint.id.hex()}
+            joining = {"request": made.request, "join_hash": made.joined.describe_digest(), "checkpoint": trusted}
         print(json.dumps({**facts, "key": str(made.key_file), **joining}))
         return
     print(made.request or made.peer)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,7 +87,7 @@ def _watch(node: AdminClient, interval_s: float) -> None:
 
 def describe(status: pb.NodeStatus) -> _Facts:
     from node.cli.measures import describe_alone, describe_briefly, describe_privacy
-    from node.cli.output import show_bytes, show_id, show_number, show_seconds, show_time
+    from node.cli.output import show_bytes, show_id, show_number, show_seconds
 
     worker = status.unready_reason or "not ready"
     if status.HasField("device"):
@@ -103,7 +103,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
     facts = [
         ("node", f"{status.name}  {show_id(status.id)}"),
         ("chain", f"{status.chain_name} ({show_id(status.chain_id)}), {status.method}"),
-        ("head", f"height {status.height}  {show_id(status.head)}  {show_time(status.head_time)} UTC{_describe_age(status)}"),
+        ("head", f"height {status.height}  {show_id(status.head)}  {_describe_head_time(status)}"),
         ("round", _describe_round(status)),
         (score, accuracy),
         ("pace", _describe_pace(status)),
@@ -191,14 +191,15 @@ def describe_transfer(transfer: pb.Transfer) -> str:
     return f"{blob} {way}, {done}, {show_bytes(rate)} a second"
 
 
-def _describe_age(status: pb.NodeStatus) -> str:
-    """How long before this node's clock now the head was made; "" where that cannot be said."""
-    from node.cli.output import show_seconds
+def _describe_head_time(status: pb.NodeStatus) -> str:
+    """When the head was made, and how long ago by this node's clock, unless that is behind its miner's."""
+    from node.cli.output import show_seconds, show_time
 
+    shown = f"{show_time(status.head_time)} UTC"
     if not status.time or not status.head_time:
-        return ""
-    seconds = (datetime.fromisoformat(status.time) - datetime.fromisoformat(status.head_time)).total_seconds()
-    return f", {show_seconds(seconds)} ago" if seconds >= 0 else ""
+        return shown
+    age_s = (datetime.fromisoformat(status.time) - datetime.fromisoformat(status.head_time)).total_seconds()
+    return f"{shown}, {show_seconds(age_s)} ago" if age_s >= 0 else shown
 
 
 def _describe_pace(status: pb.NodeStatus) -> str:

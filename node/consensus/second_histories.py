@@ -49,19 +49,23 @@ class SecondHistories:
         ours = tip.get_block_id(height)
         return ours is not None and ours != block_id
 
+    def is_told(self, block: Block) -> bool:
+        """Whether a block was shown before, and told of."""
+        return (block.height, block.id) in self._seen
+
     async def has(self, block: Block) -> bool:
         """Whether a block is one of ours."""
         stored = await self._disk.run(self._store.get_block, block.height)
         return stored is not None and stored.block.id == block.id
 
-    async def look(self, peer: Peer, tip: Tip, height: int, block: bytes, certificate: bytes) -> None:
+    async def look(self, peer: Peer, height: int, block: bytes, certificate: bytes) -> None:
         """Checks what a peer gives as its block of this height. Raises ChainError where it proves nothing."""
-        theirs = codec.decode_block(tip.state.chain_id, block)
+        judged_by = await self._disk.run(self._store.get_state, height - 1)
+        theirs = codec.decode_block(judged_by.chain_id, block)
         if theirs.height != height:
             raise WrongHeight.differs("height of the block", height, theirs.height)
         if (height, theirs.id) in self._seen or await self.has(theirs):
             raise InvalidCertificate("it shows a block that is known, and not the one that its status names")
-        judged_by = await self._disk.run(self._store.get_state, height - 1)
         validation.validate_certificate(judged_by, theirs.id, height, codec.decode_certificate(certificate))
         self.tell(peer, theirs)
 

@@ -354,11 +354,11 @@ class Sync:
         """Asks `peer` for the block that is its head, and another than ours of that height."""
         if self._second is None or peer.status is None:
             return
-        height, tip = peer.status.head_height, self._get_tip()
+        height = peer.status.head_height
         try:
             replies = await self._request(peer, height, 1)
             for block_bytes, certificate_bytes in replies[:1]:
-                await self._second.look(peer, tip, height, block_bytes, certificate_bytes)
+                await self._second.look(peer, height, block_bytes, certificate_bytes)
                 return
         except PeerUnavailable as error:
             log.debug("block %d from %s: %s", height, peer.name, error)
@@ -371,28 +371,37 @@ class Sync:
 
     async def _look_for_parting(self, peer: Peer, height: int) -> None:
         """Looks for the lowest block of `peer` that is another than ours, at `height` at most, where it has another: up
-        to there members are the same, so that its certificate there counts for both, whoever certified what follows."""
-        now_s = self._get_time_s()
-        if self._second is None or now_s < self._searched_s.get(peer.id, -inf) + PARTING_S:
+        to there members are the same, so that its certificate there counts for both, whoever certified what follows.
+        That takes one answer's time at most."""
+        now_s, second = self._get_time_s(), self._second
+        if second is None or now_s < self._searched_s.get(peer.id, -inf) + PARTING_S:
             return
         self._searched_s[peer.id] = now_s
-        tip, common, other = self._get_tip(), 0, height
         try:
-            replies = await self._request(peer, other, 1)
-            while replies and other - common > 1:
-                middle = (common + other) // 2
-                if not (asked := await self._request(peer, middle, 1)):
-                    return
-                if await self._second.has(codec.decode_block(tip.state.chain_id, asked[0][0])):
-                    common = middle
-                else:
-                    other, replies = middle, asked
-            for block_bytes, certificate_bytes in replies[:1]:
-                await self._second.look(peer, tip, other, block_bytes, certificate_bytes)
-        except PeerUnavailable as error:
-            log.debug("block %d from %s: %s", other, peer.name, error)
+            async with asyncio.timeout(ANSWER_S):
+                found = await self._find_parting(peer, second, height)
+            if found is not None:
+                height, block_bytes, certificate_bytes = found
+                if not second.is_told(codec.decode_block(self._get_tip().state.chain_id, block_bytes)):
+                    await second.look(peer, height, block_bytes, certificate_bytes)
+                self._searched_s[peer.id] = inf
+        except (PeerUnavailable, TimeoutError) as error:
+            log.debug("where the chain of %s parts from ours: %s", peer.name, error)
         except ChainError as error:
-            log.warning("%s shows no certificate for its height %d: %s", peer.name, other, error)
+            log.warning("%s shows no certificate where its chain parts from ours: %s", peer.name, error)
+
+    async def _find_parting(self, peer: Peer, second: SecondHistories, height: int) -> tuple[int, bytes, bytes] | None:
+        """The height, the block and the certificate, by halving; None where `peer` gives less than it did before."""
+        chain_id, common, other = self._get_tip().state.chain_id, 0, height
+        replies = await self._request(peer, other, 1)
+        while replies and other - common > 1:
+            middle = (common + other) // 2
+            asked = await self._request(peer, middle, 1)
+            if asked and await second.has(codec.decode_block(chain_id, asked[0][0])):
+                common = middle
+            else:
+                other, replies = middle, asked
+        return None if not replies else (other, *replies[0])
 
 
 def _get_size(replies: Sequence[tuple[bytes, bytes]]) -> int:

@@ -1,4 +1,4 @@
-"""A sponsor that lies to a site that is to join real nodes: a checkpoint and a genesis that are none, and addresses that
+"""A sponsor that lies to a site that is to join real nodes: by a false checkpoint, a false genesis, and addresses that
 are all its own."""
 
 from __future__ import annotations
