@@ -66,7 +66,7 @@ def test_init_makes_a_site_that_joins(capsys: Captured, ledger: tuple[Genesis, P
     assert shown in err
     checkpoint = JoinFile.decode(file.read_bytes()).checkpoint
     assert f"fednode chain show {checkpoint.height} says there: {checkpoint.id.hex()}" in err
-    code, block, _ = run(capsys, "chain", "show", checkpoint.height, "--data-dir", data_dir)
+    code, block, _ = run(capsys, "chain", "show", str(checkpoint.height), "--data-dir", data_dir)
     assert (code, checkpoint.id.hex() in block) == (0, True)  # as another member is asked to look up
     request = JoinRequest.decode(out, genesis.chain_id)
     assert (request.name, request.address) == ("hospital-d", "d.example:7050")

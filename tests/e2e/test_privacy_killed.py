@@ -123,6 +123,7 @@ async def kill_at_random(net: Federation, num: int, file: Path, old: Path) -> No
     assert is_kept
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kills", [pytest.param(8, marks=pytest.mark.outer), pytest.param(60, marks=pytest.mark.long)])
 async def test_epsilon_is_never_less_than_the_chain_shows(tmp_path: Path, kills: int) -> None:
     directory = make_federation(

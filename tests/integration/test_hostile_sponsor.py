@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from chain.block import Block
+from chain.block import Block, Certificate
 from chain.changes.members import AddMember, RemoveMember
 from chain.changes.rules import SetRules
 from chain.checkpoint import Checkpoint
 from chain.codec import encode_block, encode_certificate
 from chain.signing import SigningKey
 from node.consensus.halted import Halted
+from node.consensus.sync import ANSWER_S
 from support.data.chains import make_digest, make_keys
 from support.data.changes import LivingChain
-from support.faults.liar import lying
+from support.faults.liar import Liar, lying
 from support.federation.cluster import Cluster
 from support.federation.joining import growing, make_checkpoint, start_joiner
 from support.federation.proposing import check_chains, get_service
@@ -42,7 +43,7 @@ async def wait_until_said(net: Cluster, text: str, since_s: float) -> float:
 
 
 @asynccontextmanager
-async def serving(net: Cluster, blocks: Reply, head: Block) -> AsyncIterator[None]:
+async def serving(net: Cluster, blocks: Reply, head: Block) -> AsyncIterator[Liar]:
     """A liar is all that the joiner reaches: it gives these blocks, which follow block 0, and says that `head` is its
     last."""
 
@@ -56,7 +57,7 @@ async def serving(net: Cluster, blocks: Reply, head: Block) -> AsyncIterator[Non
         liar.blocks = lambda first, count: blocks[first - 1 :][:count]
         telling = asyncio.create_task(tell(), name="the liar's statuses")
         try:
-            yield
+            yield liar
         finally:
             telling.cancel()
 
@@ -246,5 +247,42 @@ def test_a_second_history_with_other_members_is_told_at_the_first_honest_one(
                 assert event.data["height"] == COMMON + 1
                 assert event.data["block"] == net["node0"].get_block(COMMON + 1).id.hex()
                 assert net[JOINER].failure is None
+
+    run_virtual(story())
+
+
+def test_who_shows_no_certificate_and_then_says_nothing_holds_up_one_answer_s_time(tmp_path: Path) -> None:
+    """Where a chain parts from the joiner's is asked for block by block: all of that together takes no longer."""
+
+    async def story() -> None:
+        async with growing(tmp_path, 4, [JOINER]) as net:
+            await net.wait_for_height(8, *HONEST)
+            await net.crash(LIAR)
+            chain = begin_second_history(net)
+            go_on(chain, 4)
+            head = chain.tip.block
+            asked: list[int] = []
+            checkpoint = make_checkpoint(net, "node0", 8)
+            start_joiner(net, JOINER, checkpoint)
+            await net.wait_for_height(8, JOINER)
+            height = net[JOINER].height
+            go_on(chain, height - head.height)
+            head = chain.tip.block
+            forged = encode_block(head), encode_certificate(Certificate(0, chain.blocks[-1][1].signatures[:1]))
+
+            async def answer(peer: bytes, first: int, count: int) -> Reply:
+                asked.append(first)
+                if len(asked) > 2:
+                    await asyncio.sleep(1e6)
+                return [forged]
+
+            async with serving(net, [], head) as liar:
+                liar.on_blocks_request = answer  # type: ignore[method-assign]
+                await net.wait_for(lambda: len(asked) == 3, "the joiner to look for where the two part")
+                net.heal()
+                healed_s = net[JOINER].clock.monotonic()
+                await net.wait_for_height(net["node0"].height, JOINER)
+                assert net[JOINER].clock.monotonic() - healed_s < ANSWER_S + 5.0
+            check_chains(net)
 
     run_virtual(story())
