@@ -104,5 +104,5 @@ async def test_a_false_genesis_is_seen_by_the_first_member_that_is_asked(tmp_pat
         file.write_bytes(JoinFile.at_genesis(genesis).encode())
         request, _ = init(tmp_path / JOINER, file)
         done = await asyncio.to_thread(run_command, "propose", "add-member", request, "--yes", "-c", config)
-        assert done.code != 0
-        assert genesis.chain_id.hex() in done.err or "another chain" in done.err, done.err
+        assert done.code == 1, done.err
+        assert f"chain: expected {net.genesis.chain_id.hex()}, got {genesis.chain_id.hex()}" in done.err, done.err
