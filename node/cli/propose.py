@@ -246,11 +246,11 @@ def start_statistics(
 ) -> None:
     """Propose to count what members have.
 
-    It is a run of one round, before anything is trained. Each member tells how many training samples it has, by class, too, and of each column that
-    FILE names: how many cells are there, their mean and deviation, how many rows have each value of a category, and how
-    many cells lie below, between and from the last of its edges. All members see that, and it stays on the chain for
-    ever. fednode statistics shows it. What FILE names is seen by all at once: name values and edges that tell nothing
-    of your own samples.
+    It is a run of one round, before anything is trained. Each member tells how many training samples it has, by class,
+    too, and of each column that FILE names: how many cells are there, their mean and deviation, how many rows have each
+    value of a category, and how many cells lie below, between and from the last of its edges. All members see that, and
+    it stays on the chain for ever. fednode statistics shows it. What FILE names is seen by all at once: name values and
+    edges that tell nothing of your own samples.
 
     FILE has {columns: [{name: age, edges: [30, 40, 50, 60, 70]}, {name: sex, values: [f, m]}]}, and perhaps {empty:
     ["?"]}, texts that stand for an empty cell.
