@@ -14,6 +14,7 @@ from ml.data.findings import Finding
 from ml.data.table_input import Cells, is_empty, parse_number, to_text
 
 FEW_TEXTS, FEW_NUMBERS = 10, 30  # rows, in which each may have another value by chance
+ONE_VALUE = "one value"  # the reason of a constant column
 _SHOWN = 20
 
 
@@ -50,7 +51,7 @@ def _explain(column: Sequence[Any]) -> str | None:
     numbers = [parse_number(cell) for cell in filled]
     values = {to_text(cell) if number is None else number for cell, number in zip(filled, numbers, strict=True)}
     if len(values) == 1:
-        return "one value" if len(filled) > 1 else None
+        return ONE_VALUE if len(filled) > 1 else None
     if len(values) < len(column):
         return None
     are_whole = all(isinstance(value, float) and value.is_integer() for value in values)

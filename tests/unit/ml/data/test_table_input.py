@@ -289,7 +289,35 @@ def test_a_table_with_empty_cells_is_opened_and_asked_about_where_the_mean_is_ag
 
 def test_codes_for_empty_cells_are_taken_for_such_when_columns_are_found(tmp_path: Path) -> None:
     data = write(tmp_path, TEXT.replace(",,", ",?,"))
-    with pytest.raises(ConfigError, match="'sex' has words, 'f', 'm'; 'dose' has numbers and words"):
-        make_input(data, {"name": "mlp"}, None, None)
+    for columns in (None, "auto", "all"):
+        with pytest.raises(
+            ConfigError, match=r"'dose' has '\?'. Where .* empty cell, add --set 'input.empty=\[\"\?\"\]'"
+        ):
+            make_input(data, {"name": "mlp"}, None, {"columns": columns})
     made = make_input(data, {"name": "mlp"}, None, {"columns": "auto", "missing": "zero", "empty": ["?"]})
     assert (made["columns"], made["empty"]) == (COLUMNS, ["?"])
+
+
+def test_a_word_among_many_numbers_is_told_with_its_place(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 130 + 0.5},{'n.a.' if i == 7 else i % 149},{i % 2}\n" for i in range(300))
+    data = write(tmp_path, f"a,b,label\n{rows}")
+    with pytest.raises(ConfigError, match=r"'b' has numbers and words, first at .*line 9: 'n.a.'"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto"})
+    made = make_input(data, {"name": "mlp"}, None, {"columns": "auto", "empty": ["n.a."], "missing": "zero"})
+    assert made["shape"] == [2, 1, 1]
+
+
+def test_an_identifier_of_many_texts_is_told_as_one(tmp_path: Path) -> None:
+    data = write(tmp_path, "name,a,label\n" + "".join(f"patient {i},{i % 9},{i % 2}\n" for i in range(150)))
+    with pytest.raises(ConfigError, match="name: another value in each row"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto"})
+
+
+def test_the_name_of_the_site_is_told_as_one_value_at_each(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        rows = "".join(f"{i % 7},{name},{i % 2}\n" for i in range(40))
+        (tmp_path / f"{name}.csv").write_text(f"age,hospital,label\n{rows}")
+    data = {"format": "domains", "path": str(tmp_path)}
+    with pytest.raises(ConfigError, match="hospital: one value at each site"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto"})
+    assert make_input(data, {"name": "mlp"}, None, {"drop": ["hospital"]})["columns"] == [{"name": "age"}]

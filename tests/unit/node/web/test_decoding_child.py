@@ -91,8 +91,8 @@ def test_samples_are_those_of_the_file(tmp_path: Path) -> None:
 
 
 def test_the_columns_of_a_table_are_matched_by_name_and_what_is_filled_is_told(tmp_path: Path) -> None:
-    input_ = {"shape": [2, 1, 1], "columns": [{"name": "g"}, {"name": "f"}], "missing": "zero"}
-    table = {**TABLE, "input": input_}
+    input_: Any = TABLE["input"]
+    table = {**TABLE, "input": {**input_, "columns": [{"name": "g"}, {"name": "f"}], "missing": "zero"}}
     (tmp_path / "a.csv").write_text("f,id,g\n1,x,2\n3,y,\n")
     decoded = decode(tmp_path / "a.csv", table)
     assert decode_arrays(decoded.samples, MAX_BYTES)["x"].reshape(-1).tolist() == [2, 1, 0, 3]
