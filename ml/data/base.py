@@ -7,13 +7,15 @@ channels of one pixel, [N, F, 1, 1], so that each has its own mean and deviation
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.columns import ColumnSummary
+from ml.data.findings import Finding
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
@@ -26,7 +28,7 @@ Samples = NDArray[np.uint8] | NDArray[np.float32]
 Shape = tuple[int, int, int]  # channels, height, width
 
 _AGREED_KEYS = ("normalize", "min_count", "class_counts", "low", "high")  # where members agree in the first round
-_INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS, "columns", "missing", "unknown")
+_INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS, "columns", "missing", "unknown", "empty")
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
 
 
@@ -37,7 +39,8 @@ class ArrayDataset:
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
-    `features` are the names of a table's columns, where it says them.
+    `features` are the names of a table's columns, where it says them, `columns` what lies in its own, and `notes` what
+    was left out or taken for granted as it was read. `locate` says where a sample is.
     Raises DataError when the parts do not fit each other.
     """
 
@@ -50,6 +53,9 @@ class ArrayDataset:
     domain_of: Labels | None = None
     features: tuple[str, ...] = ()
     task: str = CLASSIFICATION
+    columns: tuple[ColumnSummary, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    locate: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
         place = f"{self.origin}: " if self.origin else ""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ml.data.array_layout import to_labels, to_samples
 from ml.data.base import AnyLabels, Labels, Outputs, Samples, Shape
+from ml.data.cells import tidy
 from ml.data.fit_input import validate_finite, validate_fit
 from ml.data.labels import number_labels, to_text
 from ml.data.outputs import arrange, read_text_columns
@@ -215,7 +216,7 @@ def _read_table(
             f"{'; --label names the one that has labels' if is_label else ''}"
         )
     labels: AnyLabels | None = None
-    cells = {table.header[c]: [row[c].strip() for row in table.rows] for c in found}
+    cells = {table.header[c]: [tidy(cell) for cell in table.columns[c]] for c in found}
     if any(any(texts) for texts in cells.values()):
         if task == CLASSIFICATION:
             labels = _number(path, to_text(cells[table.header[found[0]]], str(path)), None, classes, table.locate)

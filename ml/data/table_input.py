@@ -6,13 +6,13 @@ for a cell that is empty.
               `columns` all are numbers, in the order of the file
     missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value
     unknown   of a value that is not among a category's: refuse, or other, which is one more feature of each category
+    empty     texts that stand for an empty cell, besides those that always do
 
 It is the same at training, at prediction and at evaluation, so that nothing of a row hangs on the rows beside it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,14 +20,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.cells import Cells, hint_at, is_date, is_empty, parse_numbers, to_text
 from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
 MISSING, UNKNOWN = ("refuse", "mean", "zero"), ("refuse", "other")
-EMPTY = ("", "NA", "N/A", "NaN", "nan", "null", "None")
 MAX_VALUES = 100  # of a category that is found by itself
-
-Cells = Mapping[str, Sequence[Any]]  # of a table, by column: text, or numbers and None
+CATEGORIES = "; categories and empty cells need input.columns and input.missing in genesis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,12 @@ class TableInput:
     missing: str = "refuse"
     unknown: str = "refuse"
     mean: tuple[float, ...] = ()
+    empty: tuple[str, ...] = ()
 
     @classmethod
     def from_mapping(cls, input_: Mapping[str, Any], mean: tuple[float, ...] = ()) -> Self | None:
         """Of a run's `input`; None where that says nothing of tables. Raises DataError."""
-        if not any(input_.get(key) is not None for key in ("columns", "missing", "unknown")):
+        if not any(input_.get(key) is not None for key in ("columns", "missing", "unknown", "empty")):
             return None
         chosen = {}
         for key, choices in (("missing", MISSING), ("unknown", UNKNOWN)):
@@ -65,7 +65,10 @@ class TableInput:
         columns = None if given is None else tuple(_read_column(i, item) for i, item in enumerate(_read_list(given)))
         if columns is not None and len({column.name for column in columns}) != len(columns):
             raise DataError("input.columns: expected each name once")
-        return cls(columns, chosen["missing"], chosen["unknown"], mean)
+        empty = input_.get("empty") or ()
+        if not isinstance(empty, list | tuple) or not all(isinstance(text, str) for text in empty):
+            raise DataError(f"input.empty: expected a list of texts, got {empty!r}")
+        return cls(columns, chosen["missing"], chosen["unknown"], mean, tuple(empty))
 
     def to_mapping(self) -> dict[str, Any]:
         """As it stands in a run's `input`: what is not set is left out."""
@@ -73,7 +76,8 @@ class TableInput:
         if self.columns is not None:
             told["columns"] = [column.to_mapping() for column in self.columns]
         rules = {"missing": self.missing, "unknown": self.unknown}
-        return told | {key: value for key, value in rules.items() if value != "refuse"}
+        told |= {key: value for key, value in rules.items() if value != "refuse"}
+        return told | ({"empty": list(self.empty)} if self.empty else {})
 
     def get_features(self, columns: Sequence[Column]) -> list[str]:
         """The names of the features of these columns."""
@@ -121,13 +125,14 @@ class TableInput:
     def _encode_category(
         self, column: Column, cells: Sequence[Any], locate: Callable[[int], str]
     ) -> NDArray[np.float64]:
-        place = {value: i for i, value in enumerate(column.values)}
-        x = np.zeros((len(cells), len(place) + (self.unknown == "other")))
+        place = {to_text(value): i for i, value in enumerate(column.values)}
+        place |= {value: i for i, value in enumerate(column.values)}  # as it stands there, where that is another's text
+        x = np.zeros((len(cells), len(column.values) + (self.unknown == "other")))
         for i, cell in enumerate(cells):
             text = to_text(cell)
             if text in place:
                 x[i, place[text]] = 1.0
-            elif text in EMPTY:
+            elif is_empty(cell, self.empty):
                 self._refuse_missing(column.name, i, locate)
             elif self.unknown == "other":
                 x[i, -1] = 1.0
@@ -139,14 +144,14 @@ class TableInput:
     def _encode_number(
         self, name: str, cells: Sequence[Any], locate: Callable[[int], str], feature: int
     ) -> NDArray[np.float64]:
-        x = np.empty((len(cells), 1))
-        for i, cell in enumerate(cells):
-            value = parse_number(cell)
-            if value is None:
-                raise DataError(f"{locate(i)}: column {name!r}: expected a finite number, got {to_text(cell)!r}")
-            if math.isnan(value):
+        values_N, is_wrong = parse_numbers(cells, self.empty)
+        is_bad = is_wrong | (np.isnan(values_N) if self.missing == "refuse" else False)
+        if is_bad.any():
+            i = int(is_bad.argmax())
+            if not is_wrong[i]:
                 self._refuse_missing(name, i, locate)
-            x[i] = value
+            raise DataError(f"{locate(i)}: {describe_wrong(name, cells[i])}")
+        x = values_N.reshape(-1, 1)
         is_missing = np.isnan(x)
         if is_missing.any():
             x[is_missing] = 0.0 if self.missing == "zero" else self._get_mean(feature, x)
@@ -165,15 +170,21 @@ class TableInput:
             )
 
 
-def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
-    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for text
-    that is different in nearly every row."""
+def detect_columns(cells: Cells, place: object, empty: Sequence[str] = ()) -> tuple[Column, ...]:
+    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for dates,
+    and for text that is different in nearly every row."""
     columns = []
     for name, texts in cells.items():
-        if all(parse_number(cell) is not None for cell in texts):
+        if not parse_numbers(texts, empty)[1].any():
             columns.append(Column(name))
             continue
-        values = tuple(sorted({to_text(cell) for cell in texts} - set(EMPTY)))
+        known = [cell for cell in texts if not is_empty(cell, empty)]
+        if all(map(is_date, known)):
+            raise DataError(
+                f"{place}: column {name!r} has dates, such as {str(known[0])!r}: expected numbers or a category; take "
+                "the column out, or make a number of it, as days since another date"
+            )
+        values = tuple(sorted(set(map(to_text, known))))
         if len(values) > MAX_VALUES:
             raise DataError(
                 f"{place}: column {name!r} has {len(values)} different texts, such as {values[0]!r}: expected numbers, "
@@ -183,22 +194,9 @@ def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def parse_number(cell: Any) -> float | None:
-    """A finite number, no number (nan) for an empty cell, None for anything else."""
-    if cell is None or (isinstance(cell, str) and cell in EMPTY):
-        return math.nan
-    try:
-        value = float(cell)
-    except (TypeError, ValueError):
-        return None
-    if math.isnan(value):
-        return math.nan
-    return value if abs(value) <= float(np.finfo(np.float32).max) else None
-
-
-def to_text(cell: Any) -> str:
-    """A cell as a category's values are written; nothing for an empty one."""
-    return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else str(cell).strip()
+def describe_wrong(name: str, cell: Any) -> str:
+    """The words about a cell that should have been a number, and what it may be."""
+    return f"column {name!r}: expected a finite number, got {str(cell).strip()!r}{hint_at(cell)}"
 
 
 def _read_list(given: Any) -> Sequence[Any]:

@@ -84,7 +84,7 @@ def test_paths_of_images_are_relative_to_the_file(tmp_path: Path) -> None:
         ("f,label\n", "expected rows after the header, got none"),
         ("f,f,label\n1,2,a\n", "line 1: column 'f' is there twice"),
         ("f,lable\n1,a\n", "expected a column 'label', or the name of another in data.columns.label: one of f, lable"),
-        ("f;label\n1;a\n", "expected a column 'label', or the name of another in data.columns.label: one of f;label; "),
+        ("f;lable\n1;a\n", "expected a column 'label', or the name of another in data.columns.label: one of f, lable"),
         ("image_file,label\na/0.png,a\n", "line 2: column 'image_file': expected a finite number, got 'a/0.png' (the "),
         ("label\na\n", "line 1: expected a column besides the labels, got none"),
         ("f,label\n1,a\n\n2\n", "line 4: expected 2 columns, got 1"),
@@ -100,13 +100,11 @@ def test_a_broken_row_is_named_with_line_and_column(tmp_path: Path, text: str, m
     refuse(save_csv(tmp_path / "a.csv", text), f"{tmp_path}/a.csv: {message}")
 
 
-def test_text_that_is_not_utf_8_and_unknown_columns_are_said(tmp_path: Path) -> None:
+def test_unknown_columns_are_said(tmp_path: Path) -> None:
     data = save_csv(tmp_path / "a.csv", ROWS)
     refuse(data | {"columns": {"label": "grade"}}, "data.columns.label: ")
     refuse(data | {"columns": {"image": "scan"}}, "has no column 'scan': age, label, weight")
     refuse(data | {"columns": {"lable": "x"}}, "data.columns.lable: unknown key: did you mean 'label'?")
-    (tmp_path / "a.csv").write_bytes("f,label\n1,ä\n".encode("latin-1"))
-    refuse(data, f"{tmp_path}/a.csv: after line 1: expected text in UTF-8")
 
 
 # ---- parquet
@@ -193,7 +191,7 @@ def test_labels_may_be_text_or_a_dictionary_of_text(tmp_path: Path) -> None:
         ({**NUMBERS, "label": [*NUMBERS["label"][:9], None]}, "row 9: column 'label': expected a value, got null"),
         ({**NUMBERS, "label": [0.5] * 10}, "column 'label': expected whole numbers or text as labels, got double"),
         ({**NUMBERS, "label": [*NUMBERS["label"][:9], -3]}, "row 9: expected a label from 0 to 65535, got -3"),
-        ({**NUMBERS, "c": ["x"] * 10}, "column 'c': expected numbers or images, got string"),
+        ({**NUMBERS, "c": ["x"] * 10}, "row 0: column 'c': expected a finite number, got 'x'; categories and"),
         ({"a": NUMBERS["a"]}, "expected a column 'label', or the name of another in data.columns.label: one of a"),
         ({"label": NUMBERS["label"]}, "expected a column besides the labels, got none"),
         ({"a": pa.array([], pa.int64()), "label": pa.array([], pa.int64())}, "expected rows, got none"),
