@@ -169,13 +169,17 @@ def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None
 
 
 def detect_table(
-    data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
+    data: Mapping[str, Any],
+    task: str = CLASSIFICATION,
+    classes: Sequence[str] | None = None,
+    empty: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """The run's `input.columns` that would be for these data alone: text is a category. Raises DataError."""
+    """The run's `input.columns` that would be for these data alone: text is a category. `empty` are further texts of an
+    empty cell. Raises DataError."""
     train = _open(data, task, classes, with_test=False).train
     if train.cells is None:
         raise DataError(f"{train.place}: expected a table, as only tables have columns")
-    return [column.to_mapping() for column in detect_columns(train.cells(), train.place)]
+    return [column.to_mapping() for column in detect_columns(train.cells(), train.place, empty)]
 
 
 def open_raw_table(data: Mapping[str, Any], task: str = CLASSIFICATION) -> RawTable | None:

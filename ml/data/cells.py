@@ -229,6 +229,14 @@ def is_decimal_comma(text: str) -> bool:
     return _COMMA.fullmatch(text) is not None
 
 
+def has_doubtful_commas(texts: Iterable[str]) -> bool:
+    """Whether all texts are numbers, if it were known what a comma in them is."""
+    known = list(texts)
+    return any(map(is_decimal_comma, known)) and all(
+        is_decimal_comma(text) or _NUMBER.fullmatch(text.replace(",", "")) for text in known
+    )
+
+
 def hint_at(cell: Any) -> str:
     """Words about what a cell that is no number may be; nothing where nobody can tell."""
     text = str(cell).strip()

@@ -151,8 +151,8 @@ def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Findi
         again = [(i, first[own]) for i, own in enumerate(ids) if first.setdefault(own, i) != i]
         if again:
             i, earlier = again[0]
-            places = f"{_locate(part, i)} and {_locate(part, earlier)}"
-            yield Finding("warning", f"{len(again)} of {part.split} are there twice, as {places} are")
+            i_at, earlier_at = _locate_both(part, i, part, earlier)
+            yield Finding("warning", f"{len(again)} of {part.split} are there twice, as {i_at} and {earlier_at} are")
         if part.task == CLASSIFICATION:
             yield from _check_labels(part, again)
     place = {own: i for i, own in enumerate(train_ids)}
@@ -160,8 +160,8 @@ def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Findi
     if shared:
         i, twin = shared[0]
         noun = "rows" if test.is_table else "samples"
-        text = f"{len(shared)} of {len(test)} {noun} of {test.split} are in {train.split} too: "
-        text += f"{_locate(test, i)} is {_locate(train, twin)}" if test.locate else f"{i} is {twin} there"
+        i_at, twin_at = _locate_both(test, i, train, twin)
+        text = f"{len(shared)} of {len(test)} {noun} of {test.split} are in {train.split} too: {i_at} is {twin_at}"
         yield Finding("warning", text)
 
 
@@ -170,16 +170,25 @@ def _check_labels(part: ArrayDataset, again: Sequence[tuple[int, int]]) -> Itera
     if other:
         i, earlier = other[0]
         names = part.classes[int(part.y[earlier])], part.classes[int(part.y[i])]
+        i_at, earlier_at = _locate_both(part, i, part, earlier)
         yield Finding(
             "warning",
-            f"{len(other)} of {part.split} have two labels: {_locate(part, earlier)} is {names[0]!r}, "
-            f"and again as {_locate(part, i)} {names[1]!r}",
+            f"{len(other)} of {part.split} have two labels: {earlier_at} is {names[0]!r}, and again as {i_at} {names[1]!r}",
         )
 
 
 def _locate(part: ArrayDataset, i: int) -> str:
     """Where a sample is; its number where nobody knows more."""
-    return str(i) if part.locate is None else part.locate(i)
+    return f"{i} of {part.split}" if part.locate is None else part.locate(i)
+
+
+def _locate_both(part: ArrayDataset, i: int, other: ArrayDataset, k: int) -> tuple[str, str]:
+    """Where two samples are, without the file where it is one."""
+    at, other_at = _locate(part, i), _locate(other, k)
+    file = at.rpartition(": ")[0]
+    if file and other_at.rpartition(": ")[0] == file:
+        return at.rpartition(": ")[2], other_at.rpartition(": ")[2]
+    return at, other_at
 
 
 def _identify(dataset: ArrayDataset) -> list[bytes]:

@@ -22,13 +22,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.cells import PLACEHOLDERS, Cells, is_date, is_empty, parse_numbers, to_text
+from ml.data.cells import (
+    PLACEHOLDERS,
+    Cells,
+    has_doubtful_commas,
+    is_date,
+    is_decimal_comma,
+    is_empty,
+    parse_numbers,
+    to_text,
+)
 from ml.data.findings import Finding
 from ml.data.table_input import MAX_VALUES, Column, TableInput
 
 MANY_MISSING = 0.3  # of a column's cells
 FEW_ROWS = 20  # fewer say nothing of what is different in each
-_SPIKE = 0.01  # of the rows
+_SPIKE = 0.01  # of the rows: a code that stands in more is one, an outlier in more is none
+_FEW = 0.2  # of the rows: where more are impossible, the column is of something else
 _FAR, _FAR_LOGARITHM = 10.0, 5.0  # times the middle half
 _NINES = re.compile(r"-?9{2,}(\.0+)?|-[19]")
 _SHOWN = 5
@@ -135,7 +145,7 @@ def check_columns(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
         for text in own.odd:
             yield Finding("warning", f"{own.name!r}: {text}")
     for own in columns:
-        if own.doubt is not None and not own.is_constant:
+        if own.doubt is not None:
             yield Finding("warning", f"{own.name!r}: {own.doubt}: is it a feature?")
 
 
@@ -162,6 +172,9 @@ def _summarise(name: str, cells: Sequence[Any], empty: Sequence[str]) -> ColumnS
         if not is_wrong.any():
             return replace(_summarise_numbers(name, without), empty=marks)
     own = ColumnSummary(name, "category", len(cells), len(cells) - sum(known.values()), len(known))
+    if has_doubtful_commas(known):
+        odd = f"{next(filter(is_decimal_comma, known))!r}: is a comma the decimal sign, or one of thousands? data.csv"
+        return replace(own, kind="text", odd=(odd,))
     if all(is_date(cell) for cell in cells if not is_empty(cell, empty)):
         days = sorted(known)
         return replace(own, kind="date", values=((days[0], known[days[0]]), (days[-1], known[days[-1]])))
@@ -205,18 +218,20 @@ def _find_odd(
         yield f"{times}, far from the others: not known? input.empty in genesis may list it"
     rest = known[~np.isin(known, different[codes])]
     low, high = next(((low, high) for word, low, high in _POSSIBLE if word.search(name)), (-np.inf, np.inf))
-    impossible = rest[(rest < low) | (rest > high)]
-    if len(impossible):
-        yield f"{len(impossible)} values that are impossible, such as {impossible[-1]:g}: expected {low:g} to {high:g}"
-        rest = rest[(rest >= low) & (rest <= high)]
+    is_possible = (rest >= low) & (rest <= high)
+    impossible, shown = rest[~is_possible], f"expected {low:g} to {high:g}"
+    if 0 < len(impossible) <= _FEW * len(rest):
+        are = "value that is" if len(impossible) == 1 else "values that are"
+        yield f"{len(impossible)} {are} impossible, such as {impossible[-1]:g}: {shown}"
+        rest = rest[is_possible]
+    elif len(rest) and np.median(rest) > high:
+        yield f"half of the values are above {np.median(rest):g}: another unit? {shown}"
     if len(rest) >= FEW_ROWS:
-        far = rest[_is_far(rest, rest)]
-        if 0 < len(far) <= max(1, 0.01 * len(rest)):
+        far = rest[_is_far(rest)]
+        if 0 < len(far) <= max(1, _SPIKE * len(rest)):
+            outliers = "1 far outlier" if len(far) == 1 else f"{len(far)} far outliers"
             usual = rest[~np.isin(rest, far)]
-            yield (
-                f"{len(far)} far outlier{'s' * (len(far) > 1)}, such as {far[-1]:g}, where the others are "
-                f"{usual[0]:g} to {usual[-1]:g}"
-            )
+            yield f"{outliers}, such as {far[-1]:g}, where the others are {usual[0]:g} to {usual[-1]:g}"
 
 
 def _is_code(value: float, count: int, known: NDArray[np.float64]) -> bool:
@@ -236,20 +251,21 @@ def _is_code(value: float, count: int, known: NDArray[np.float64]) -> bool:
     return bool(value > high and value - high > half and value > middle_high + 3 * half)
 
 
-def _is_far(values: NDArray[np.float64], usual: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which values are far from the middle half of the usual ones, themselves and by their logarithms."""
-    low, high = np.quantile(usual, [0.25, 0.75])
+def _is_far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which values are far from the middle half of them, themselves and by their logarithms, and apart from all that
+    are not."""
+    low, high = np.quantile(values, [0.25, 0.75])
     half = high - low
     if half <= 0:
         return np.zeros(len(values), np.bool_)
     is_far = (values < low - _FAR * half) | (values > high + _FAR * half)
-    if usual.min() > 0:
+    if values.min() > 0:
         low, high = np.log([low, high])
-        logarithms = np.log(values)
-        is_far &= (logarithms < low - _FAR_LOGARITHM * (high - low)) | (
-            logarithms > high + _FAR_LOGARITHM * (high - low)
-        )
-    return is_far
+        logarithms, half = np.log(values), high - low
+        is_far &= (logarithms < low - _FAR_LOGARITHM * half) | (logarithms > high + _FAR_LOGARITHM * half)
+    usual = values[~is_far]
+    is_apart = np.maximum(usual.min() - values, values - usual.max()) > np.ptp(usual)
+    return np.asarray(is_far & is_apart, np.bool_)
 
 
 def _sort_by_gaps(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:

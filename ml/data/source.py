@@ -271,11 +271,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawTable:
-    """A table as it lies there, before anybody has said which column has the labels. `cells`: all columns by name."""
+    """A table as it lies there, before anybody has said what its columns become. `cells`: all by name; `labels`: those
+    that have labels or targets, none where that is not known."""
 
     place: str
     cells: Cells
     locate: Locate
+    labels: tuple[str, ...] = ()
     notes: tuple[Finding, ...] = ()
 
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.cells import Cells, hint_at, is_date, is_empty, parse_numbers, to_text
+from ml.data.cells import PLACEHOLDERS, Cells, has_doubtful_commas, hint_at, is_date, is_empty, parse_numbers, to_text
 from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
@@ -171,8 +171,8 @@ class TableInput:
 
 
 def detect_columns(cells: Cells, place: object, empty: Sequence[str] = ()) -> tuple[Column, ...]:
-    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for dates,
-    and for text that is different in nearly every row."""
+    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for
+    dates, and for text that is different in nearly every row."""
     columns = []
     for name, texts in cells.items():
         if not parse_numbers(texts, empty)[1].any():
@@ -185,6 +185,10 @@ def detect_columns(cells: Cells, place: object, empty: Sequence[str] = ()) -> tu
                 "the column out, or make a number of it, as days since another date"
             )
         values = tuple(sorted(set(map(to_text, known))))
+        others = [text for text in values if parse_numbers([text], (*empty, *PLACEHOLDERS))[1].any()]
+        if not others or has_doubtful_commas(values):
+            wrong = next(text for text in values if parse_numbers([text], empty)[1].any())
+            raise DataError(f"{place}: {describe_wrong(name, wrong)}")
         if len(values) > MAX_VALUES:
             raise DataError(
                 f"{place}: column {name!r} has {len(values)} different texts, such as {values[0]!r}: expected numbers, "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -125,7 +126,12 @@ class Columns:
         if self.find_image(source.image) is not None:
             return None
         names = [name for name in self.types if name not in self.index]
-        return RawTable(self.place, self.get_cells(names), self.locate)
+        labels: tuple[str, ...] = ()
+        with suppress(DataError):  # nobody has said yet which column it is
+            is_one = source.task == CLASSIFICATION
+            found = [self.find_label(source.label)] if is_one else find_columns(source, self.types, self.place)
+            labels = tuple(found)
+        return RawTable(self.place, self.get_cells(names), self.locate, labels)
 
     def _get(self, name: str, key: str) -> str:
         if name not in self.types:
@@ -167,7 +173,7 @@ class Columns:
                 raise DataError(f"{self.locate(texts.index(''))}: column {name!r}: expected a label, got nothing")
             return to_text(texts, f"{self.place}: column {name!r}")
         if pa.types.is_boolean(type_):
-            return np.array(BOOLEANS, np.str_)[np.asarray(column.cast(pa.int8()).to_numpy())]
+            return np.where(np.asarray(column.to_numpy(), np.bool_), BOOLEANS[1], BOOLEANS[0])
         if pa.types.is_integer(type_):
             validate_fits(8 * len(column), f"{self.place}: column {name!r}")
             return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)

@@ -66,7 +66,8 @@ def open_table(source: DataSource) -> RawTable:
     table = Table.read(
         next((file for file in files if _get_split(file) == source.train_split), files[0]), source=source
     )
-    return RawTable(str(table.path), get_cells(table, range(len(table.header))), table.locate, table.notes)
+    labels = tuple(name for name in source.labels or ("label",) if name in table.header)
+    return RawTable(str(table.path), get_cells(table, range(len(table.header))), table.locate, labels, table.notes)
 
 
 def _list_files(source: DataSource) -> list[Path]:
@@ -193,9 +194,9 @@ class _Reading:
         has_mark = len(led) > 1 and len(led[-2][1]) == len(row)
         line, header = led[-2] if has_mark else led[-1]
         self._num_comments = len(led) - 1 - has_mark
-        header = self._tidy_header([header[0].lstrip("#"), *header[1:]], line)
-        _refuse_numbers(header, f"{self._path}: line {line}")
-        return header, led[-1:] if has_mark else []
+        header = [header[0].lstrip("#"), *header[1:]]
+        _refuse_numbers([tidy(name) for name in header], f"{self._path}: line {line}")
+        return self._tidy_header(header, line), led[-1:] if has_mark else []
 
     def _tidy_header(self, names: Sequence[str], line: int) -> list[str]:
         header = [tidy(name) for name in names]
