@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, ArrayDataset, InputFormat, SampleDomains, Samples, Shape
-from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.columns import ColumnSummary, summarise_columns
+from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import choose_held_out, number_labels, validate_are_classes
 from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated

@@ -173,13 +173,14 @@ def _check_labels(part: ArrayDataset, again: Sequence[tuple[int, int]]) -> Itera
         i_at, earlier_at = _locate_both(part, i, part, earlier)
         yield Finding(
             "warning",
-            f"{len(other)} of {part.split} have two labels: {earlier_at} is {names[0]!r}, and again as {i_at} {names[1]!r}",
+            f"{len(other)} of {part.split} have two labels: {earlier_at} is {names[0]!r}, "
+            f"and again as {i_at} {names[1]!r}",
         )
 
 
 def _locate(part: ArrayDataset, i: int) -> str:
     """Where a sample is; its number where nobody knows more."""
-    return f"{i} of {part.split}" if part.locate is None else part.locate(i)
+    return str(i) if part.locate is None else part.locate(i)
 
 
 def _locate_both(part: ArrayDataset, i: int, other: ArrayDataset, k: int) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Columns of a table as they lie there, before anything is made of their cells: kind, empty cells, range and values, and
+"""Columns of a table as they lie there, before anything is made of their cells: kind, empty cells, range, values, and
 what in them is hardly a measurement.
 
     number      all cells are numbers, or empty
@@ -173,8 +173,8 @@ def _summarise(name: str, cells: Sequence[Any], empty: Sequence[str]) -> ColumnS
             return replace(_summarise_numbers(name, without), empty=marks)
     own = ColumnSummary(name, "category", len(cells), len(cells) - sum(known.values()), len(known))
     if has_doubtful_commas(known):
-        odd = f"{next(filter(is_decimal_comma, known))!r}: is a comma the decimal sign, or one of thousands? data.csv"
-        return replace(own, kind="text", odd=(odd,))
+        doubt = f"{next(filter(is_decimal_comma, known))!r}: is a comma the decimal sign, or one of thousands? data.csv"
+        return replace(own, kind="text", odd=(doubt,))
     if all(is_date(cell) for cell in cells if not is_empty(cell, empty)):
         days = sorted(known)
         return replace(own, kind="date", values=((days[0], known[days[0]]), (days[-1], known[days[-1]])))

@@ -61,7 +61,7 @@ def open_table(source: DataSource) -> RawTable | None:
     if source.format not in TABLES:
         return None
     with translated(source.path):
-        table: RawTable = import_module(_MODULES[source.format]).open_table(source)
+        table: RawTable | None = import_module(_MODULES[source.format]).open_table(source)
         return table
 
 

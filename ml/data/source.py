@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Labels, Samples, Shape
-from ml.data.readers.images import GetEncoded, get_image_shape, stack_images
 from ml.data.cells import Cells, ReadCells
 from ml.data.findings import Finding
+from ml.data.readers.images import GetEncoded, get_image_shape, stack_images
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION

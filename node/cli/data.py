@@ -78,8 +78,8 @@ def inspect(
     code 1. What may mislead is a warning: duplicates between training and test, classes without samples, images of one
     colour, features whose scales are far apart or that never change, labels that look like measurements.
 
-    A table may be as it lies there: its columns are shown with their types, empty cells, ranges and categories, and what
-    genesis new may be told of them. Which column has the labels may be said later.
+    A table may be as it lies there: its columns are shown with their types, empty cells, ranges and categories, and
+    what genesis new may be told of them. Which column has the labels may be said later.
 
     Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --label diagnosis, or
     fednode data inspect csv:labs.csv --task regression --label glucose --label iron, or

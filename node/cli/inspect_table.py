@@ -80,7 +80,7 @@ def describe_raw(asked: Mapping[str, Any], task: str) -> RawColumns | None:
 
     try:
         raw = open_raw_table(asked, task)
-        if raw is None or (asked.get("columns") or {}).get("image") is not None:
+        if raw is None:
             return None
         columns = summarise_columns(raw.cells)
     except DataError as error:

@@ -93,9 +93,13 @@ def test_a_table_without_a_header_is_read_by_the_names_given(capsys: Captured, r
 
 def test_signs_that_were_taken_for_granted_are_said_and_can_be_set(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes("alter;Größe;label\n".encode("latin-1") + b"".join(b"%d;1,%02d;x\n" % (20 + i, i) for i in range(30)))
+    path.write_bytes(
+        "alter;Größe;label\n".encode("latin-1") + b"".join(b"%d;1,%02d;x\n" % (20 + i, i) for i in range(30))
+    )
     out = run(capsys, "data", "inspect", path)[1]
-    assert "warning: a.csv is not in UTF-8: read as cp1252; data.csv.encoding says what it is in\n" in out.replace(": is not", " is not")
+    assert "warning: a.csv is not in UTF-8: read as cp1252; data.csv.encoding says what it is in\n" in out.replace(
+        ": is not", " is not"
+    )
     assert "note: a.csv: a comma is taken for the decimal sign; data.csv.decimal says what it is\n" in out
     settings = [part for one in ("encoding=latin-1", "decimal=','") for part in ("--set", f"data.csv.{one}")]
     out = run(capsys, "data", "inspect", path, *settings)[1]
@@ -104,7 +108,10 @@ def test_signs_that_were_taken_for_granted_are_said_and_can_be_set(capsys: Captu
 
 def test_doctor_tells_what_is_missing_and_odd(capsys: Captured, tmp_path: Path) -> None:
     table = tmp_path / "patients.csv"
-    rows = [f"{i},{28 + i * 7 % 50},{'' if i % 2 else i % 9},{'' if i % 10 == 0 else i % 7},{'ab'[i % 2]}" for i in range(60)]
+    rows = [
+        f"{i},{28 + i * 7 % 50},{'' if i % 2 else i % 9},{'' if i % 10 == 0 else i % 7},{'ab'[i % 2]}"
+        for i in range(60)
+    ]
     table.write_text("\n".join(["id,age,ca,thal,label", *rows]) + "\n")
     columns = "input.columns=[{name: id}, {name: age}, {name: ca}, {name: thal}]"
     made = ("-n", 1, "-o", tmp_path / "net", "--data", f"csv:{table}", "--partition", "iid", "--base-port", 0)

@@ -242,7 +242,7 @@ class Columns:
 
 
 def get_fields(schema: Any, place: str) -> dict[str, Any]:
-    """A schema's fields by the names of columns, which are composed and without blanks around them. Raises DataError."""
+    """A schema's fields by the names of columns, which are composed, without blanks around them. Raises DataError."""
     made: dict[str, Any] = {}
     try:
         for field in schema:

@@ -56,9 +56,9 @@ def test_dates_are_dates_and_never_categories(tmp_path: Path, cell: str) -> None
     assert summarise_columns({"a": [datetime.date(2024, 1, 31)]})[0].kind == "date"
     (tmp_path / "a.csv").write_text(f"seen,label\n{cell},x\n{cell},y\n")
     data = {"format": "csv", "path": str(tmp_path / "a.csv")}
-    with pytest.raises(DataError, match="column 'seen' has dates, such as"):
+    with pytest.raises(DataError, match=r"column 'seen' has dates, such as"):
         detect_table(data)
-    with pytest.raises(DataError, match="line 2: column 'seen': expected a finite number, .*; a date is no number"):
+    with pytest.raises(DataError, match=r"line 2: column 'seen': expected a finite number, .*; a date is no number"):
         open_dataset(data)
 
 
@@ -100,7 +100,9 @@ def test_empty_cells_are_told_and_warned_of_from_three_in_ten() -> None:
 
 @pytest.mark.parametrize("code", [-1, -9, -99, -999, 999, 9999])
 def test_a_code_for_what_is_not_known_is_told(code: int) -> None:
-    assert warn([*AGES, code, code]) == [f"'a': 2 times {code}, far from the others: not known? input.empty in genesis may list it"]
+    assert warn([*AGES, code, code]) == [
+        f"'a': 2 times {code}, far from the others: not known? input.empty in genesis may list it"
+    ]
 
 
 def test_a_spike_at_zero_is_told_and_many_small_numbers_are_not() -> None:
@@ -167,8 +169,10 @@ def test_a_table_is_opened_before_its_labels_are_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cell", "number"),
-    [("1", 1.0), (" 2.5 ", 2.5), (".5", 0.5), ("1e3", 1000.0), ("TRUE", 1.0), (False, 0.0), ("1_000", None)]
-    + [("0x10", None), ("inf", None), ("1e39", None), ("١", None), (10**400, None), ("1,5", None)],
+    [
+        *(("1", 1.0), (" 2.5 ", 2.5), (".5", 0.5), ("1e3", 1000.0), ("TRUE", 1.0), (False, 0.0), ("1_000", None)),
+        *(("0x10", None), ("inf", None), ("1e39", None), ("١", None), (10**400, None), ("1,5", None)),
+    ],
 )
 def test_a_number_is_one_in_every_form(cell: Any, number: float | None) -> None:
     assert parse_number(cell) == number
@@ -188,7 +192,8 @@ def test_a_number_may_be_named_as_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "text"), [(1.0, "1"), ("1.0", "1"), ("01.0", "01.0"), (True, "true"), ("TRUE", "true"), (" e\u0301 ", "\u00e9")]
+    ("cell", "text"),
+    [(1.0, "1"), ("1.0", "1"), ("01.0", "01.0"), (True, "true"), ("TRUE", "true"), (" e\u0301 ", "\u00e9")],
 )
 def test_a_text_is_the_same_from_every_file(cell: Any, text: str) -> None:
     assert to_text(cell) == text

@@ -12,7 +12,6 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -31,7 +30,20 @@ from ml.data.table_input import TableInput
 from ml.errors import DataError
 
 LABELS = ("yes", "no", "Ja ", "caf\u00e9", "cafe\u0301")
-NAMES = ("age", " crp", "sex ", "d\u00f4se", "do\u0302se 2", "a b", "x;y", "x,y", 'the "third"', "ca|cl", "Yes", "tab\tbed")
+NAMES = (
+    "age",
+    " crp",
+    "sex ",
+    "d\u00f4se",
+    "do\u0302se 2",
+    "a b",
+    "x;y",
+    "x,y",
+    'the "third"',
+    "ca|cl",
+    "Yes",
+    "tab\tbed",
+)
 TEXTS = (
     *("f", "m", "F ", "caf\u00e9", "cafe\u0301", "a,b", "a;b", 'say "x"', "x\ty", "two\nlines", "p|q", "\u00df", "#3"),
     *("1.0", "0", "true", "True", "", "NA", "None", "\u20ac", "01", "-", "n/a", "\u65e5\u672c"),
@@ -165,7 +177,7 @@ def is_encodable(frame: Frame, encoding: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tables")
 
 
