@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ml.data.base import Samples
 from ml.data.cells import INDEX_NAMES, ReadCells, parse_numbers, tidy
+from ml.data.findings import Finding
 from ml.data.labels import BOOLEANS, IS_REGRESSION, to_text
 from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, split_names, stack_outputs
@@ -106,7 +107,15 @@ class Columns:
             features=names,
             outputs=outputs,
             cells=lambda: self.get_cells(names),
+            notes=self.notes,
         )
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """What was left out."""
+        names = ", ".join(name or "without a name" for name in self.types if name in self.index)
+        text = f"{self.place}: the column {names} has the row numbers of a data frame, left out"
+        return (Finding("note", text),) if names else ()
 
     def get_cells(self, names: Iterable[str]) -> ReadCells:
         """These columns as they stand there, each read when it is asked for."""
@@ -131,7 +140,7 @@ class Columns:
             is_one = source.task == CLASSIFICATION
             found = [self.find_label(source.label)] if is_one else find_columns(source, self.types, self.place)
             labels = tuple(found)
-        return RawTable(self.place, self.get_cells(names), self.locate, labels)
+        return RawTable(self.place, self.get_cells(names), self.locate, labels, self.notes)
 
     def _get(self, name: str, key: str) -> str:
         if name not in self.types:

@@ -6,7 +6,7 @@ column is a feature. Paths are relative to the file. Labels are whole numbers or
 `ml.data.outputs` reads. `data.columns.names` stand in the place of a header, `data.csv` and
 `ml.data.readers.csv_dialect` say how the text is written.
 
-Python's `csv` parses, and each column is kept as bytes. 200,000 rows of 32 columns (41 MB) took 1.9 s and 76 MiB up to
+Python's `csv` parses, and each column is kept as bytes. 200,000 rows of 32 columns (41 MB) took 2.4 s and 80 MiB up to
 the features; pyarrow.csv took 0.6 s and 204 MiB. It has neither the lines of the file nor comments, takes `"a"b` for
 `ab`, and did not end in a process of little memory.
 """

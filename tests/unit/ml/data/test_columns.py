@@ -1,4 +1,4 @@
-"""What lies in a table's columns: kinds, empty cells, codes, outliers, identifiers, and names that are nearly alike."""
+"""Columns as they lie in a table: kinds, empty cells, codes, outliers, identifiers, and names that are nearly alike."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml.data import detect_table, open_dataset
+from ml.data import detect_table, open_dataset, open_once
 from ml.data.table_input import TableInput
 from ml.errors import DataError
 
@@ -144,9 +144,10 @@ def write_hf(frame: Frame, path: Path) -> dict[str, Any]:
 def read(data: dict[str, Any]) -> tuple[Any, ...]:
     """What the columns were found to be, the features of each row, the labels, or the error's words."""
     try:
-        columns = detect_table(data)
-        table = TableInput.from_mapping({"columns": columns, "missing": "zero"})
-        train, test = open_dataset(data, table=table)
+        with open_once():
+            columns = detect_table(data)
+            table = TableInput.from_mapping({"columns": columns, "missing": "zero"})
+            train, test = open_dataset(data, table=table)
     except DataError as error:
         return (str(error),)
     return columns, np.concatenate([train.x, test.x]).tolist(), train.y.tolist(), train.classes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,8 @@ def test_what_a_data_frame_numbered_its_rows_by_is_no_feature(tmp_path: Path, in
     pq.write_table(table, tmp_path / "a.parquet")
     train, _ = open_dataset({"format": "parquet", "path": str(tmp_path / "a.parquet")})
     assert train.shape == (len(NUMBERS) - 1, 1, 1)
+    [note] = train.notes
+    assert f"the column {index or '__index_level_0__'} has the row numbers of a data frame, left out" in note.text
 
 
 @pytest.mark.parametrize("metadata", ["{", "[]", '{"index_columns": 3}', '{"index_columns": [{"kind": "range"}]}'])
@@ -183,6 +186,30 @@ def test_labels_may_be_text_or_a_dictionary_of_text(tmp_path: Path) -> None:
         assert train.classes == ("x", "y")
 
 
+def test_numbers_of_every_kind_are_features(tmp_path: Path) -> None:
+    large = 2**60 + 1
+    columns: dict[str, Any] = {
+        "decimal": pa.array([Decimal("1.50"), Decimal("-2.25")], pa.decimal128(9, 2)),
+        "dictionary": pa.array(["1", "2"]).dictionary_encode(),
+        "text": ["0.5", " true "],
+        "large": [large, 3],
+        "half": pa.array(np.array([0.5, 1.5], np.float16)),
+    }
+    train, test = open_dataset(save_parquet(tmp_path / "a.parquet", {**columns, "label": ["x", "y"]}))
+    rows = np.concatenate([train.x, test.x]).reshape(2, 5).tolist()
+    assert rows == [[1.5, 1.0, 0.5, float(np.float32(large)), 0.5], [-2.25, 2.0, 1.0, 3.0, 1.5]]
+
+
+def test_truth_values_are_the_same_classes_in_every_file(tmp_path: Path) -> None:
+    columns = {"f": [1, 2] * 4, "label": [True, False] * 4}
+    of_parquet = save_parquet(tmp_path / "a.parquet", columns)
+    of_text = save_csv(tmp_path / "a.csv", "f,label\n" + "1,True\n2,False\n" * 4)
+    for data in (of_parquet, of_text):
+        assert get_classes(data) == ("False", "True")
+        train, _ = open_dataset(data, classes=("0", "1"))  # of a run whose founder had numbers
+        assert train.y.tolist() == [int(x == 1) for x in train.x.reshape(-1)]
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -192,6 +219,9 @@ def test_labels_may_be_text_or_a_dictionary_of_text(tmp_path: Path) -> None:
         ({**NUMBERS, "label": [0.5] * 10}, "column 'label': expected whole numbers or text as labels, got double"),
         ({**NUMBERS, "label": [*NUMBERS["label"][:9], -3]}, "row 9: expected a label from 0 to 65535, got -3"),
         ({**NUMBERS, "c": ["x"] * 10}, "row 0: column 'c': expected a finite number, got 'x'; categories and"),
+        ({**NUMBERS, "b ": [1] * 10}, "column 'b' is there twice"),
+        ({**NUMBERS, "c": [[1]] * 10}, "column 'c': expected numbers or images, got list<"),
+        ({**NUMBERS, "label": [*"xyxyxyxyx", " "]}, "row 9: column 'label': expected a label, got nothing"),
         ({"a": NUMBERS["a"]}, "expected a column 'label', or the name of another in data.columns.label: one of a"),
         ({"label": NUMBERS["label"]}, "expected a column besides the labels, got none"),
         ({"a": pa.array([], pa.int64()), "label": pa.array([], pa.int64())}, "expected rows, got none"),
