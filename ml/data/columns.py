@@ -42,6 +42,7 @@ _FEW = 0.2  # of the rows: where more are impossible, the column is of something
 _FAR, _FAR_LOGARITHM = 10.0, 5.0  # times the middle half
 _NINES = re.compile(r"-?9{2,}(\.0+)?|-[19]")
 _SHOWN = 5
+CLEAR = "Leave such cells empty, or list it in input.empty, which holds for all columns"
 # What a quantity of such a name can be; a value outside is of another unit, or no value.
 _POSSIBLE = (
     (re.compile(r"(^|[^a-z])age([^a-z]|$)", re.IGNORECASE), 0.0, 120.0),
@@ -215,7 +216,7 @@ def _find_odd(
     for i in codes:
         is_often = counts[i] > 1
         times = f"{counts[i]} times {different[i]:g}" if is_often else f"{different[i]:g} once"
-        yield f"{times}, far from the others: not known? input.empty in genesis may list it"
+        yield f"{times}, far from the others: not known? {CLEAR}"
     rest = known[~np.isin(known, different[codes])]
     low, high = next(((low, high) for word, low, high in _POSSIBLE if word.search(name)), (-np.inf, np.inf))
     is_possible = (rest >= low) & (rest <= high)
@@ -247,7 +248,7 @@ def _is_code(value: float, count: int, known: NDArray[np.float64]) -> bool:
         return bool(low >= 0)
     if value == 0:
         is_often = count >= max(2, _SPIKE * len(known))
-        return bool(is_often and low > half / 2 and middle_low - 1.5 * half > 0)
+        return bool(low > half / 2 and middle_low - (1.5 if is_often else 3) * half > 0)
     return bool(value > high and value - high > half and value > middle_high + 3 * half)
 
 
@@ -273,4 +274,5 @@ def _sort_by_gaps(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:
 
 
 def _shorten(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:_SHOWN]) + (f", … ({len(texts)})" if len(texts) > _SHOWN else "")
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more

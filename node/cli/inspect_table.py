@@ -129,7 +129,8 @@ def _show(value: float | None) -> str:
 
 
 def _show_share(own: ColumnSummary) -> str:
-    return f"{own.num_missing} ({own.num_missing / own.num_rows:.0%})" if own.num_missing else "0"
+    share = own.num_missing / max(own.num_rows, 1)
+    return f"{own.num_missing} ({'<1%' if share < 0.005 else f'{share:.0%}'})" if own.num_missing else "0"
 
 
 def _show_values(own: ColumnSummary) -> str:

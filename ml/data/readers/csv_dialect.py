@@ -13,6 +13,7 @@ import gzip
 import io
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ ENDINGS = (".csv", ".tsv", ".tab", ".csv.gz", ".tsv.gz", ".tab.gz")  # of the na
 EXCEL = "this is an Excel file: save the sheet as CSV (UTF-8)"
 SEPARATORS = (",", ";", "\t", "|")
 MAX_LINE = 1 << 22  # letters
-_HEAD_LINES, _HEAD_BYTES = 100, 1 << 12
+_HEAD_LINES, _HEAD_LETTERS, _HEAD_BYTES = 100, 1 << 20, 1 << 12
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
 _POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?", re.ASCII)
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
@@ -105,10 +106,18 @@ def _is_gzip(path: Path) -> bool:
 
 def find_separator(lines: TextLines) -> str:
     """The sign between the cells of the first lines; a comma where there is one cell in each."""
-    head = [line for line in islice(lines, _HEAD_LINES) if line.strip() and not line.startswith("#")]
+    head, num_letters = list[str](), 0
+    for line in islice(lines, _HEAD_LINES):
+        num_letters += len(line)
+        if line.strip() and not line.startswith("#"):
+            head.append(line)
+        if num_letters > _HEAD_LETTERS:
+            break
     best, found = (0.0, 1), ","
     for separator in SEPARATORS:
-        widths = [len(row) for row in csv.reader(head, delimiter=separator) if row]
+        widths: list[int] = []
+        with suppress(csv.Error):  # a quote that does not end: the reading itself says where
+            widths += (len(row) for row in csv.reader(head, delimiter=separator) if row)
         if not widths or widths[0] < 2:
             continue
         own = (sum(width == widths[0] for width in widths) / len(widths), widths[0])

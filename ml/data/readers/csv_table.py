@@ -141,7 +141,7 @@ class _Reading:
         self._line = 0  # of the last record
         self._num_comments = 0
         if is_guess:
-            self._note(f"is not in UTF-8: read as {encoding}; data.csv.encoding says what it is in", "warning")
+            self._note(f"not in UTF-8, and read as {encoding}; data.csv.encoding says what it is in", "warning")
 
     def read(self) -> Table:
         """Raises DataError, UnicodeDecodeError, and what a broken gzip raises."""

@@ -54,7 +54,7 @@ def test_the_encoding_is_seen(tmp_path: Path, encoding: str) -> None:
     train, _ = open_dataset({"format": "csv", "path": str(tmp_path / "a.csv")})
     assert train.classes == ("ärztlich", "übrige")
     is_guess = encoding in ("latin-1", "cp1252")
-    assert ["is not in UTF-8" in note.text for note in train.notes] == [True] * is_guess
+    assert ["not in UTF-8" in note.text for note in train.notes] == [True] * is_guess
 
 
 def test_numbers_with_a_decimal_comma_in_quotes_are_numbers(tmp_path: Path) -> None:
@@ -193,6 +193,11 @@ def test_a_line_is_that_of_the_file(tmp_path: Path) -> None:
 
 def test_a_line_without_an_end_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path / "a.csv", gzip.compress(b"a" * (5 << 20)), "line 1: expected at most 4194304 letters")
+
+
+def test_a_quote_that_does_not_end_is_at_its_line(tmp_path: Path) -> None:
+    text = 'note;label\nx;a\n"y;b\n' + "z;c\n" * 40_000
+    refuse(tmp_path / "a.csv", text, "line 3: field larger than field limit")
 
 
 def test_long_cells_do_not_widen_the_others(tmp_path: Path) -> None:
