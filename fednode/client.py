@@ -270,7 +270,8 @@ class Client:
         prior: float | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
-        """Classifies samples with the node's model: an array of them, or files as `fednode predict` reads them.
+        """Classifies samples with the node's model: an array of them, a data frame of pandas or polars, or files as
+        `fednode predict` reads them. The columns of a table and a frame are matched by name.
 
             said = node.predict(images)         # [N, H, W], [N, H, W, C], [N, C, H, W] or, for features, [N, F]
             said.labels, said.probabilities     # [N], and [N, K] for K classes

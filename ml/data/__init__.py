@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ml.data.base import AnyLabels, ArrayDataset, InputFormat, SampleDomains, Samples, Shape
 from ml.data.columns import ColumnSummary, summarise_columns
 from ml.data.fit_input import fit, validate_finite, validate_fit
-from ml.data.labels import choose_held_out, number_labels, validate_are_classes
+from ml.data.labels import choose_held_out, number_by_meaning, number_labels, validate_are_classes
 from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated
 from ml.data.source import HELD_OUT, DataSource, Locate, Part, RawTable, get_augment
@@ -34,6 +34,7 @@ __all__ = [
     "FORMATS",
     "HELD_OUT",
     "LabelSplit",
+    "Meaning",
     "Split",
     "TABLES",
     "detect_table",
@@ -49,9 +50,11 @@ __all__ = [
     "open_labels",
     "open_once",
     "open_raw_table",
+    "open_train",
 ]
 
 Split = tuple[ArrayDataset, ArrayDataset]
+Meaning = Mapping[str, Sequence[str]]  # the labels that stand for each class, by its name, in genesis' order
 MAX_SUMMARISED = 50_000_000  # cells of a table: a look at more takes longer than reading them
 
 
@@ -62,6 +65,7 @@ def open_dataset(
     classes: Sequence[str] | None = None,
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
+    meaning: Meaning | None = None,
 ) -> Split:
     """The (training, test) samples that `data` of a configuration describes, as they lie there.
 
@@ -69,7 +73,8 @@ def open_dataset(
     it at once; arrays, which may be memory-mapped, stay as they are, but must be fit for it. Labels are numbered by
     `classes`, genesis' list, by name, or else by the source's own. Without a test split a fifth of each class is held
     out, always the same one, and that split is called "held out". By `task` a sample has labels or targets instead of a
-    class, and `classes` are their names. `table` says what a table's columns become.
+    class, and `classes` are their names. `table` says what a table's columns become, `meaning` which labels stand for
+    each class where these are not its name.
 
     Raises DataError naming file and place for what is broken, not of a kind, not finite, or of no known class.
     """
@@ -79,8 +84,9 @@ def open_dataset(
     if shape is not None:
         for part in splits.parts:
             validate_fit(part.shape, shape)
-    labels, names = _number(splits, data, task, classes)
-    read = [_read(part, own, shape) for part, own in zip(splits.parts, labels, strict=True)]
+    labels, names = _number(splits, data, task, classes, meaning)
+    takes_empty = table is not None and table.leaves_empty
+    read = [_read(part, own, shape, takes_empty=takes_empty) for part, own in zip(splits.parts, labels, strict=True)]
     train, test = splits.train, splits.test or splits.train
     locate_train, locate_test = train.locate, test.locate
     if len(read) == 2:
@@ -90,10 +96,12 @@ def open_dataset(
         is_test = choose_held_out(y)
         (train_x, train_y), (test_x, test_y) = (x[~is_test], y[~is_test]), (x[is_test], y[is_test])
         locate_train, locate_test = _locate_rows(train.locate, ~is_test), _locate_rows(train.locate, is_test)
-    domains, features = splits.domains, train.features
+    domains, features, more = splits.domains, train.features, (task, train.passed_over)
     made = (
-        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, features, task),
-        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, features, task),
+        ArrayDataset(
+            train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, features, *more
+        ),
+        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, features, *more),
     )
     return (
         replace(made[0], columns=_summarise(train, table), notes=train.notes, locate=locate_train),
@@ -114,11 +122,15 @@ class LabelSplit:
 
 
 def open_labels(
-    data: Mapping[str, Any], *, classes: Sequence[str] | None = None, task: str = CLASSIFICATION
+    data: Mapping[str, Any],
+    *,
+    classes: Sequence[str] | None = None,
+    task: str = CLASSIFICATION,
+    meaning: Meaning | None = None,
 ) -> LabelSplit:
     """The labels that `open_dataset` gives, without a look at any sample. Raises DataError."""
     splits = _open(data, task, classes)
-    labels, names = _number(splits, data, task, classes)
+    labels, names = _number(splits, data, task, classes, meaning)
     for part, own in zip(splits.parts, labels, strict=True):
         if not len(own):
             raise DataError(f"{part.place}: expected samples, got none")
@@ -168,18 +180,19 @@ def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None
     return TargetScale.measure(np.asarray(split.train_y, np.float64)).to_mapping()
 
 
+def open_train(data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None) -> Part:
+    """The training part of a data set, its labels read and its samples not. Raises DataError."""
+    return _open(data, task, classes, with_test=False).train
+
+
 def detect_table(
-    data: Mapping[str, Any],
-    task: str = CLASSIFICATION,
-    classes: Sequence[str] | None = None,
-    empty: Sequence[str] = (),
+    data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """The run's `input.columns` that would be for these data alone: text is a category. `empty` are further texts of an
-    empty cell. Raises DataError."""
-    train = _open(data, task, classes, with_test=False).train
+    """The run's `input.columns` that would be for these data alone: text is a category. Raises DataError."""
+    train = open_train(data, task, classes)
     if train.cells is None:
         raise DataError(f"{train.place}: expected a table, as only tables have columns")
-    return [column.to_mapping() for column in detect_columns(train.cells(), train.place, empty)]
+    return [column.to_mapping() for column in detect_columns(train.cells(), train.place)]
 
 
 def open_raw_table(data: Mapping[str, Any], task: str = CLASSIFICATION) -> RawTable | None:
@@ -199,7 +212,7 @@ def get_default_input(
 
     Raises DataError. A model that nobody knows is left for genesis to refuse.
     """
-    train = _open(data, task, classes, with_test=False).train
+    train = open_train(data, task, classes)
     own = train.shape if table is None else train.encode(table).shape
     shape: Sequence[int] = own
     if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes
@@ -232,25 +245,34 @@ def _encode(splits: Splits, table: TableInput) -> Splits:
 
 
 def _number(
-    splits: Splits, data: Mapping[str, Any], task: str, classes: Sequence[str] | None
+    splits: Splits,
+    data: Mapping[str, Any],
+    task: str,
+    classes: Sequence[str] | None,
+    meaning: Meaning | None = None,
 ) -> tuple[list[AnyLabels], tuple[str, ...]]:
     """Each part's labels as numbers, and what the classes are called. Raises DataError, also for labels that look like
     measurements where nobody has listed them as classes."""
     if task != CLASSIFICATION:
         return arrange(splits.parts, DataSource.from_mapping(data, task, classes))
+    if meaning is not None:
+        labels, names = number_by_meaning(splits.parts, splits.classes, meaning)
+        return [*labels], names
     if classes is None and splits.classes is None:
         validate_are_classes(splits.parts)
     labels, names = number_labels(splits.parts, splits.classes, classes)
     return [*labels], names
 
 
-def _read(part: Part, labels: AnyLabels, shape: Shape | None) -> tuple[Samples, AnyLabels]:
-    """A part's samples, all of them finite, beside its labels."""
+def _read(
+    part: Part, labels: AnyLabels, shape: Shape | None, *, takes_empty: bool = False
+) -> tuple[Samples, AnyLabels]:
+    """A part's samples, all of them finite but for empty cells, beside its labels."""
     with translated(part.place):
         x = part.read(shape)
     if not len(labels):
         raise DataError(f"{part.place}: expected samples, got none")
-    validate_finite(x, part.locate)
+    validate_finite(x, part.locate, takes_empty=takes_empty)
     return x, labels
 
 

@@ -39,8 +39,9 @@ class ArrayDataset:
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
-    `features` are the names of a table's columns, where it says them, `columns` what lies in its own, and `notes` what
-    was left out or taken for granted as it was read. `locate` says where a sample is.
+    `features` are the names of a table's columns, where it says them, `passed_over` those of its columns that a run
+    does not name, `columns` what lies in the others, and `notes` what was left out or taken for granted as it was read.
+    `locate` says where a sample is.
     Raises DataError when the parts do not fit each other.
     """
 
@@ -53,6 +54,7 @@ class ArrayDataset:
     domain_of: Labels | None = None
     features: tuple[str, ...] = ()
     task: str = CLASSIFICATION
+    passed_over: tuple[str, ...] = ()
     columns: tuple[ColumnSummary, ...] = ()
     notes: tuple[Finding, ...] = ()
     locate: Callable[[int], str] | None = None
@@ -188,10 +190,17 @@ class InputFormat:
         """The same input by these constants, one for each channel."""
         return InputFormat(self.shape, mean, std, table=self.table)
 
+    @property
+    def takes_empty(self) -> bool:
+        """Whether not a number stands for an empty cell, which is filled by the mean that members agree on."""
+        return self.table is not None and self.table.leaves_empty
+
     def normalise(self, x_NCHW: Images) -> Images:
-        """(x - mean) / std by channel; the same array when there is nothing to do."""
+        """(x - mean) / std by channel, 0 for an empty cell; the same array when there is nothing to do."""
         if x_NCHW.shape[1:] != self.shape:
             raise DataError(f"samples: expected shape {list(self.shape)}, got {list(x_NCHW.shape[1:])}")
+        if self.takes_empty:
+            x_NCHW = np.where(np.isnan(x_NCHW), np.array(self.mean, np.float32).reshape(1, -1, 1, 1), x_NCHW)
         if not any(self.mean) and all(s == 1.0 for s in self.std):
             return x_NCHW
         mean = np.asarray(self.mean, np.float32).reshape(1, -1, 1, 1)

@@ -196,11 +196,14 @@ def _parse_each(cells: Iterable[Any], empty: Sequence[str]) -> tuple[NDArray[np.
     return np.array([math.nan if value is None else value for value in parsed], np.float64), wrong
 
 
+def to_label(cell: Any) -> str:
+    """A cell as the name of a class; nothing for no cell."""
+    return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else tidy(str(cell))
+
+
 def to_text(cell: Any) -> str:
-    """A cell as the values of categories and the names of classes are compared; nothing for no cell."""
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
-    text = tidy(str(cell))
+    """A cell as the values of categories are compared; nothing for no cell."""
+    text = to_label(cell)
     if text.lower() in _BOOLEANS:
         return text.lower()
     return text[: text.index(".")] if _WHOLE.fullmatch(text) else text
@@ -214,7 +217,10 @@ def tidy(text: str) -> str:
 def is_empty(cell: Any, empty: Sequence[str] = ()) -> bool:
     """Whether a cell has nothing in it."""
     text = to_text(cell)
-    return text in EMPTY or text in empty
+    if text in EMPTY or text in empty:
+        return True
+    number = parse_number(cell, empty) if empty else None
+    return number is not None and math.isnan(number)
 
 
 def is_date(cell: Any) -> bool:

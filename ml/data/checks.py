@@ -7,7 +7,8 @@ may mislead:
     empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
     constant         samples that are one value all over, as a failed export leaves them
     scale            floats far from 0..1, as pixels that nobody divided by 255
-    tables           what `ml.data.table_checks` looks at, and `ml.data.columns` before anything is made of the cells
+    tables           what `ml.data.table_checks` and `ml.data.column_checks` look at, and `ml.data.columns` before
+                     anything is made of the cells
     other tasks      what `ml.data.output_checks` looks at, in the place of classes
 
 A sample's identity is the SHA-256 of its bytes.
@@ -24,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import ArrayDataset, InputFormat
-from ml.data.columns import check_columns, find_alike
+from ml.data.column_checks import check_columns
+from ml.data.columns import check_summaries, find_alike
 from ml.data.findings import Finding
 from ml.data.fit_input import fit
 from ml.data.output_checks import check_outputs
@@ -47,11 +49,11 @@ def check_data(
         found = [*_check_classes(train, test), *check_labels(train)]
     else:
         found = list(check_outputs(train, test))
-    found = [*dict.fromkeys((*train.notes, *test.notes)), *found]
+    found = [*dict.fromkeys((*train.notes, *test.notes)), *found, *check_columns(train, input_)]
     if not thorough:
         found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))
     else:
-        found += [*_check_scale(train), *check_columns(train.columns), *check_features(train, input_)]
+        found += [*_check_scale(train), *check_summaries(train.columns), *check_features(train, input_)]
         for part in (train, test):
             found += _check_constant(part)
         found += _check_duplicates(train, test)

@@ -36,7 +36,8 @@ from ml.data.findings import Finding
 from ml.data.table_input import MAX_VALUES, Column, TableInput
 
 MANY_MISSING = 0.3  # of a column's cells
-FEW_ROWS = 20  # fewer say nothing of what is different in each
+FEW_TEXTS, FEW_NUMBERS = 10, 30  # rows, in which each may have another value by chance
+FEW_ROWS = 20  # fewer have no outliers, and no texts that are too many
 _SPIKE = 0.01  # of the rows: a code that stands in more is one, an outlier in more is none
 _FEW = 0.2  # of the rows: where more are impossible, the column is of something else
 _FAR, _FAR_LOGARITHM = 10.0, 5.0  # times the middle half
@@ -73,19 +74,20 @@ class ColumnSummary:
 
     @property
     def is_constant(self) -> bool:
-        return self.num_values == 1
+        return self.num_values == 1 and self.num_rows - self.num_missing > 1
 
     @property
     def is_identifier(self) -> bool:
         """Whether another text or whole number stands in each row."""
-        is_countable = self.kind == "text" or self.kind == "category" or (self.kind == "number" and self.is_whole)
-        return is_countable and self.num_rows >= FEW_ROWS and self.num_values == self.num_rows
+        is_countable = self.kind in ("text", "category") or (self.kind == "number" and self.is_whole)
+        few = FEW_NUMBERS if self.kind == "number" else FEW_TEXTS
+        return is_countable and self.num_rows >= few and self.num_values == self.num_rows
 
     @property
     def doubt(self) -> str | None:
         """Why it should be no feature without a word of the site; None where nothing speaks against it."""
         if self.kind == "empty":
-            return "no cell has a value"
+            return "no value"
         if self.is_constant:
             return "one value"
         if self.is_identifier:
@@ -131,7 +133,7 @@ def propose_input(columns: Iterable[ColumnSummary]) -> TableInput:
     return TableInput(made, "mean" if has_gaps else "refuse", empty=empty)
 
 
-def check_columns(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
+def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
     """The findings about columns."""
     if gaps := [own for own in columns if own.num_missing]:
         shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in _sort_by_gaps(gaps)]

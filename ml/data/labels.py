@@ -1,5 +1,7 @@
 """Labels as numbers: a source's own classes, or those of genesis' list, matched by name.
 
+Where a class of genesis has labels that mean it (`{no: [0], yes: [1, 2]}`) these stand in the data in its place.
+
 Whole numbers without names stand for the classes of those names where genesis' classes are numbers too ("0", "1", …),
 and are indices into its list otherwise.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -60,6 +62,32 @@ def number_labels(
                 f"{part.locate(i)}: class {names[int(own[i])]!r} is not one of genesis' classes: {_list(classes)}"
             )
     return numbered, tuple(classes)
+
+
+def number_by_meaning(
+    parts: Sequence[Part], names: Sequence[str] | None, classes: Mapping[str, Sequence[str]]
+) -> tuple[list[Labels], tuple[str, ...]]:
+    """Each part's labels as indices into the classes, each of which has the labels that mean it. A whole number is the
+    same however it is written. Raises DataError with the place of the first label that means none."""
+    labels, own = number_labels(parts, names, None)
+    place = {_unify(label): i for i, meaning in enumerate(classes.values()) for label in meaning}
+    table = np.array([place.get(_unify(name), -1) for name in own], np.int64)
+    numbered = [table[own_labels] for own_labels in labels]
+    for part, raw, made in zip(parts, labels, numbered, strict=True):
+        if len(made) and made.min() < 0:
+            i = int(np.argmin(made))
+            meant = "; ".join(f"{name}: {', '.join(meaning)}" for name, meaning in classes.items())
+            raise DataError(f"{part.locate(i)}: label {own[int(raw[i])]!r} means no class of genesis ({meant})")
+    return numbered, tuple(classes)
+
+
+def _unify(label: str) -> str:
+    """A label as it is, or as a whole number is usually written."""
+    try:
+        number = float(label)
+    except ValueError:
+        return label
+    return str(int(number)) if number.is_integer() else label
 
 
 def to_text(names: Sequence[str], place: str) -> NDArray[np.str_]:

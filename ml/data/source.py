@@ -186,8 +186,9 @@ class Part:
     as they are. `locate(i)`: where sample i is. `read_rows(shape, rows)`: those samples alone, if that is less work
     than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
     table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
-    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `notes`: what was
-    left out or taken for granted as it was read.
+    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `passed_over`: the
+    columns of a table that a run does not name. `pieces`: the tables that one was joined of, each of which needs all
+    columns. `notes`: what was left out or taken for granted as it was read.
     """
 
     place: str
@@ -200,6 +201,8 @@ class Part:
     features: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     cells: Callable[[], Cells] | None = None
+    passed_over: tuple[str, ...] = ()
+    pieces: tuple[Part, ...] = ()
     notes: tuple[Finding, ...] = ()
 
     @classmethod
@@ -235,9 +238,17 @@ class Part:
         if self.cells is None:
             raise DataError(f"{self.place}: genesis' input has columns, missing or unknown, which only tables have")
         cells, locate = self.cells, self.locate
+        for piece in self.pieces:
+            table.choose(piece.features, piece.place)
         names = tuple(table.get_features(table.choose(self.features, self.place)))
-        shape = (len(names), 1, 1)
-        return replace(self, shape=shape, read=lambda _: table.encode(cells(), locate), read_rows=None, features=names)
+        return replace(
+            self,
+            shape=(len(names), 1, 1),
+            read=lambda _: table.encode(cells(), locate),
+            read_rows=None,
+            features=names,
+            passed_over=(*self.passed_over, *table.list_passed_over(self.features)),
+        )
 
     def select(self, rows: Labels) -> Part:
         """These samples of it, in this order."""
@@ -257,6 +268,8 @@ class Part:
             features=self.features,
             outputs=self.outputs,
             cells=None if self.cells is None else self._select_cells(self.cells, rows),
+            passed_over=self.passed_over,
+            pieces=self.pieces,
             notes=self.notes,
         )
 

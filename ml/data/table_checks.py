@@ -60,6 +60,9 @@ def _compute_stats(x: Samples, names: Sequence[str]) -> list[FeatureStats]:
     stats = []
     for i, name in enumerate(names):
         x_N = x[:, i, 0, 0].astype(np.float64)
+        x_N = x_N[~np.isnan(x_N)]  # an empty cell
+        if not len(x_N):
+            x_N = np.zeros(1)
         stats.append(FeatureStats(name, float(x_N.min()), float(x_N.max()), float(x_N.mean()), float(x_N.std())))
     return stats
 

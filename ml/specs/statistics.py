@@ -1,7 +1,9 @@
 """Agreed statistics: a run's first round, in which members add up what normalises everyone's samples.
 
 Each site tells how many training samples it has and, for each channel of an image or feature of a table, the sum of the
-values and of their squares; where the run asks for class counts, how many samples each class has, too. The mean and the
+values and of their squares; where the run asks for class counts, how many samples each class has, too. Where empty
+cells of a table are filled by the mean, sums are over the cells that are there, and each site tells how many these are,
+feature by feature. The mean and the
 deviation of all follow from the sums, for anyone who has them. They stay in every later aggregate of the run, so that
 whoever has one, a late joiner too, has the constants. A run that continues with `normalize: inherited` takes over those
 of the run before, and has no such round.
@@ -13,7 +15,7 @@ Where samples are hidden, values count within bounds that the run's input names,
 (`ml.data.statistics`). What comes of that are sums that some samples can have, so that validators ask the same of them.
 
 What a site may tell of few samples is bounded: `count` is 0, and all else is too, or at least `min_count`; so is each
-class, and what of the samples is in no class told.
+class, and what of the samples is in no class told, and how many cells of a feature are there.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from ml.aggregation.sums import (
     BASE,
     LIMIT_BITS,
     PER_CLASS,
+    PRESENT,
     SQUARE_DIGITS,
     SUM_DIGITS,
     UNIT_BITS,
@@ -53,13 +56,14 @@ MAX_UNITS = 1 << (LIMIT_BITS + UNIT_BITS)  # of a value
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """What the run's `input` says of statistics: the fewest samples that a site tells of, whether it tells of classes,
-    whether the sums are those of the run before, and what values lie between, by channel, where it says that or they
-    are pixels."""
+    whether the sums are those of the run before, what values lie between, by channel, where it says that or they are
+    pixels, and whether cells may be empty, so that each site tells how many are there."""
 
     min_count: int = MIN_COUNT
     class_counts: bool = False
     is_inherited: bool = False
     bounds: tuple[tuple[float, float], ...] | None = None
+    counts_present: bool = False
 
     @classmethod
     def from_input(cls, input_: Mapping[str, Any]) -> Self | None:
@@ -72,7 +76,8 @@ class Agreement:
                 if type(min_count) is not int or not 1 <= min_count < MAX_COUNT:
                     raise SpecError("input.min_count", f"expected a whole number from 1, got {min_count!r}")
                 counts = bool(input_.get("class_counts", False))
-                return cls(min_count, counts, word == INHERITED, _read_bounds(input_))
+                is_filled = str(input_.get("missing", "")).startswith("mean")
+                return cls(min_count, counts, word == INHERITED, _read_bounds(input_), is_filled)
             case other:
                 raise SpecError("input.normalize", f"expected {AGREED} or {INHERITED}, got {other!r}")
 
@@ -155,14 +160,20 @@ def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
             "input.low",
             "expected low and high with dp_noise where members agree: what the values of each feature lie between",
         )
+    if agreement and spec.hyperparameters.is_private and agreement.counts_present and not agreement.is_inherited:
+        raise SpecError(
+            "input.missing",
+            "expected refuse or zero with dp_noise where members agree on the mean, as how many cells are empty has no "
+            "noise",
+        )
     return spec if agreement is None else StatisticsSpec(spec.task, spec.hyperparameters, spec, agreement)
 
 
 @dataclass(frozen=True)
 class StatisticsSpec(MethodSpec):
     """A method in a run that agrees on statistics. One voted kind in the first round, `statistics`: `count` int64[],
-    `sums` int64[C, 5] and `squares` int64[C, 7] as `ml.aggregation.sums` has them, and with class counts `classes`
-    int64[K]."""
+    `sums` int64[C, 5] and `squares` int64[C, 7] as `ml.aggregation.sums` has them, where cells may be empty `present`
+    int64[C], and with class counts `classes` int64[K]."""
 
     inner: MethodSpec
     agreement: Agreement
@@ -216,6 +227,8 @@ class StatisticsSpec(MethodSpec):
             "sums": ArraySpec("int64", (channels, SUM_DIGITS), (1 - BASE, BASE - 1)),
             "squares": ArraySpec("int64", (channels, SQUARE_DIGITS), (0, BASE - 1)),
         }
+        if self.agreement.counts_present:
+            arrays[PRESENT] = ArraySpec("int64", (channels,), (0, most))
         if self.agreement.class_counts:
             arrays[PER_CLASS] = ArraySpec("int64", (self.task.num_classes,), (0, most))
         return {STATISTICS: ArraySchema(arrays)}
@@ -372,10 +385,15 @@ def validate_statistics(arrays: Arrays, min_count: int, num_values: int) -> None
     for name, totals in (("sums", sums), ("squares", squares)):
         if (to_digits(totals, arrays[name].shape[1]) != arrays[name]).any():
             raise PayloadError(f"array {name!r}: expected the digits of a number, all of one sign")
-    most = count * num_values
-    for channel, (total, square) in enumerate(zip(sums, squares, strict=True)):
+    present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(sums)
+    for channel, (own, total, square) in enumerate(zip(present, sums, squares, strict=True)):
+        most = own * num_values
+        if own > count or 0 < own < min_count:
+            raise PayloadError(
+                f"channel {channel}: expected 0 or {min_count} to {count} values that are present, got {own}"
+            )
         if abs(total) > most * MAX_UNITS or square > most * MAX_UNITS**2:
-            raise PayloadError(f"channel {channel}: expected sums of {count} samples below 2^{LIMIT_BITS} either way")
+            raise PayloadError(f"channel {channel}: expected sums of {own} samples below 2^{LIMIT_BITS} either way")
         if square < abs(total) or square * most < total * total:
             raise PayloadError(f"channel {channel}: expected a sum of squares that values with this sum can have")
     if PER_CLASS in arrays:

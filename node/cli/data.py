@@ -256,6 +256,7 @@ def _open_split(
             classes=classes,
             task=task,
             table=table if wanted is None else wanted.table,
+            meaning=None if run is None else run.labels,
         )
     except DataError as error:
         raise NodeError(str(error)) from error
@@ -276,13 +277,15 @@ def _is_held_out(split: Split) -> bool:
 
 
 def _describe(part: ArrayDataset) -> dict[str, Any]:
+    import numpy as np
+
     return {
         "split": part.split,
         "origin": part.origin,
         "samples": len(part),
         "dtype": str(part.x.dtype),
-        "min": float(part.x.min()),
-        "max": float(part.x.max()),
+        "min": float(np.nanmin(part.x)),
+        "max": float(np.nanmax(part.x)),
         "counts": part.count_classes().tolist(),
         "sha256": part.sha256,
     }
@@ -302,6 +305,8 @@ def _describe_domain(domain: Domain) -> dict[str, Any]:
 
 
 def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain]) -> None:
+    import numpy as np
+
     from node.cli.output import print_facts, print_table
 
     train = split[0]
@@ -312,7 +317,7 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
     print_facts(
         [
             ("data", f"{asked['format']} {asked.get('path') or ''}".rstrip()),
-            (sample, f"{what}, {train.x.dtype} from {train.x.min():g} to {train.x.max():g}"),
+            (sample, f"{what}, {train.x.dtype} from {np.nanmin(train.x):g} to {np.nanmax(train.x):g}"),
             *((part.split, f"{len(part):,} {samples} of {part.origin}") for part in split),
             (noun, str(len(train.classes))),
             *((f"sha256 {part.split}", part.sha256) for part in split),

@@ -40,9 +40,9 @@ class RawColumns:
 
     def add_findings(self, found: Sequence[Finding]) -> list[Finding]:
         """All findings, those about columns once."""
-        from ml.data.columns import check_columns
+        from ml.data.columns import check_summaries
 
-        of_columns = list(check_columns(self.features))
+        of_columns = list(check_summaries(self.features))
         return [*self.findings, *of_columns, *(one for one in found if one not in (*of_columns, *self.findings))]
 
     def show_alone(self, asked: Mapping[str, Any], *, as_json: bool) -> None:

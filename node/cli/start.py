@@ -158,7 +158,9 @@ def check_node(config: NodeConfig, path: Path) -> None:
         data = config.get_data()
         wanted = InputFormat.from_mapping(genesis.run.input)
         run = genesis.run
-        train, test = open_dataset(data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table)
+        train, test = open_dataset(
+            data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table, meaning=run.labels
+        )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:

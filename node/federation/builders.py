@@ -110,7 +110,7 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
     is_fewer = new.is_masked and not new.is_ended and after.n != before.n  # or more: both may be too many, or too few
     if is_fewer or after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
         get_run_spec(after.run, after.rules, after.n)
-    if (new.classes, new.input) != (old.classes, old.input):
+    if (new.classes, new.labels, new.input) != (old.classes, old.labels, old.input):
         check_data(after.run, data)
     if isinstance(kind, StartRun) and kind.number == after.run.number:
         check_continues(kind, before, after)

@@ -28,7 +28,7 @@ from node.config.settings import apply_settings
 from node.errors import ChangeRefused, ConfigError
 from node.training.model_file import without_card
 
-SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target")
+SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target", "labels")
 CARD_BYTES = 64 << 20  # that a model file may have beyond its arrays
 
 
@@ -71,6 +71,8 @@ def draft_run(
         terms["model"] = complete_model(terms["model"])
     if terms.get("task", CLASSIFICATION) != REGRESSION:
         terms.pop("target", None)  # that of the run in force has no place in another task
+    if terms["classes"] != in_force["classes"] and terms.get("labels") == in_force.get("labels"):
+        terms.pop("labels", None)  # nor have its labels in other classes
     number = state.run.number + 1
     draft = _make_run(terms, number)
     spec = draft_spec(draft, state.rules, state.n, plugins)
@@ -133,6 +135,6 @@ def check_data(run: Run, data: Mapping[str, Any] | None) -> None:
     if data is None:
         return
     try:
-        open_labels(data, classes=run.classes, task=run.task)
+        open_labels(data, classes=run.classes, task=run.task, meaning=run.labels)
     except DataError as error:
         raise ChangeRefused(f"this site's data do not fit: {error}") from error

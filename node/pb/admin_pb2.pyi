@@ -981,7 +981,7 @@ class PredictReply(_message.Message):
     def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values")
+    __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values", "notes")
     LABEL_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
@@ -991,6 +991,7 @@ class Prediction(_message.Message):
     NEAREST_NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     label: int
     class_name: str
     probability: float
@@ -1000,7 +1001,8 @@ class Prediction(_message.Message):
     nearest_name: str
     labels: _containers.RepeatedCompositeFieldContainer[ClassProbability]
     values: _containers.RepeatedCompositeFieldContainer[TargetValue]
-    def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ..., top: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., distance: _Optional[float] = ..., nearest: _Optional[str] = ..., nearest_name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[TargetValue, _Mapping]]] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ..., top: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., distance: _Optional[float] = ..., nearest: _Optional[str] = ..., nearest_name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[TargetValue, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TargetValue(_message.Message):
     __slots__ = ("target", "value")

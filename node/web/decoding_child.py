@@ -34,7 +34,10 @@ def decode(path: Path, terms: Mapping[str, Any]) -> bytes:
     """The samples in a file for a run of these terms. Raises DataError."""
     wanted, classes = InputFormat.from_mapping(terms["input"]), tuple(terms["classes"])
     most = Most(get_max_samples(wanted.shape, len(classes), 0, 2), UNPACKED_BYTES)
-    file = read_inference_file(path, wanted.shape, classes, task=terms["task"], table=wanted.table, most=most)
+    labels = terms.get("labels")
+    file = read_inference_file(
+        path, wanted.shape, classes, task=terms["task"], table=wanted.table, meaning=labels, most=most
+    )
     most.validate_count(len(file), str(path))
     x: Samples = reduce(file.x, get_room_bytes())
     if x.nbytes > get_room_bytes():

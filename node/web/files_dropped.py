@@ -64,7 +64,7 @@ async def _decode(path: Path, run: Run) -> bytes:
     )
     assert process.stdin is not None  # noqa: S101 - as asked for
     assert process.stdout is not None  # noqa: S101
-    terms = {"input": run.input, "classes": list(run.classes), "task": run.task}
+    terms = {"input": run.input, "classes": list(run.classes), "task": run.task, "labels": run.labels}
     try:
         async with asyncio.timeout(DECODE_S + STOP_S):
             process.stdin.write(json.dumps(terms).encode())

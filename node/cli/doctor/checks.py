@@ -290,7 +290,9 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     try:
         wanted = InputFormat.from_mapping(genesis.run.input)
         run = genesis.run
-        train, test = open_dataset(data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table)
+        train, test = open_dataset(
+            data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table, meaning=run.labels
+        )
         findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:

@@ -114,6 +114,7 @@ function Answers({ record, prior }) {
             ["probability", ({ one }) => showNumber(one.probability, 3), "number"],
             ["next", ({ one }) => one.top.slice(1, 3).map((next) => `${next.class} ${showNumber(next.probability, 3)}`).join(", "), "wide"],
           ]),
+      ...(rows.some(({ one }) => one.notes.length > 0) ? [["note", ({ one }) => one.notes.join("; ") || "–", "wide"]] : []),
       ...(record.alone.length ? [["alone", ({ alone }) => alone?.class || "–"]] : []),
     ]} />`;
 }

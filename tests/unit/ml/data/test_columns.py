@@ -13,7 +13,8 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_
 from ml.data import detect_table, open_dataset, open_raw_table
 from ml.data.cells import TextColumn, is_date, parse_number, parse_numbers, to_text
 from ml.data.checks import check_data
-from ml.data.columns import CLEAR, ColumnSummary, check_columns, find_alike, propose_input, summarise_columns
+from ml.data.columns import CLEAR, ColumnSummary, check_summaries, find_alike, propose_input, summarise_columns
+from ml.data.table_input import TableInput, detect_columns
 from ml.errors import DataError
 
 RNG = np.random.default_rng(3)
@@ -30,7 +31,7 @@ def summarise(cells: list[Any], name: str = "a", empty: tuple[str, ...] = ()) ->
 
 
 def warn(cells: list[Any], name: str = "a") -> list[str]:
-    return [finding.text for finding in check_columns([summarise(cells, name)]) if finding.level == "warning"]
+    return [finding.text for finding in check_summaries([summarise(cells, name)]) if finding.level == "warning"]
 
 
 def test_a_column_of_numbers_has_a_range_and_gaps() -> None:
@@ -78,9 +79,8 @@ def test_a_mark_among_numbers_is_an_empty_cell_that_nobody_has_named() -> None:
 
 
 def detect(cells: list[str], empty: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    from ml.data.table_input import detect_columns
-
-    return [column.to_mapping() for column in detect_columns({"a": cells}, "a.csv", empty)]
+    cleared = TableInput(empty=empty).clear(cells)
+    return [column.to_mapping() for column in detect_columns({"a": cleared}, "a.csv")]
 
 
 def test_numbers_are_never_the_values_of_a_category() -> None:
@@ -94,7 +94,7 @@ def test_numbers_are_never_the_values_of_a_category() -> None:
 
 def test_empty_cells_are_told_and_warned_of_from_three_in_ten() -> None:
     for gaps, level in ((2, "note"), (3, "warning")):
-        [finding] = check_columns([summarise([None] * gaps + list(range(10 - gaps)), "chol")])
+        [finding] = check_summaries([summarise([None] * gaps + list(range(10 - gaps)), "chol")])
         assert (finding.level, finding.text) == (level, f"empty cells: 'chol' {gaps} of 10")
 
 
@@ -123,12 +123,12 @@ def test_good_tables_have_nothing_odd(load: Any) -> None:
     found = load()
     names = [f"{name} {i}" for i, name in enumerate(found.feature_names)]
     columns = summarise_columns({name: x.tolist() for name, x in zip(names, found.data.T, strict=True)})
-    assert [finding.text for finding in check_columns(columns)] == []
+    assert [finding.text for finding in check_summaries(columns)] == []
 
 
 def test_identifiers_and_constants_are_told_and_not_proposed() -> None:
     columns = [summarise(list(range(1000, 1040)), "id"), summarise(["Basel"] * 40, "dataset"), summarise(AGES, "age")]
-    assert [finding.text for finding in check_columns(columns)] == [
+    assert [finding.text for finding in check_summaries(columns)] == [
         "'id': another value in each row: is it a feature?",
         "'dataset': one value: is it a feature?",
     ]

@@ -12,6 +12,8 @@ import pytest
 
 from ml.data import detect_table, open_dataset
 from ml.data.base import InputFormat
+from ml.data.column_checks import check_columns, find_identifiers
+from ml.data.findings import Finding
 from ml.data.inference_files import read_inference_file
 from ml.data.table_input import TableInput
 from ml.errors import DataError
@@ -84,7 +86,7 @@ def test_what_is_no_number_is_refused(dose: str) -> None:
 @pytest.mark.parametrize(
     ("rules", "problem"),
     [
-        ({"missing": "median"}, "input.missing: expected one of refuse, mean, zero, got 'median'"),
+        ({"missing": "median"}, r"input.missing: expected one of refuse, mean, mean\+flag, zero, got 'median'"),
         ({"unknown": "drop"}, "input.unknown: expected one of refuse, other, got 'drop'"),
         ({"columns": []}, "input.columns: expected a list"),
         ({"columns": [{"names": "a"}]}, r"input.columns\[0\]: expected"),
@@ -118,10 +120,86 @@ def test_genesis_new_writes_the_vocabulary_and_measures_numbers_alone(tmp_path: 
     assert train.features == ("age", "sex=f", "sex=m", "dose")
     x = wanted.normalise(np.concatenate([train.x, test.x]).astype(np.float32))
     assert np.count_nonzero(x[:, 3] == 0) == 4  # the rows without a dose, at the mean
-    with pytest.raises(
-        ConfigError, match="column 'sex': expected a finite number, got 'm'; categories and empty cells"
-    ):
+
+
+def test_genesis_new_refuses_what_no_site_can_train_on_and_names_the_settings(tmp_path: Path) -> None:
+    data = write(tmp_path)
+    both = "'sex' has words, 'f', 'm'; 'dose' is empty in 4. .* add .*input.columns=auto, .* and .*input.missing=mean"
+    with pytest.raises(ConfigError, match=both):
         make_input(data, {"name": "mlp"}, None, {"normalize": "auto"})
+    with pytest.raises(ConfigError, match=r"of 20 rows 'dose' is empty in 4. .* add --set input.missing=mean, or zero"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto"})
+    with pytest.raises(ConfigError, match="'dose' is empty in 4"):
+        make_input(data, {"name": "mlp"}, None, {"columns": COLUMNS})
+    typo = write(tmp_path, TEXT.replace("27,f,3.5,", "27,f,3.S,"))
+    with pytest.raises(ConfigError, match=r"'dose' has numbers and words, first at .*line 9: '3.S'"):
+        make_input(typo, {"name": "mlp"}, None, None)
+
+
+def test_every_table_has_its_columns_by_name_in_genesis(tmp_path: Path) -> None:
+    data = write(tmp_path, "a,b,label\n1,2,x\n3,1,y\n1.5,2.5,x\n")
+    made = make_input(data, {"name": "mlp"}, None, None)
+    assert made["columns"] == [{"name": "a"}, {"name": "b"}]
+    reversed_ = write(tmp_path, "more,label,b,a\n9,x,2,1\n8,y,1,3\n7,x,2.5,1.5\n")
+    wanted = InputFormat.from_mapping(made)
+    train, test = open_dataset(reversed_, shape=wanted.shape, table=wanted.table)
+    assert sorted(np.concatenate([train.x, test.x]).reshape(3, 2).tolist()) == [[1, 2], [1.5, 2.5], [3, 1]]
+    assert train.passed_over == ("more",)
+    [note] = check_columns(train, wanted)
+    assert note == Finding("note", "1 column passed over, which genesis does not name: 'more'")
+    unnamed = InputFormat.from_mapping({"shape": [2, 1, 1]})
+    assert [found.level for found in check_columns(train, unnamed)] == ["note", "warning"]
+
+
+def test_what_a_table_lacks_is_named_in_full(tmp_path: Path) -> None:
+    lacking = write(tmp_path, "sex,more,label\nf,1,x\nm,2,y\n")
+    with pytest.raises(DataError, match="the 3 columns of genesis, and 2 are not there: 'age', 'dose'; it has"):
+        open_dataset(lacking, table=read_table())
+
+
+def test_identifiers_and_constants_become_features_by_a_yes_alone(tmp_path: Path) -> None:
+    rows = "".join(f"{7 * i},s1,{i % 9 + 0.5},,{i % 2}\n" for i in range(40))
+    data = write(tmp_path, f"id,dataset,age,blank,label\n{rows}")
+    asked = {"columns": "auto", "missing": "zero"}
+    refused = (
+        "id: another value in each row; dataset: one value; blank: no value. .* --drop id,dataset,blank leaves them"
+    )
+    with pytest.raises(ConfigError, match=refused):
+        make_input(data, {"name": "mlp"}, None, asked)
+    with pytest.raises(ConfigError, match="--drop id,dataset,blank"):
+        make_input(data, {"name": "mlp"}, None, {**asked, "drop": ["id"]})
+    made = make_input(data, {"name": "mlp"}, None, {**asked, "drop": ["id", "dataset", "blank"]})
+    assert made["columns"] == [{"name": "age"}]
+    assert "drop" not in made
+    taken = make_input(data, {"name": "mlp"}, None, {**asked, "columns": "all"})
+    assert [column["name"] for column in taken["columns"]] == ["id", "dataset", "age", "blank"]
+    listed = make_input(data, {"name": "mlp"}, None, {"columns": [{"name": "id"}, {"name": "age"}]})
+    assert listed["shape"] == [2, 1, 1]
+    with pytest.raises(ConfigError, match=r"--drop: .* has no column 'ids': did you mean 'id'"):
+        make_input(data, {"name": "mlp"}, None, {**asked, "drop": "ids"})
+
+
+def test_few_rows_may_have_another_value_each() -> None:
+    assert find_identifiers({"age": [str(i) for i in range(20)], "x": [i / 7 for i in range(20)]}) == {}
+    assert find_identifiers({"age": list(range(30))}) == {"age": "another value in each row"}
+    assert find_identifiers({"x": [i / 7 + 0.01 for i in range(90)]}) == {}
+    assert find_identifiers({"name": [f"p{i}" for i in range(10)]}) == {"name": "another value in each row"}
+
+
+def test_too_many_names_for_a_change_are_left_out(tmp_path: Path) -> None:
+    names = [f"gene {i:05d}" for i in range(1200)]
+    rows = "\n".join(",".join([*(str(i + row) for i in range(1200)), "xy"[row % 2]]) for row in range(4))
+    made = make_input(write(tmp_path, f"{','.join(names)},label\n{rows}\n"), {"name": "mlp"}, None, None)
+    assert "columns" not in made
+    assert made["shape"] == [1200, 1, 1]
+
+
+def test_rows_of_numbers_are_read_alike_at_once_and_one_by_one() -> None:
+    table = read_table(missing="zero")
+    cells = {"age": ["1e3", " 2", "0.1"], "sex": ["f"] * 3, "dose": ["1", "2", "3"]}
+    at_once = table.encode(cells, locate)
+    assert at_once.tolist() == table.encode({**cells, "dose": ["1", "2", 3.0]}, locate).tolist()
+    assert at_once.reshape(3, 4)[:, 0].tolist() == [1000, 2, np.float32(0.1)]
 
 
 def test_prediction_takes_a_table_by_the_same_rules(tmp_path: Path) -> None:
