@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, ArrayDataset, InputFormat, SampleDomains, Samples, Shape
+from ml.data.columns import ColumnSummary, summarise_columns
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import choose_held_out, number_by_meaning, number_labels, validate_are_classes
 from ml.data.outputs import arrange
-from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, translated
-from ml.data.source import HELD_OUT, DataSource, Part, get_augment
+from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated
+from ml.data.source import HELD_OUT, DataSource, Locate, Part, RawTable, get_augment
 from ml.data.source_cache import forget_sources, open_once
 from ml.data.table_input import TableInput, detect_columns
 from ml.errors import DataError, SpecError
@@ -47,11 +49,13 @@ __all__ = [
     "open_dataset",
     "open_labels",
     "open_once",
+    "open_raw_table",
     "open_train",
 ]
 
 Split = tuple[ArrayDataset, ArrayDataset]
 Meaning = Mapping[str, Sequence[str]]  # the labels that stand for each class, by its name, in genesis' order
+MAX_SUMMARISED = 50_000_000  # cells of a table: a look at more takes longer than reading them
 
 
 def open_dataset(
@@ -83,17 +87,25 @@ def open_dataset(
     labels, names = _number(splits, data, task, classes, meaning)
     takes_empty = table is not None and table.leaves_empty
     read = [_read(part, own, shape, takes_empty=takes_empty) for part, own in zip(splits.parts, labels, strict=True)]
+    train, test = splits.train, splits.test or splits.train
+    locate_train, locate_test = train.locate, test.locate
     if len(read) == 2:
         (train_x, train_y), (test_x, test_y) = read
     else:
         [(x, y)] = read
         is_test = choose_held_out(y)
         (train_x, train_y), (test_x, test_y) = (x[~is_test], y[~is_test]), (x[is_test], y[is_test])
-    train, test = splits.train, splits.test or splits.train
-    domains, columns, more = splits.domains, train.features, (task, train.passed_over)
+        locate_train, locate_test = _locate_rows(train.locate, ~is_test), _locate_rows(train.locate, is_test)
+    domains, features, more = splits.domains, train.features, (task, train.passed_over)
+    made = (
+        ArrayDataset(
+            train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, features, *more
+        ),
+        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, features, *more),
+    )
     return (
-        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, columns, *more),
-        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns, *more),
+        replace(made[0], columns=_summarise(train, table), notes=train.notes, locate=locate_train),
+        replace(made[1], notes=test.notes, locate=locate_test),
     )
 
 
@@ -183,6 +195,12 @@ def detect_table(
     return [column.to_mapping() for column in detect_columns(train.cells(), train.place)]
 
 
+def open_raw_table(data: Mapping[str, Any], task: str = CLASSIFICATION) -> RawTable | None:
+    """The training rows of a table with all their columns, whether they can be trained on or not; None of what is no
+    table. Raises DataError."""
+    return open_table(DataSource.from_mapping(data, task))
+
+
 def get_default_input(
     data: Mapping[str, Any],
     model: Mapping[str, Any],
@@ -256,6 +274,20 @@ def _read(
         raise DataError(f"{part.place}: expected samples, got none")
     validate_finite(x, part.locate, takes_empty=takes_empty)
     return x, labels
+
+
+def _locate_rows(locate: Locate, is_kept: NDArray[np.bool_]) -> Locate:
+    rows = np.flatnonzero(is_kept)
+    return lambda i: locate(int(rows[i]))
+
+
+def _summarise(part: Part, table: TableInput | None) -> tuple[ColumnSummary, ...]:
+    """The columns that become features, as they lie there; none of what is no table, or too large for a look."""
+    if part.cells is None or len(part.labels) * max(1, part.shape[0]) > MAX_SUMMARISED:
+        return ()
+    cells = part.cells()
+    names = list(cells) if table is None or table.columns is None else [column.name for column in table.columns]
+    return summarise_columns({name: cells[name] for name in names}, () if table is None else table.empty)
 
 
 def _fit(dataset: ArrayDataset, wanted: InputFormat) -> ArrayDataset:

@@ -7,13 +7,15 @@ channels of one pixel, [N, F, 1, 1], so that each has its own mean and deviation
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.columns import ColumnSummary
+from ml.data.findings import Finding
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
@@ -37,8 +39,9 @@ class ArrayDataset:
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
-    `features` are the names of a table's columns, where it says them, and `passed_over` those of its columns that a run
-    does not name.
+    `features` are the names of a table's columns, where it says them, `passed_over` those of its columns that a run
+    does not name, `columns` what lies in the others, and `notes` what was left out or taken for granted as it was read.
+    `locate` says where a sample is.
     Raises DataError when the parts do not fit each other.
     """
 
@@ -52,6 +55,9 @@ class ArrayDataset:
     features: tuple[str, ...] = ()
     task: str = CLASSIFICATION
     passed_over: tuple[str, ...] = ()
+    columns: tuple[ColumnSummary, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    locate: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
         place = f"{self.origin}: " if self.origin else ""

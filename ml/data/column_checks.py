@@ -7,14 +7,12 @@ of its values. A column with one value tells no two rows apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ml.data.base import ArrayDataset, InputFormat
+from ml.data.cells import Cells
+from ml.data.columns import summarise_columns
 from ml.data.findings import Finding
-from ml.data.table_input import Cells, is_empty, parse_number, to_text
 
-FEW_TEXTS, FEW_NUMBERS = 10, 30  # rows, in which each may have another value by chance
-ONE_VALUE = "one value"  # the reason of a constant column
 _SHOWN = 20
 
 
@@ -40,22 +38,5 @@ def describe_passed_over(names: Sequence[str]) -> str:
 
 def find_identifiers(cells: Cells) -> dict[str, str]:
     """The columns that should be no feature, each with the reason."""
-    found = {name: _explain(column) for name, column in cells.items()}
-    return {name: reason for name, reason in found.items() if reason is not None}
-
-
-def _explain(column: Sequence[Any]) -> str | None:
-    filled = [cell for cell in column if not is_empty(cell)]
-    if not filled:
-        return "no value"
-    numbers = [parse_number(cell) for cell in filled]
-    values = {to_text(cell) if number is None else number for cell, number in zip(filled, numbers, strict=True)}
-    if len(values) == 1:
-        return ONE_VALUE if len(filled) > 1 else None
-    if len(values) < len(column):
-        return None
-    are_whole = all(isinstance(value, float) and value.is_integer() for value in values)
-    are_texts = any(isinstance(value, str) for value in values)
-    if (are_whole and len(column) >= FEW_NUMBERS) or (are_texts and len(column) >= FEW_TEXTS):
-        return "another value in each row"
-    return None
+    doubtful = (own for own in summarise_columns(cells) if own.is_constant or own.is_identifier or own.kind == "empty")
+    return {own.name: own.doubt for own in doubtful if own.doubt is not None}

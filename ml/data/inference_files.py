@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ml.data.array_layout import to_labels, to_samples
 from ml.data.base import AnyLabels, Labels, Outputs, Samples, Shape
+from ml.data.cells import to_label
 from ml.data.fit_input import validate_finite, validate_fit
 from ml.data.labels import number_by_meaning, number_labels, to_text
 from ml.data.outputs import arrange, read_text_columns
@@ -28,7 +29,6 @@ from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_i
 from ml.data.readers.npz import NpzFile, read_classes, read_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
 from ml.data.table_input import TableInput
-from ml.data.table_input import to_text as cell_to_text
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
@@ -306,7 +306,7 @@ def _read_labels(
     path: Path, cells: Mapping[str, Sequence[Any]], found: Sequence[str], named: _Named, locate: Locate
 ) -> AnyLabels | None:
     """What the columns `found` say that samples are; None where they say nothing."""
-    texts = {name: [cell_to_text(cell) for cell in cells[name]] for name in found}
+    texts = {name: [to_label(cell) for cell in cells[name]] for name in found}
     if not any(any(column) for column in texts.values()):
         return None
     if named.task == CLASSIFICATION:

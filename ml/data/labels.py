@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ MAX_CLASSES = 65_536
 MAX_TABLE_CLASSES = 100  # different labels of a table that nobody has listed
 IS_REGRESSION = "; is this a regression? task: regression learns numbers"
 HELD_OUT = 0.2  # of each class, where a source has no test samples
+BOOLEANS = ("False", "True")  # the classes of a column of truth values, as pandas writes them
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -36,6 +38,8 @@ def number_labels(
     The source's own are `names`, or else the labels there are, sorted; for numbers all from 0 to the largest, or from 1
     where no 0 occurs. Raises DataError with the place of the first label that has no class.
     """
+    if names is None and classes is not None and tuple(classes) == ("0", "1"):
+        parts = [_count_booleans(part) for part in parts]
     if names is None and all(part.labels.dtype.kind in "iu" or are_numbers(np.unique(part.labels)) for part in parts):
         labels = [part.labels.astype(np.int64) for part in parts]
         return _number_integers(parts, labels, classes)
@@ -166,6 +170,13 @@ def _number_integers(
             i = int(np.argmin(made))
             raise DataError(f"{part.locate(i)}: label {int(own[i])} is not one of genesis' classes: {_list(classes)}")
     return numbered, tuple(classes)
+
+
+def _count_booleans(part: Part) -> Part:
+    """Truth values as 0 and 1, where the classes are called so."""
+    if part.labels.dtype.kind != "U" or not np.isin(part.labels, BOOLEANS).all():
+        return part
+    return replace(part, labels=(part.labels == BOOLEANS[1]).astype(np.int64))
 
 
 def _number_names(parts: Sequence[Part], names: Sequence[str] | None) -> tuple[list[Labels], tuple[str, ...]]:

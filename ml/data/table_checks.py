@@ -73,7 +73,8 @@ def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[
     if not train.is_table or not len(train):
         return
     stats = compute_feature_stats(train)
-    if constant := [own for own in stats if own.is_constant and not own.name.endswith(FLAG_SUFFIX)]:
+    constant = [] if train.columns else [own for own in stats if own.is_constant]  # of columns it is said by name
+    if constant := [own for own in constant if not own.name.endswith(FLAG_SUFFIX)]:
         has = "has" if len(constant) == 1 else "have"
         yield Finding(
             "warning", f"{len(constant)} of {len(stats)} features {has} one value in all rows: {_list(constant)}"

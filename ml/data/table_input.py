@@ -16,7 +16,6 @@ It is the same at training, at prediction and at evaluation, so that nothing of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -24,15 +23,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.cells import PLACEHOLDERS, Cells, has_doubtful_commas, hint_at, is_date, is_empty, parse_numbers, to_text
 from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
 MISSING, UNKNOWN = ("refuse", "mean", "mean+flag", "zero"), ("refuse", "other")
-EMPTY = ("", "NA", "N/A", "NaN", "nan", "null", "None")
 FLAG, FLAG_SUFFIX = "+flag", " (empty)"  # at the end of `missing`, and of the name of the feature that says it
 MAX_VALUES = 100  # of a category that is found by itself
-
-Cells = Mapping[str, Sequence[Any]]  # of a table, by column: text, or numbers and None
+CATEGORIES = "; categories and empty cells need input.columns and input.missing in genesis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +148,7 @@ class TableInput:
         """A column in which none stands for what the run takes for an empty cell."""
         if not self.empty:
             return cells
-        numbers = {number for number in map(parse_number, self.empty) if number is not None}
-        return [None if to_text(cell) in self.empty or parse_number(cell) in numbers else cell for cell in cells]
+        return [None if is_empty(cell, self.empty) else cell for cell in cells]
 
     def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
         """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
@@ -174,13 +171,14 @@ class TableInput:
     def _encode_category(
         self, column: Column, cells: Sequence[Any], locate: Callable[[int], str]
     ) -> NDArray[np.float64]:
-        place = {value: i for i, value in enumerate(column.values)}
-        x = np.zeros((len(cells), len(place) + (self.unknown == "other")))
+        place = {to_text(value): i for i, value in enumerate(column.values)}
+        place |= {value: i for i, value in enumerate(column.values)}  # as it stands there, where that is another's text
+        x = np.zeros((len(cells), len(column.values) + (self.unknown == "other")))
         for i, cell in enumerate(cells):
             text = to_text(cell)
             if text in place:
                 x[i, place[text]] = 1.0
-            elif text in EMPTY:
+            elif is_empty(cell):
                 self._refuse_missing(column.name, i, locate)
             elif self.unknown == "other":
                 x[i, -1] = 1.0
@@ -192,16 +190,14 @@ class TableInput:
     def _encode_number(
         self, name: str, cells: Sequence[Any], locate: Callable[[int], str], feature: int
     ) -> NDArray[np.float64]:
-        x = _read_numbers(cells)
-        if np.isfinite(x).all():
-            return x
-        for i, cell in enumerate(cells):
-            value = parse_number(cell)
-            if value is None:
-                raise DataError(f"{locate(i)}: column {name!r}: expected a finite number, got {to_text(cell)!r}")
-            if math.isnan(value):
+        values_N, is_wrong = parse_numbers(cells)
+        is_bad = is_wrong | (np.isnan(values_N) if self.missing == "refuse" else False)
+        if is_bad.any():
+            i = int(is_bad.argmax())
+            if not is_wrong[i]:
                 self._refuse_missing(name, i, locate)
-            x[i] = value
+            raise DataError(f"{locate(i)}: {describe_wrong(name, cells[i])}")
+        x = values_N.reshape(-1, 1)
         is_missing = np.isnan(x)
         if is_missing.any() and not self.leaves_empty:
             x[is_missing] = 0.0 if self.missing == "zero" else self._get_mean(feature, x)
@@ -221,14 +217,24 @@ class TableInput:
 
 
 def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
-    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for text
-    that is different in nearly every row."""
+    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for
+    dates, and for text that is different in nearly every row."""
     columns = []
     for name, texts in cells.items():
-        if all(parse_number(cell) is not None for cell in texts):
+        if not parse_numbers(texts)[1].any():
             columns.append(Column(name))
             continue
-        values = tuple(sorted({to_text(cell) for cell in texts} - set(EMPTY)))
+        known = [cell for cell in texts if not is_empty(cell)]
+        if all(map(is_date, known)):
+            raise DataError(
+                f"{place}: column {name!r} has dates, such as {str(known[0])!r}: expected numbers or a category; take "
+                "the column out, or make a number of it, as days since another date"
+            )
+        values = tuple(sorted(set(map(to_text, known))))
+        others = [text for text in values if parse_numbers([text], PLACEHOLDERS)[1].any()]
+        if not others or has_doubtful_commas(values):
+            wrong = next(text for text in values if parse_numbers([text])[1].any())
+            raise DataError(f"{place}: {describe_wrong(name, wrong)}")
         if len(values) > MAX_VALUES:
             raise DataError(
                 f"{place}: column {name!r} has {len(values)} different texts, such as {values[0]!r}: expected numbers, "
@@ -238,37 +244,9 @@ def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def parse_number(cell: Any) -> float | None:
-    """A finite number, no number (nan) for an empty cell, None for anything else."""
-    if cell is None or (isinstance(cell, str) and cell in EMPTY):
-        return math.nan
-    try:
-        value = float(cell)
-    except (TypeError, ValueError):
-        return None
-    if math.isnan(value):
-        return math.nan
-    return value if abs(value) <= float(np.finfo(np.float32).max) else None
-
-
-def is_empty(cell: Any) -> bool:
-    """Whether a cell has no value."""
-    return to_text(cell) in EMPTY
-
-
-def to_text(cell: Any) -> str:
-    """A cell as a category's values are written; nothing for an empty one."""
-    return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else str(cell).strip()
-
-
-def _read_numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
-    """The cells at once, [N, 1]; not finite where any is no number that float32 holds."""
-    try:
-        with np.errstate(over="ignore"):
-            x = np.array(cells, np.float64).reshape(-1, 1)
-            return np.where(np.isfinite(x.astype(np.float32)), x, np.nan)
-    except (TypeError, ValueError):
-        return np.full((len(cells), 1), np.nan)
+def describe_wrong(name: str, cell: Any) -> str:
+    """The words about a cell that should have been a number, and what it may be."""
+    return f"column {name!r}: expected a finite number, got {str(cell).strip()!r}{hint_at(cell)}"
 
 
 def _read_list(given: Any) -> Sequence[Any]:

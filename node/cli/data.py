@@ -16,12 +16,14 @@ from node.cli.predict import read_columns
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
+    from chain.run import Run
     from ml.data import Split
     from ml.data.base import ArrayDataset, InputFormat
     from ml.data.findings import Finding
     from ml.data.published import Recognised
     from ml.data.readers.domain_folders import Domain
     from ml.data.table_checks import FeatureStats
+    from ml.data.table_input import TableInput
 
 SHOWN_FEATURES = 40
 
@@ -76,6 +78,9 @@ def inspect(
     code 1. What may mislead is a warning: duplicates between training and test, classes without samples, images of one
     colour, features whose scales are far apart or that never change, labels that look like measurements.
 
+    A table may be as it lies there: its columns are shown with their types, empty cells, ranges and categories, and
+    what genesis new may be told of them. Which column has the labels may be said later.
+
     Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --label diagnosis, or
     fednode data inspect csv:labs.csv --task regression --label glucose --label iron, or
     fednode data inspect --config node0.yaml
@@ -84,12 +89,26 @@ def inspect(
     from ml.data.checks import check_data
     from ml.data.published import recognise
     from ml.data.table_checks import compute_feature_stats
+    from node.cli.inspect_table import describe_raw, print_columns, print_proposed
     from node.cli.output import print_json
 
     with open_once():
-        asked, split, wanted = _open(data, _add_label(settings, label), config, genesis, size, task)
+        asked, run = _find(data, _add_label(settings, label), config, genesis, task)
+        raw = None if run is not None else describe_raw(asked, task)
+        if raw is not None and not raw.labels:
+            raw.show_alone(asked, as_json=as_json)
+            return
+        try:
+            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table)
+        except NodeError:
+            if raw is not None and not as_json:
+                print_columns(raw.columns, raw.labels)
+            raise
         domains, names = list_domains(asked), list(get_split_names(asked))
     findings = check_data(*split, input_=wanted)
+    columns = split[0].columns if raw is None else raw.columns
+    if raw is not None:
+        findings = raw.add_findings(findings)
     features = compute_feature_stats(split[0]) if split[0].is_table else []
     places = [(domain.format, domain.path) for domain in domains]
     places += [(asked["format"], Path(asked["path"]).expanduser())] if asked.get("path") else []
@@ -103,6 +122,8 @@ def inspect(
                 "input_shape": None if wanted is None else list(wanted.shape),
                 "kind": "table" if split[0].is_table else "images",
                 "features": [asdict(own) for own in features] or None,
+                "columns": [own.to_mapping() for own in columns] or None,
+                "proposed_input": None if raw is None else raw.proposed.to_mapping(),
                 "held_out": _is_held_out(split),
                 "split_names": names,
                 "splits": [_describe(part) for part in split],
@@ -114,8 +135,12 @@ def inspect(
     else:
         _print(asked, split, names, domains)
         _print_published(published)
-        if features:
+        if columns:
+            print_columns(columns, () if raw is None else raw.labels)
+        elif features:
             _print_features(features)
+        if raw is not None:
+            print_proposed(raw)
         _print_findings(findings, is_table=bool(features))
 
 
@@ -175,9 +200,14 @@ def _open(
 
     Raises ConfigError for what was asked, NodeError for what is there.
     """
-    from ml.data import open_dataset
-    from ml.data.base import InputFormat
-    from ml.errors import DataError
+    asked, run = _find(data, settings, config, genesis, task)
+    return asked, *_open_split(asked, run, size, task, None)
+
+
+def _find(
+    data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, task: str
+) -> tuple[dict[str, Any], Run | None]:
+    """What was asked for, and the run in the genesis that goes with it, if there is one. Raises ConfigError."""
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
 
@@ -203,6 +233,18 @@ def _open(
         run = load_genesis(genesis).genesis.run
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
+    return asked, run
+
+
+def _open_split(
+    asked: dict[str, Any], run: Run | None, size: int | None, task: str, table: TableInput | None
+) -> tuple[Split, InputFormat | None]:
+    """The samples, and the input that they are to become; `table` is what a table's columns become where there is no
+    run. Raises NodeError."""
+    from ml.data import open_dataset
+    from ml.data.base import InputFormat
+    from ml.errors import DataError
+
     classes, wanted = (None, None) if run is None else (run.classes, InputFormat.from_mapping(run.input))
     task = task if run is None else run.task
     try:
@@ -213,12 +255,12 @@ def _open(
             shape=None if wanted is None else wanted.shape,
             classes=classes,
             task=task,
-            table=None if wanted is None else wanted.table,
+            table=table if wanted is None else wanted.table,
             meaning=None if run is None else run.labels,
         )
     except DataError as error:
         raise NodeError(str(error)) from error
-    return asked, split, wanted
+    return split, wanted
 
 
 def _get_channels(asked: dict[str, Any], task: str) -> int:

@@ -13,19 +13,12 @@ from typing import Any
 
 from chain.run import encode_canonical
 from ml.data import open_train
-from ml.data.column_checks import ONE_VALUE, find_identifiers
+from ml.data.cells import Cells, is_empty, parse_number, to_text
+from ml.data.column_checks import find_identifiers
+from ml.data.columns import ONE_VALUE
 from ml.data.readers.images import SUFFIXES
 from ml.data.source import Part
-from ml.data.table_input import (
-    MAX_VALUES,
-    Cells,
-    Column,
-    TableInput,
-    detect_columns,
-    is_empty,
-    parse_number,
-    to_text,
-)
+from ml.data.table_input import MAX_VALUES, Column, TableInput, detect_columns
 from ml.errors import DataError, suggest
 
 AUTO, ALL = "auto", "all"

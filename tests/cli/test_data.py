@@ -64,7 +64,7 @@ def test_a_warning_is_shown_and_is_no_failure(capsys: Captured, archive: Path) -
     code, out, _ = run(capsys, "data", "inspect", archive)
     assert code == 0
     assert "warning: trained on, but without a sample in test: eel\n" in out
-    assert "warning: 2 of 2 samples of test are in train too: 0 is 0 there\n" in out
+    assert "warning: 2 of 2 samples of test are in train too: x_test[0], y_test[0] is x_train[0], y_train[0]\n" in out
 
 
 def test_broken_data_are_a_failure_that_names_the_place(capsys: Captured, archive: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_table_is_spoken_of_as_a_table(capsys: Captured, tmp_path: Path) -> No
     assert code == 0
     assert "row              2 features, float32 from 0 to 49\n" in out
     assert "all              80 rows of " in out
-    assert re.search(r"FEATURE +MIN +MAX +MEAN +DEVIATION\narea +0 +49 ", out)
+    assert re.search(r"COLUMN +TYPE +MISSING +MIN +MAX +MEAN +DEVIATION +VALUES\narea +number +0 +0 +49 ", out)
     assert "warning: scales are far apart: 'area' from 0 to 49 beside 'smooth' from 0" in out
     assert " x 1" not in out
     answer = json.loads(run(capsys, "data", "inspect", table, "--json")[1])

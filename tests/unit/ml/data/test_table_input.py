@@ -225,7 +225,7 @@ def test_parquet_has_categories_and_nulls_too(tmp_path: Path) -> None:
     train, test = open_dataset(data, shape=(4, 1, 1), table=read_table(missing="zero"))
     rows = np.concatenate([train.x, test.x]).reshape(4, 4).tolist()
     assert sorted(rows) == [[0, 0, 1, 2.5], [1, 1, 0, 0.5], [2, 0, 0, 1.5], [4, 0, 1, 0]]
-    with pytest.raises(DataError, match="expected numbers or images, got string"):
+    with pytest.raises(DataError, match="row 2: column 'age': expected a value, got null"):
         open_dataset(data)
 
 
