@@ -416,7 +416,7 @@ def test_who_has_no_data_may_name_the_columns(capsys: Captured, tmp_path: Path) 
     unnamed = ("genesis", "new", peer, "--input", "2", "--classes", "a,b", "-o", str(tmp_path / "other.yaml"))
     code, _, err = run(capsys, *unnamed)
     assert (code, "features have no names in genesis" in err) == (0, True)
-    code, _, err = run(capsys, *unnamed, "--drop", "id")
+    code, _, err = run(capsys, *unnamed[:-1], str(tmp_path / "third.yaml"), "--drop", "id")
     assert (code, "--drop: expected --data as well" in err) == (78, True)
 
 
