@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ml.data.base import AnyLabels, ArrayDataset, InputFormat, SampleDomains, Samples, Shape
+from ml.data.cut import cut, find_groups_on_both_sides, find_trained_on, leave_out_unknown, place
+from ml.data.findings import Finding
 from ml.data.fit_input import fit, validate_finite, validate_fit
-from ml.data.labels import choose_held_out, number_labels, validate_are_classes
+from ml.data.labels import number_labels, validate_are_classes
 from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, get_augment
 from ml.data.source_cache import forget_sources, open_once
+from ml.data.split import Side, Sides
 from ml.data.table_input import TableInput, detect_columns
 from ml.errors import DataError, SpecError
 from ml.specs.architectures import fit_input_shape
@@ -32,8 +35,10 @@ __all__ = [
     "FORMATS",
     "HELD_OUT",
     "LabelSplit",
+    "Resplit",
     "Split",
     "TABLES",
+    "validate_labels",
     "detect_table",
     "forget_sources",
     "get_augment",
@@ -46,6 +51,7 @@ __all__ = [
     "open_dataset",
     "open_labels",
     "open_once",
+    "split_anew",
 ]
 
 Split = tuple[ArrayDataset, ArrayDataset]
@@ -58,6 +64,7 @@ def open_dataset(
     classes: Sequence[str] | None = None,
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
+    sides: Sides | None = None,
 ) -> Split:
     """The (training, test) samples that `data` of a configuration describes, as they lie there.
 
@@ -67,28 +74,87 @@ def open_dataset(
     out, always the same one, and that split is called "held out". By `task` a sample has labels or targets instead of a
     class, and `classes` are their names. `table` says what a table's columns become.
 
+    Where they are a site's own, `sides` are its split, and rows are left out whose categories the run does not know.
+
     Raises DataError naming file and place for what is broken, not of a kind, not finite, or of no known class.
     """
-    splits = _open(data, task, classes)
+    source = replace(DataSource.from_mapping(data, task, classes), sides=sides)
+    splits, notes = _open(source, data), list[Finding]()
     if table is not None:
+        if sides is not None:
+            splits, notes = _leave_out_unknown(splits, table)
         splits = _encode(splits, table)
     if shape is not None:
         for part in splits.parts:
             validate_fit(part.shape, shape)
     labels, names = _number(splits, data, task, classes)
     read = [_read(part, own, shape) for part, own in zip(splits.parts, labels, strict=True)]
-    if len(read) == 2:
+    if splits.test is not None:
         (train_x, train_y), (test_x, test_y) = read
+        notes += find_groups_on_both_sides(splits.train, splits.test, source)
     else:
         [(x, y)] = read
-        is_test = choose_held_out(y)
-        (train_x, train_y), (test_x, test_y) = (x[~is_test], y[~is_test]), (x[is_test], y[is_test])
+        own = cut(splits.train, source, y, names, x)
+        (train_x, train_y), (test_x, test_y) = (x[own.train], y[own.train]), (x[own.test], y[own.test])
+        notes += own.notes
     train, test = splits.train, splits.test or splits.train
     domains, columns = splits.domains, train.features
     return (
-        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, columns, task),
+        ArrayDataset(
+            train_x,
+            train_y,
+            names,
+            splits.train_name,
+            train.place,
+            domains,
+            train.domain_of,
+            columns,
+            task,
+            tuple(notes),
+        ),
         ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns, task),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resplit:
+    """A new split of a site's samples: how many train, how many test, and the places of those that test now and were
+    trained on before, None where that cannot be told."""
+
+    num_train: int
+    num_test: int
+    trained_on: tuple[str, ...] | None
+
+
+def split_anew(
+    data: Mapping[str, Any],
+    before: Sides | None,
+    after: Sides,
+    *,
+    classes: Sequence[str] | None = None,
+    task: str = CLASSIFICATION,
+    table: TableInput | None = None,
+) -> Resplit:
+    """Splits samples by new sides, which know them from then on, and holds that against what was trained on `before`.
+    Raises DataError, also where the data say themselves what tests."""
+    source = replace(DataSource.from_mapping(data, task, classes), sides=after)
+    splits = _open(source, data)
+    if splits.test is not None or source.split is not None:
+        raise DataError(f"{splits.train.place}: the data say themselves what tests: there is nothing to split anew")
+    if table is not None:
+        splits = _encode(_leave_out_unknown(splits, table)[0], table)
+    [labels], _ = _number_all(splits, data, task, classes)
+    part = splits.train
+    side_N = place(part, source, after, labels)
+    is_test = side_N == Side.TEST.value
+    try:
+        was_trained = None if before is None else find_trained_on(part, source, before, labels)
+    except DataError:
+        was_trained = None
+    places = None
+    if was_trained is not None:
+        places = tuple(part.locate(i) for i in np.flatnonzero(is_test & was_trained).tolist())
+    return Resplit(int((side_N == Side.TRAIN.value).sum()), int(is_test.sum()), places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,19 +173,24 @@ def open_labels(
     data: Mapping[str, Any], *, classes: Sequence[str] | None = None, task: str = CLASSIFICATION
 ) -> LabelSplit:
     """The labels that `open_dataset` gives, without a look at any sample. Raises DataError."""
-    splits = _open(data, task, classes)
-    labels, names = _number(splits, data, task, classes)
-    for part, own in zip(splits.parts, labels, strict=True):
-        if not len(own):
-            raise DataError(f"{part.place}: expected samples, got none")
+    source = DataSource.from_mapping(data, task, classes)
+    splits = _open(source, data)
+    labels, names = _number_all(splits, data, task, classes)
     if len(labels) == 1:
-        is_test = choose_held_out(labels[0])
-        labels = [labels[0][~is_test], labels[0][is_test]]
+        own = cut(splits.train, source, labels[0], names)
+        labels = [labels[0][own.train], labels[0][own.test]]
     train_y, test_y = labels
     domains = None
     if splits.test is not None and splits.train.domain_of is not None and splits.test.domain_of is not None:
         domains = SampleDomains(splits.domains, splits.train.domain_of, splits.test.domain_of)
     return LabelSplit(train_y, test_y, names, splits.train.shape, domains)
+
+
+def validate_labels(
+    data: Mapping[str, Any], *, classes: Sequence[str] | None = None, task: str = CLASSIFICATION
+) -> None:
+    """Raises DataError where `open_labels` would, but for the split of the samples."""
+    _number_all(_open(DataSource.from_mapping(data, task, classes), data), data, task, classes)
 
 
 def get_split_names(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -148,7 +219,7 @@ def load_dataset(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Se
 
 def get_classes(data: Mapping[str, Any], task: str = CLASSIFICATION) -> tuple[str, ...]:
     """The list that genesis' `classes` would be for these data alone. Raises DataError."""
-    return _number(_open(data, task), data, task, None)[1]
+    return _number(_open(DataSource.from_mapping(data, task), data), data, task, None)[1]
 
 
 def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None) -> dict[str, list[float]]:
@@ -162,7 +233,7 @@ def detect_table(
     data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """The run's `input.columns` that would be for these data alone: text is a category. Raises DataError."""
-    train = _open(data, task, classes, with_test=False).train
+    train = _open(DataSource.from_mapping(data, task, classes), data, with_test=False).train
     if train.cells is None:
         raise DataError(f"{train.place}: expected a table, as only tables have columns")
     return [column.to_mapping() for column in detect_columns(train.cells(), train.place)]
@@ -179,7 +250,7 @@ def get_default_input(
 
     Raises DataError. A model that nobody knows is left for genesis to refuse.
     """
-    train = _open(data, task, classes, with_test=False).train
+    train = _open(DataSource.from_mapping(data, task, classes), data, with_test=False).train
     own = train.shape if table is None else train.encode(table).shape
     shape: Sequence[int] = own
     if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes
@@ -189,15 +260,8 @@ def get_default_input(
     return {"shape": list(shape), "resize": resize, "mean": [0.0], "std": [1.0]}
 
 
-def _open(
-    data: Mapping[str, Any],
-    task: str = CLASSIFICATION,
-    classes: Sequence[str] | None = None,
-    *,
-    with_test: bool = True,
-) -> Splits:
+def _open(source: DataSource, data: Mapping[str, Any], *, with_test: bool = True) -> Splits:
     """The splits that `data` names, their labels read. Raises DataError."""
-    source = DataSource.from_mapping(data, task, classes)
     get_augment(data)
     splits = open_splits(source, with_test=with_test)
     missing = [name for name in source.classes or () if name not in (splits.classes or ())]
@@ -209,6 +273,25 @@ def _open(
 def _encode(splits: Splits, table: TableInput) -> Splits:
     test = None if splits.test is None else splits.test.encode(table)
     return replace(splits, train=splits.train.encode(table), test=test)
+
+
+def _leave_out_unknown(splits: Splits, table: TableInput) -> tuple[Splits, list[Finding]]:
+    train, notes = leave_out_unknown(splits.train, table)
+    if splits.test is None:
+        return replace(splits, train=train), notes
+    test, of_test = leave_out_unknown(splits.test, table)
+    return replace(splits, train=train, test=test), notes + of_test
+
+
+def _number_all(
+    splits: Splits, data: Mapping[str, Any], task: str, classes: Sequence[str] | None
+) -> tuple[list[AnyLabels], tuple[str, ...]]:
+    """As `_number`, of parts that have samples."""
+    labels, names = _number(splits, data, task, classes)
+    for part, own in zip(splits.parts, labels, strict=True):
+        if not len(own):
+            raise DataError(f"{part.place}: expected samples, got none")
+    return labels, names
 
 
 def _number(

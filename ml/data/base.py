@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.findings import Finding
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
@@ -37,7 +38,7 @@ class ArrayDataset:
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
-    `features` are the names of a table's columns, where it says them.
+    `features` are the names of a table's columns, where it says them. `notes` are what reading them has shown.
     Raises DataError when the parts do not fit each other.
     """
 
@@ -50,6 +51,7 @@ class ArrayDataset:
     domain_of: Labels | None = None
     features: tuple[str, ...] = ()
     task: str = CLASSIFICATION
+    notes: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
         place = f"{self.origin}: " if self.origin else ""

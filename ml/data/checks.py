@@ -42,10 +42,11 @@ def check_data(
 ) -> list[Finding]:
     """The findings about a training and a test set, which become genesis' `input_` where that is known. Without
     `thorough` no sample is looked at, only labels."""
+    found = [*train.notes]
     if train.task == CLASSIFICATION:
-        found = [*_check_classes(train, test), *check_labels(train)]
+        found += [*_check_classes(train, test), *check_labels(train)]
     else:
-        found = list(check_outputs(train, test))
+        found += check_outputs(train, test)
     if not thorough:
         found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli.data_partition import partition
+from node.cli.data_resplit import resplit
 from node.cli.options import AsJson, TaskOption, make_group
 from node.cli.predict import read_columns
 from node.errors import ConfigError, NodeError
@@ -57,6 +58,7 @@ def register(app: typer.Typer) -> None:
     group.command("inspect")(inspect)
     group.command("stats")(show_stats)
     group.command("partition")(partition)
+    group.command("resplit")(resplit)
     app.add_typer(group, name="data")
 
 
@@ -180,8 +182,10 @@ def _open(
     from ml.errors import DataError
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
+    from node.training.own_split import open_own_sides
 
     join_file: Path | None = None
+    data_dir: Path | None = None
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
@@ -190,6 +194,7 @@ def _open(
         loaded = load_config(config, settings or ())
         asked = loaded.data.model_dump(mode="json", exclude={"partition"})
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
+        data_dir = loaded.node.data_dir if loaded.data.partition is None else None
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
     run = None
@@ -206,6 +211,7 @@ def _open(
     classes, wanted = (None, None) if run is None else (run.classes, InputFormat.from_mapping(run.input))
     task = task if run is None else run.task
     try:
+        own_sides = None if data_dir is None else open_own_sides(data_dir, asked)
         if size is not None and wanted is None:
             wanted = InputFormat.from_mapping({"shape": [_get_channels(asked, task), size, size]})
         split = open_dataset(
@@ -214,6 +220,7 @@ def _open(
             classes=classes,
             task=task,
             table=None if wanted is None else wanted.table,
+            sides=own_sides,
         )
     except DataError as error:
         raise NodeError(str(error)) from error

@@ -16,8 +16,8 @@ any other call, and begins anew behind it. What passes, all JSON but for what is
                        {call: "cancel", number}    {call: "abandon", number}
     from the worker    {number, saved, result} [payloads, or answers]  {number, saved, failed: why, spoiled}
                        of a score the result has losses; of a prediction run, applied_round and alone: how far that is
-                       of a training the result has weight, metrics, went_back and files: the paths of payloads too
-                       large to pass
+                       of a training the result has weight, metrics, went_back, data_change and files: the paths of
+                       payloads too large to pass
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
                        {number, progress: {step, steps, seconds}} before the answer to a training that takes long
 
@@ -139,7 +139,8 @@ class WorkerProcess:
         reply = await self._request(Call(header, shared.to_attachments(), (round_number, False)), on_progress)
         result = reply.header["result"]
         files = {kind: Path(path) for kind, path in result["files"].items()}
-        return Trained(result["weight"], reply.attachments, result["metrics"], files, result["went_back"])
+        told = result["went_back"], result["data_change"]
+        return Trained(result["weight"], reply.attachments, result["metrics"], files, *told)
 
     def abandon(self) -> bool:
         child = self._get_ready_child()

@@ -22,6 +22,7 @@ from ml.data.labels import IS_REGRESSION, to_text
 from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, split_names, stack_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, missing_label, require_extra
+from ml.data.table_input import Cells
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, MULTILABEL
 
@@ -87,7 +88,9 @@ class Columns:
         if not len(labels):
             raise DataError(f"{self.place}: expected rows, got none")
         if image is not None:
-            return replace(self._make_images(image, labels), outputs=outputs)
+            others = [name for name in self.types if name not in taken and name != image]
+            beside = partial(self._read_cells, others)
+            return replace(self._make_images(image, labels), outputs=outputs, beside=beside)
         features = [name for name in self.types if name not in taken and name not in self.index]
         if not features:
             raise DataError(f"{self.place}: expected a column besides the labels, got none")
@@ -101,8 +104,11 @@ class Columns:
             self.locate,
             features=names,
             outputs=outputs,
-            cells=lambda: {name: self.read(name).to_pylist() for name in names},
+            cells=partial(self._read_cells, names),
         )
+
+    def _read_cells(self, names: Sequence[str]) -> Cells:
+        return {name: self.read(name).to_pylist() for name in names}
 
     def _get(self, name: str, key: str) -> str:
         if name not in self.types:

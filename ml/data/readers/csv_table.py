@@ -123,7 +123,15 @@ def _open_part(path: Path, source: DataSource) -> Part:
     def locate(i: int) -> str:
         return f"{table.locate(i)}: {files[i]}"
 
-    return Part.of_images(str(path), labels, lambda: files.__getitem__, locate, outputs)
+    return Part.of_images(
+        str(path),
+        labels,
+        lambda: files.__getitem__,
+        locate,
+        outputs,
+        beside=lambda: get_cells(table, [c for c in range(len(table.header)) if c not in (*taken, image)]),
+        paths=[row[image] for row in table.rows],
+    )
 
 
 def read_outputs(table: Table, source: DataSource) -> tuple[RawLabels, tuple[str, ...], list[int]]:

@@ -1,0 +1,148 @@
+"""The split of a site's own data, as it is kept in the data directory: who is held out there stays held out.
+
+    split.seed    a secret of the site, by which nobody else can say who is held out; 32 bytes in hexadecimal
+    split.json    the side of each sample that was ever read, by 16 bytes of SHA-256(seed || key)
+
+Both are in backups. A data directory that has trained under a release without them keeps the split of that release.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ml.data.split import CONTENT, KEY_BYTES, PUBLIC_SEED, SEED_BYTES, Rule, Side, Sides
+from ml.errors import DataError
+from node.errors import NodeError
+from node.host.private_file import read_private, remove_private, write_private
+from node.host.whole_file import writing_whole
+from node.training.checkpoint import CHECKPOINTS
+
+SEED_FILE, SPLIT_FILE = "split.seed", "split.json"
+FORMAT = 1
+_RESPLIT = "choose anew by fednode data resplit, which says which of the new test rows were trained on"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSplit:
+    """The split of the site whose data directory this is."""
+
+    data_dir: Path
+
+    def open(self, *, makes_seed: bool = False) -> Sides:
+        """The sides as they are kept. A site that has neither trained nor a seed yet gets one where this
+        `makes_seed`, else a look at how it might be split. Raises DataError for files that are damaged, or of which one
+        is gone."""
+        kept = self._read_sides()
+        seed = self._read_seed()
+        if seed is not None:
+            return Sides(seed) if kept is None else Sides(seed, kept[1], kept[0])
+        if kept is not None:
+            raise DataError(
+                f"{self.data_dir / SEED_FILE}: no such file, and without it nobody can say who is held out: put it "
+                f"back from a backup, or {_RESPLIT}"
+            )
+        if self.has_trained():
+            return Sides(None)
+        return Sides(self.write_seed(self.draw_seed()) if makes_seed else PUBLIC_SEED)
+
+    def has_trained(self) -> bool:
+        """Whether there is a checkpoint of any run."""
+        return next((self.data_dir / CHECKPOINTS).glob("*/*.safetensors"), None) is not None
+
+    @staticmethod
+    def draw_seed() -> bytes:
+        """A seed that nobody else knows."""
+        return secrets.token_bytes(SEED_BYTES)
+
+    def write_seed(self, seed: bytes) -> bytes:
+        """Keeps a seed in the place of what there was. Raises DataError."""
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(self.data_dir / SEED_FILE, seed.hex().encode() + b"\n")
+        except (NodeError, OSError) as error:
+            raise DataError(str(error)) from error
+        return seed
+
+    def replace(self, sides: Sides) -> None:
+        """Keeps another split, by another seed. One that is broken off in between has no sides, which the next start
+        makes by the seed. Raises DataError."""
+        assert sides.seed is not None  # noqa: S101 - it is a new one
+        try:
+            remove_private(self.data_dir / SPLIT_FILE)
+        except NodeError as error:
+            raise DataError(str(error)) from error
+        self.write_seed(sides.seed)
+        self.write(sides)
+
+    def write(self, sides: Sides) -> None:
+        """Keeps the sides, durably, unless they are kept already. Raises DataError."""
+        if not sides.known:
+            return
+        data = _encode(sides)
+        path = self.data_dir / SPLIT_FILE
+        try:
+            if path.is_file() and path.read_bytes() == data:
+                return
+            with writing_whole(path, over=True, mode=0o600) as file:
+                file.write(data)
+        except (NodeError, OSError) as error:
+            raise DataError(f"nothing is trained on whose side is not kept: {error}") from error
+
+    def _read_seed(self) -> bytes | None:
+        path = self.data_dir / SEED_FILE
+        try:
+            text = read_private(path)
+            seed = None if text is None else bytes.fromhex(text.decode("ascii").strip())
+        except (NodeError, ValueError) as error:
+            raise DataError(f"{path}: the secret of the split is damaged: {error}") from error
+        if seed is not None and len(seed) != SEED_BYTES:
+            raise DataError(f"{path}: the secret of the split is damaged: expected {SEED_BYTES} bytes, got {len(seed)}")
+        return seed
+
+    def _read_sides(self) -> tuple[Rule, dict[bytes, Side]] | None:
+        path = self.data_dir / SPLIT_FILE
+        try:
+            return _decode(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(f"{path}: who is held out is damaged ({error}): put it back, or {_RESPLIT}") from error
+
+
+def open_own_sides(data_dir: Path, data: Mapping[str, Any], *, makes_seed: bool = False) -> Sides | None:
+    """The sides of a site's own data, None of a part of a data set that is dealt out. Raises DataError."""
+    return None if data.get("partition") is not None else OwnSplit(data_dir).open(makes_seed=makes_seed)
+
+
+def _encode(sides: Sides) -> bytes:
+    told: dict[str, Any] = {"format": FORMAT, "rule": list(sides.rule or CONTENT)}
+    for side in Side:
+        own = sorted(key for key, known in sides.known.items() if known is side)
+        told[side.value] = base64.b64encode(b"".join(own)).decode("ascii")
+    return json.dumps(told).encode("ascii") + b"\n"
+
+
+def _decode(told: Any) -> tuple[Rule, dict[bytes, Side]]:
+    """Raises ValueError, KeyError, TypeError or AttributeError."""
+    if told["format"] != FORMAT:
+        raise ValueError(f"expected format {FORMAT}, got {str(told['format'])[:20]}")
+    rule = tuple(told["rule"])
+    if rule != CONTENT and not (
+        len(rule) > 1 and rule[0] in ("group", "id") and all(type(name) is str for name in rule)
+    ):
+        raise ValueError(f"expected what samples are known by, got {str(rule)[:100]}")
+    known: dict[bytes, Side] = {}
+    for side in Side:
+        keys = base64.b64decode(told[side.value], validate=True)
+        if len(keys) % KEY_BYTES:
+            raise ValueError(f"{side.value}: expected keys of {KEY_BYTES} bytes")
+        known |= {keys[at : at + KEY_BYTES]: side for at in range(0, len(keys), KEY_BYTES)}
+    return rule, known
