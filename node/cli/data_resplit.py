@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from typing import Annotated
 
@@ -30,7 +31,7 @@ def resplit(
     from chain.store.rows import lock_directory
     from ml.data import split_anew
     from ml.data.base import InputFormat
-    from ml.data.split import Sides
+    from ml.data.split import SEED_BYTES, Sides
     from ml.errors import DataError
     from node.cli.output import print_json
     from node.config.federation import load_federation
@@ -55,8 +56,7 @@ def resplit(
         except DataError as error:
             print(f"fednode: {error}", file=sys.stderr)
             before = None
-        seed = own.draw_seed()
-        after = Sides(seed)
+        after = Sides(secrets.token_bytes(SEED_BYTES))
         made = split_anew(
             loaded.get_data(),
             before,

@@ -19,7 +19,7 @@ from typing import Any
 from ml.data.split import CONTENT, KEY_BYTES, PUBLIC_SEED, SEED_BYTES, Rule, Side, Sides
 from ml.errors import DataError
 from node.errors import NodeError
-from node.host.private_file import read_private, remove_private, write_private
+from node.host.private_file import read_private, remove_private
 from node.host.whole_file import writing_whole
 from node.training.checkpoint import CHECKPOINTS
 
@@ -35,64 +35,45 @@ class OwnSplit:
     data_dir: Path
 
     def open(self, *, makes_seed: bool = False) -> Sides:
-        """The sides as they are kept. A site that has neither trained nor a seed yet gets one where this
+        """The sides as they are kept. A site that has neither trained nor a split yet gets a seed where this
         `makes_seed`, else a look at how it might be split. Raises DataError for files that are damaged, or of which one
         is gone."""
-        kept = self._read_sides()
-        seed = self._read_seed()
-        if seed is not None:
-            return Sides(seed) if kept is None else Sides(seed, kept[1], kept[0])
-        if kept is not None:
+        kept, seed = self._read_sides(), self._read_seed()
+        if seed is not None and kept is not None:
+            return Sides(seed, kept[1], kept[0])
+        if kept is not None or (seed is not None and self.has_trained()):
+            gone = SEED_FILE if seed is None else SPLIT_FILE
             raise DataError(
-                f"{self.data_dir / SEED_FILE}: no such file, and without it nobody can say who is held out: put it "
-                f"back from a backup, or {_RESPLIT}"
+                f"{self.data_dir / gone}: no such file, and without it nobody can say who is held out: put it back from"
+                f" a backup, or {_RESPLIT}"
             )
-        if self.has_trained():
+        if seed is None and self.has_trained():
             return Sides(None)
-        return Sides(self.write_seed(self.draw_seed()) if makes_seed else PUBLIC_SEED)
+        return Sides(seed or (secrets.token_bytes(SEED_BYTES) if makes_seed else PUBLIC_SEED))
 
     def has_trained(self) -> bool:
         """Whether there is a checkpoint of any run."""
         return next((self.data_dir / CHECKPOINTS).glob("*/*.safetensors"), None) is not None
 
-    @staticmethod
-    def draw_seed() -> bytes:
-        """A seed that nobody else knows."""
-        return secrets.token_bytes(SEED_BYTES)
-
-    def write_seed(self, seed: bytes) -> bytes:
-        """Keeps a seed in the place of what there was. Raises DataError."""
-        try:
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(self.data_dir / SEED_FILE, seed.hex().encode() + b"\n")
-        except (NodeError, OSError) as error:
-            raise DataError(str(error)) from error
-        return seed
-
-    def replace(self, sides: Sides) -> None:
-        """Keeps another split, by another seed. One that is broken off in between has no sides, which the next start
-        makes by the seed. Raises DataError."""
-        assert sides.seed is not None  # noqa: S101 - it is a new one
-        try:
-            remove_private(self.data_dir / SPLIT_FILE)
-        except NodeError as error:
-            raise DataError(str(error)) from error
-        self.write_seed(sides.seed)
-        self.write(sides)
-
     def write(self, sides: Sides) -> None:
         """Keeps the sides, durably, unless they are kept already. Raises DataError."""
-        if not sides.known:
+        if sides.seed is None or not sides.known:
             return
-        data = _encode(sides)
-        path = self.data_dir / SPLIT_FILE
         try:
-            if path.is_file() and path.read_bytes() == data:
-                return
-            with writing_whole(path, over=True, mode=0o600) as file:
-                file.write(data)
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(self.data_dir / SEED_FILE, sides.seed.hex().encode() + b"\n")
+            _write(self.data_dir / SPLIT_FILE, _encode(sides))
         except (NodeError, OSError) as error:
             raise DataError(f"nothing is trained on whose side is not kept: {error}") from error
+
+    def replace(self, sides: Sides) -> None:
+        """Keeps another split, by another seed. Raises DataError."""
+        try:
+            if self.data_dir.is_dir():
+                remove_private(self.data_dir / SPLIT_FILE)  # first: never one with the seed of another
+        except NodeError as error:
+            raise DataError(str(error)) from error
+        self.write(sides)
 
     def _read_seed(self) -> bytes | None:
         path = self.data_dir / SEED_FILE
@@ -120,6 +101,14 @@ class OwnSplit:
 def open_own_sides(data_dir: Path, data: Mapping[str, Any], *, makes_seed: bool = False) -> Sides | None:
     """The sides of a site's own data, None of a part of a data set that is dealt out. Raises DataError."""
     return None if data.get("partition") is not None else OwnSplit(data_dir).open(makes_seed=makes_seed)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Raises NodeError or OSError."""
+    if path.is_file() and path.read_bytes() == data:
+        return
+    with writing_whole(path, over=True, mode=0o600) as file:
+        file.write(data)
 
 
 def _encode(sides: Sides) -> bytes:
