@@ -267,6 +267,7 @@ def _describe_domain(domain: Domain) -> dict[str, Any]:
 
 
 def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain]) -> None:
+    from ml.data.source import SHARE
     from node.cli.output import print_facts, print_table
 
     train = split[0]
@@ -283,8 +284,10 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
             *((f"sha256 {part.split}", part.sha256) for part in split),
         ]
     )
-    if _is_held_out(split):
-        of_what = "a fifth of each class" if split[0].task == "classification" else "a fifth of all samples"
+    if _is_held_out(split) and not asked.get("split"):
+        share = asked.get("held_out") or SHARE
+        part = "a fifth" if share == SHARE else f"{share:.0%}"
+        of_what = f"{part} of each class" if split[0].task == "classification" else f"{part} of all samples"
         print(f"there is no test split: {of_what} is held out, the same samples on every start")
     used = {part.split for part in split} | {asked.get("train_split") or "train"}
     others = [name for name in names if name not in used and len(names) > 1]
