@@ -86,7 +86,9 @@ def test_neither_whole_numbers_nor_skewed_ones_nor_clusters_are_doubted() -> Non
 
 def test_of_many_samples_some_are_compared() -> None:
     rng = np.random.default_rng(2)
-    assert count_twins(*split(rng.normal(size=(12_000, 4)), np.arange(12_000) % 3)) == (pytest.approx(0, abs=20), 500)
+    num, compared = count_twins(*split(rng.normal(size=(12_000, 4)), np.arange(12_000) % 3))
+    assert compared == 500
+    assert num < 20
 
 
 def test_a_few_samples_tell_nothing() -> None:
