@@ -20,9 +20,10 @@ def resplit(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; needed where nobody can be asked.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Split a stopped node's own samples anew, by its configuration's data.group, data.id and data.held_out.
+    """Choose anew which of a site's samples are held out.
 
-    A node keeps the split that it has trained by, also that of a release before, until this is asked for. Which of the
+    They are known by data.group or data.id of its configuration, or by what they are, and data.held_out is how many.
+    The node has to be stopped. It keeps the split that it has trained by, also that of a release before, until this is asked for. Which of the
     new test samples were trained on is said: until a run begins anew its figures on these are too good.
 
     Example: fednode data resplit --config node.yaml
