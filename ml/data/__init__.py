@@ -145,7 +145,7 @@ def split_anew(
         splits = _encode(_leave_out_unknown(splits, table)[0], table)
     [labels], _ = _number_all(splits, data, task, classes)
     part = splits.train
-    side_N = place(part, source, after, labels)
+    side_N, _ = place(part, source, after, labels)
     is_test = side_N == Side.TEST.value
     try:
         was_trained = None if before is None else find_trained_on(part, source, before, labels)

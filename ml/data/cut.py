@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Labels, Samples
 from ml.data.findings import Finding
-from ml.data.keys import read_groups, read_keys, read_sides
+from ml.data.keys import hash_rows, read_groups, read_keys, read_sides
 from ml.data.labels import choose_held_out
 from ml.data.source import DataSource, Part
 from ml.data.split import CONTENT, TOO_FEW, Rule, Side, Sides
-from ml.data.table_input import EMPTY, TableInput, to_text
+from ml.data.table_input import EMPTY, Cells, TableInput, to_text
 from ml.errors import DataError
 
 
@@ -35,7 +35,7 @@ def cut(part: Part, source: DataSource, y: AnyLabels, classes: Sequence[str], x:
     if side_N is not None:
         notes += _describe_given(part, source, side_N)
     elif source.sides is not None and source.sides.seed is not None:
-        side_N = place(part, source, source.sides, y, x)
+        side_N, notes = place(part, source, source.sides, y, x)
         notes += _describe_few(side_N, y, classes)
     elif source.has_own_rule:
         if source.sides is not None:
@@ -43,23 +43,49 @@ def cut(part: Part, source: DataSource, y: AnyLabels, classes: Sequence[str], x:
                 f"data.{'held_out' if source.rule == CONTENT else source.rule[0]}: this site has trained by the split "
                 "of an earlier release, which stays until you ask for another: fednode data resplit"
             )
-        side_N = place(part, source, Sides(), y, x)
+        side_N, notes = place(part, source, Sides(), y, x)
     else:
         is_test = choose_held_out(y)
         return Cut(np.flatnonzero(~is_test), np.flatnonzero(is_test))
     return Cut(np.flatnonzero(side_N == Side.TRAIN.value), np.flatnonzero(side_N == Side.TEST.value), tuple(notes))
 
 
-def place(part: Part, source: DataSource, sides: Sides, y: AnyLabels, x: Samples | None = None) -> NDArray[np.str_]:
-    """The side of each sample by a site's own split. Raises DataError, also where that was made by other keys."""
+def place(
+    part: Part, source: DataSource, sides: Sides, y: AnyLabels, x: Samples | None = None
+) -> tuple[NDArray[np.str_], list[Finding]]:
+    """The side of each sample by a site's own split, and what there is to say of it. Raises DataError, also where it
+    was made by other keys."""
     if sides.rule not in (None, source.rule):
         raise DataError(
             f"data: this site has split its samples by {_show_rule(sides.rule)}, and is to go by "
             f"{_show_rule(source.rule)}: fednode data resplit does, and says which of the new test rows were trained on"
         )
     keys = read_keys(part, source, x)
+    notes = []
+    if source.rule == CONTENT and part.cells is not None:
+        notes = _follow_columns(part, sides, keys.keys)
     sides.rule = source.rule
-    return sides.place(keys.keys, keys.contents, y, source.held_out)
+    return sides.place(keys.keys, keys.contents, y, source.held_out), notes
+
+
+def _follow_columns(part: Part, sides: Sides, keys: Sequence[bytes]) -> list[Finding]:
+    """Rows that are known by other columns than before keep their sides, as far as those columns are still there."""
+    cells = part.cells() if part.cells is not None else {}
+    before, sides.columns = sides.columns, tuple(sorted(cells))
+    if before in (None, sides.columns):
+        return []
+    whole = cells if part.whole is None else part.whole()
+    gone = [name for name in before or () if name not in whole]
+    num = 0 if gone else sides.carry_over(hash_rows(_choose(whole, before or ())), keys)
+    if num:
+        return []
+    why = f", without the column {gone[0]!r}" if gone else ""
+    text = f"none of {len(keys)} rows is known from before{why}: some that were trained on may be held out; data.id names rows"
+    return [Finding("warning", text)]
+
+
+def _choose(cells: Cells, names: Sequence[str]) -> Cells:
+    return {name: cells[name] for name in names}
 
 
 def find_trained_on(
@@ -69,7 +95,16 @@ def find_trained_on(
     what they were known by then."""
     if before.seed is None:
         return ~choose_held_out(y)
-    keys = read_keys(part, source.by_rule(before.rule or CONTENT), x)
+    rule = before.rule or CONTENT
+    whole = part.cells if part.whole is None else part.whole
+    if rule == CONTENT and before.columns is not None and whole is not None:
+        cells = whole()
+        if any(name not in cells for name in before.columns):
+            raise DataError(f"{part.place}: expected the columns {', '.join(before.columns)}, by which rows are known")
+        return np.array(
+            [side is Side.TRAIN for side in before.get_sides(hash_rows(_choose(cells, before.columns)))], np.bool_
+        )
+    keys = read_keys(part, source.by_rule(rule), x)
     return np.array([side is Side.TRAIN for side in before.get_sides(keys.keys)], np.bool_)
 
 

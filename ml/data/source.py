@@ -193,7 +193,8 @@ class Part:
     table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
     labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order.
 
-    By these a sample is known, where it can be: `beside()`, the columns of a table that are no features of it; `paths`,
+    By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen some
+    of them; `beside()`, the columns of a table that are no features of it; `paths`,
     the file of each sample; `groups`, a reader's own; `get_digests()`, SHA-256 of each as it lies there.
     """
 
@@ -207,6 +208,7 @@ class Part:
     features: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     cells: Callable[[], Cells] | None = None
+    whole: Callable[[], Cells] | None = None
     beside: Callable[[], Cells] | None = None
     paths: Sequence[str] | None = None
     groups: Sequence[str] | None = None
@@ -277,6 +279,7 @@ class Part:
             read_rows=None,
             features=names,
             cells=get_chosen,
+            whole=cells,
         )
 
     def select(self, rows: Labels) -> Part:
@@ -296,6 +299,7 @@ class Part:
             features=self.features,
             outputs=self.outputs,
             cells=None if self.cells is None else self._select_cells(self.cells, rows),
+            whole=None if self.whole is None else self._select_cells(self.whole, rows),
             beside=None if self.beside is None else self._select_cells(self.beside, rows),
             paths=None if self.paths is None else [self.paths[i] for i in rows.tolist()],
             groups=None if self.groups is None else [self.groups[i] for i in rows.tolist()],

@@ -44,11 +44,13 @@ class Side(StrEnum):
 class Sides:
     """A site's own split: its secret `seed`, None where the site keeps the split of a release that had none, and the
     side of each key that it has seen, by the key's hash. `rule` is what keys are made of, None where that is not known
-    yet. What `place` decides is `known` from then on."""
+    yet, and `columns` are those of a table whose cells are its rows' keys. What `place` decides is `known` from then
+    on."""
 
     seed: bytes | None = PUBLIC_SEED
     known: dict[bytes, Side] = field(default_factory=dict)
     rule: Rule | None = None
+    columns: tuple[str, ...] | None = None
     is_first: bool = field(init=False)  # nothing was known
 
     def __post_init__(self) -> None:
@@ -74,6 +76,19 @@ class Sides:
         side_U = [side or (Side.TEST if test else Side.TRAIN) for side, test in zip(known_U, is_test, strict=True)]
         side_K = [self.known.setdefault(one, side_U[unit]) for one, unit in zip(hashes, unit_K.tolist(), strict=True)]
         return np.array([side.value for side in side_K], "U5")[key_N]
+
+    def carry_over(self, before: Sequence[bytes], keys: Sequence[bytes]) -> int:
+        """Gives samples that are known by other keys now the sides that they had by those `before`. Returns how many
+        had one. Where one key is of samples of two sides, it trains."""
+        assert self.seed is not None  # noqa: S101 - there is nothing to look up by
+        num, seed, found = 0, self.seed, dict[bytes, Side]()
+        for key, side in zip(keys, self.get_sides(before), strict=True):
+            if side is not None:
+                num += 1
+                one = sha256(seed + key).digest()[:KEY_BYTES]
+                found[one] = side if found.get(one, side) is side else Side.TRAIN
+        self.known |= found
+        return num
 
     def get_sides(self, keys: Sequence[bytes]) -> list[Side | None]:
         """The side of each key that has one."""

@@ -23,8 +23,9 @@ def resplit(
     """Choose anew which of a site's samples are held out.
 
     They are known by data.group or data.id of its configuration, or by what they are, and data.held_out is how many.
-    The node has to be stopped. It keeps the split that it has trained by, also that of a release before, until this is asked for. Which of the
-    new test samples were trained on is said: until a run begins anew its figures on these are too good.
+    The node has to be stopped. It keeps the split that it has trained by, also that of a release before, until this is
+    asked for. Which of the new test samples were trained on is said: until a run begins anew its figures on these are
+    too good.
 
     Example: fednode data resplit --config node.yaml
     """

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml.data.split import CONTENT, KEY_BYTES, PUBLIC_SEED, SEED_BYTES, Rule, Side, Sides
 from ml.errors import DataError
@@ -26,6 +26,12 @@ from node.training.checkpoint import CHECKPOINTS
 SEED_FILE, SPLIT_FILE = "split.seed", "split.json"
 FORMAT = 1
 _RESPLIT = "choose anew by fednode data resplit, which says which of the new test rows were trained on"
+
+
+class _Kept(NamedTuple):
+    rule: Rule
+    known: dict[bytes, Side]
+    columns: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class OwnSplit:
         is gone."""
         kept, seed = self._read_sides(), self._read_seed()
         if seed is not None and kept is not None:
-            return Sides(seed, kept[1], kept[0])
+            return Sides(seed, kept.known, kept.rule, kept.columns)
         if kept is not None or (seed is not None and self.has_trained()):
             gone = SEED_FILE if seed is None else SPLIT_FILE
             raise DataError(
@@ -86,7 +92,7 @@ class OwnSplit:
             raise DataError(f"{path}: the secret of the split is damaged: expected {SEED_BYTES} bytes, got {len(seed)}")
         return seed
 
-    def _read_sides(self) -> tuple[Rule, dict[bytes, Side]] | None:
+    def _read_sides(self) -> _Kept | None:
         path = self.data_dir / SPLIT_FILE
         try:
             return _decode(json.loads(path.read_bytes()))
@@ -112,14 +118,15 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _encode(sides: Sides) -> bytes:
-    told: dict[str, Any] = {"format": FORMAT, "rule": list(sides.rule or CONTENT)}
+    columns = None if sides.columns is None else list(sides.columns)
+    told: dict[str, Any] = {"format": FORMAT, "rule": list(sides.rule or CONTENT), "columns": columns}
     for side in Side:
         own = sorted(key for key, known in sides.known.items() if known is side)
         told[side.value] = base64.b64encode(b"".join(own)).decode("ascii")
     return json.dumps(told).encode("ascii") + b"\n"
 
 
-def _decode(told: Any) -> tuple[Rule, dict[bytes, Side]]:
+def _decode(told: Any) -> _Kept:
     """Raises ValueError, KeyError, TypeError or AttributeError."""
     if told["format"] != FORMAT:
         raise ValueError(f"expected format {FORMAT}, got {str(told['format'])[:20]}")
@@ -134,4 +141,5 @@ def _decode(told: Any) -> tuple[Rule, dict[bytes, Side]]:
         if len(keys) % KEY_BYTES:
             raise ValueError(f"{side.value}: expected keys of {KEY_BYTES} bytes")
         known |= {keys[at : at + KEY_BYTES]: side for at in range(0, len(keys), KEY_BYTES)}
-    return rule, known
+    columns = None if told["columns"] is None else tuple(map(str, told["columns"]))
+    return _Kept(rule, known, columns)

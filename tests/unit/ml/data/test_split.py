@@ -38,7 +38,7 @@ def list_rows(part: ArrayDataset) -> set[tuple[float, ...]]:
 
 def reopen(sides: Sides) -> Sides:
     """As a later start finds them."""
-    return Sides(sides.seed, dict(sides.known), sides.rule)
+    return Sides(sides.seed, dict(sides.known), sides.rule, sides.columns)
 
 
 def open_both(data: dict[str, Any], sides: Sides, **options: Any) -> tuple[ArrayDataset, ArrayDataset]:
@@ -168,6 +168,38 @@ def test_what_is_no_feature_of_the_run_says_nothing_of_a_row(tmp_path: Path) -> 
     train, test = open_both(data, Sides(SEED), shape=wanted.shape, table=wanted.table)
     assert len(test) == 16
     assert not list_rows(train) & list_rows(test)
+
+
+@pytest.mark.parametrize(("first", "later"), [("ab", "a"), ("a", "abc"), ("ab", "bc")])
+def test_rows_keep_their_sides_in_a_run_of_other_columns(tmp_path: Path, first: str, later: str) -> None:
+    r, sides = random.Random(3), Sides(SEED)
+    rows = [f"{i},{r.random()},{r.random()},{'bm'[i % 2]}" for i in range(100)]
+    data = write(tmp_path / "a.csv", rows, "a,b,c,label")
+
+    def open_columns(names: str, own: Sides) -> tuple[ArrayDataset, ArrayDataset]:
+        wanted = InputFormat.from_mapping({"shape": [len(names), 1, 1], "columns": [{"name": name} for name in names]})
+        return open_both(data, own, shape=wanted.shape, table=wanted.table)
+
+    open_columns(first, sides)
+    _, expected = open_columns("abc", fixed := reopen(sides))
+    again = reopen(sides)
+    train, test = open_columns(later, again)
+    assert train.notes == ()
+    assert again.columns == tuple(later)
+    assert len(test) == len(expected) == 20
+    _, back = open_columns("abc", reopen(again))
+    assert list_rows(back) == list_rows(expected)
+    assert fixed.columns == ("a", "b", "c")
+
+
+def test_rows_that_nothing_knows_again_are_told(tmp_path: Path) -> None:
+    sides = Sides(SEED)
+    open_both(write(tmp_path / "a.csv", make_rows(40)), sides)
+    train, _ = open_both(write(tmp_path / "a.csv", make_rows(40), "a,other,label"), reopen(sides))
+    assert train.notes[0].text == (
+        "none of 40 rows is known from before, without the column 'b': some that were trained on may be held out; "
+        "data.id names rows"
+    )
 
 
 def test_a_missing_cell_that_is_filled_changes_no_side(tmp_path: Path) -> None:

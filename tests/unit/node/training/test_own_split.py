@@ -91,7 +91,7 @@ def test_of_a_split_that_is_half_gone_nothing_is_made_anew(tmp_path: Path, name:
         (SPLIT_FILE, b"{"),
         (SPLIT_FILE, b"[]"),
         (SPLIT_FILE, b'{"format": 2}'),
-        (SPLIT_FILE, b'{"format": 1, "rule": [], "train": "", "test": "", "val": ""}'),
+        (SPLIT_FILE, b'{"format": 1, "rule": [], "columns": null, "train": "", "test": "", "val": ""}'),
         (SPLIT_FILE, b'{"format": 1, "rule": ["content"], "train": "AAAA", "test": "", "val": ""}'),
         (SPLIT_FILE, b'{"format": 1, "rule": ["content"], "train": "?", "test": "", "val": ""}'),
         (SPLIT_FILE, b'{"format": 1, "rule": ["content"], "train": ""}'),
@@ -123,9 +123,10 @@ def test_a_look_before_the_first_start_leaves_nothing(tmp_path: Path) -> None:
 def test_another_split_takes_the_place_of_what_was_kept(tmp_path: Path) -> None:
     own = OwnSplit(tmp_path / "data")
     own.replace(Sides(bytes(32), {bytes(16): Side.TEST}, ("group", "patient")))
-    own.replace(Sides(b"1" * 32, {bytes(15) + b"1": Side.VAL}, ("id", "visit")))
+    own.replace(Sides(b"1" * 32, {bytes(15) + b"1": Side.VAL}, ("id", "visit"), ("a", "b")))
     again = own.open()
-    assert (again.seed, again.known, again.rule) == (b"1" * 32, {bytes(15) + b"1": Side.VAL}, ("id", "visit"))
+    assert (again.seed, again.known) == (b"1" * 32, {bytes(15) + b"1": Side.VAL})
+    assert (again.rule, again.columns) == (("id", "visit"), ("a", "b"))
 
 
 def test_no_key_is_kept_that_names_anybody(tmp_path: Path) -> None:
