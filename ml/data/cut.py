@@ -80,8 +80,8 @@ def _follow_columns(part: Part, sides: Sides, keys: Sequence[bytes]) -> list[Fin
     if num:
         return []
     why = f", without the column {gone[0]!r}" if gone else ""
-    text = f"none of {len(keys)} rows is known from before{why}: some that were trained on may be held out; data.id names rows"
-    return [Finding("warning", text)]
+    text = f"none of {len(keys)} rows is known from before{why}: some that were trained on may be held out"
+    return [Finding("warning", f"{text}; data.id names rows")]
 
 
 def _choose(cells: Cells, names: Sequence[str]) -> Cells:
@@ -98,14 +98,13 @@ def find_trained_on(
     rule = before.rule or CONTENT
     whole = part.cells if part.whole is None else part.whole
     if rule == CONTENT and before.columns is not None and whole is not None:
-        cells = whole()
+        cells = {**whole(), **({} if part.beside is None else part.beside())}
         if any(name not in cells for name in before.columns):
             raise DataError(f"{part.place}: expected the columns {', '.join(before.columns)}, by which rows are known")
-        return np.array(
-            [side is Side.TRAIN for side in before.get_sides(hash_rows(_choose(cells, before.columns)))], np.bool_
-        )
-    keys = read_keys(part, source.by_rule(rule), x)
-    return np.array([side is Side.TRAIN for side in before.get_sides(keys.keys)], np.bool_)
+        keys: Sequence[bytes] = hash_rows(_choose(cells, before.columns))
+    else:
+        keys = read_keys(part, source.by_rule(rule), x).keys
+    return np.array([side is Side.TRAIN for side in before.get_sides(keys)], np.bool_)
 
 
 def _show_rule(rule: Rule) -> str:
@@ -175,7 +174,7 @@ def _describe_few(side_N: NDArray[np.str_], y: AnyLabels, classes: Sequence[str]
     for c, name in enumerate(classes):
         of_class = side_N[y == c]
         held, total = int((of_class == Side.TEST.value).sum()), len(of_class)
-        if total and held < TOO_FEW:
+        if 0 < held < TOO_FEW:  # without any is said elsewhere
             few.append(f"{name} {held} of {total}")
     return [] if not few else [Finding("warning", f"too few are held out to measure a class by: {_shorten(few)}")]
 

@@ -193,9 +193,9 @@ class Part:
     table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
     labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order.
 
-    By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen some
-    of them; `beside()`, the columns of a table that are no features of it; `paths`,
-    the file of each sample; `groups`, a reader's own; `get_digests()`, SHA-256 of each as it lies there.
+    By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen
+    some of them; `beside()`, the columns of a table that are no features of it; `paths`, the file of each sample;
+    `groups`, a reader's own; `get_digests()`, SHA-256 of each as it lies there.
     """
 
     place: str

@@ -161,6 +161,15 @@ class Learner:
         self.progress = None  # of what was wanted before
         self._changed.set()
 
+    def begin_anew(self) -> bool:
+        """Tries once more to begin a run that no worker could be kept alive for, as where a site had no samples.
+        Whether there is such."""
+        if self.failure is None:
+            return False
+        self.failure = self._terms = None
+        self._changed.set()
+        return True
+
     async def run(self) -> None:
         """Works towards the newest target until cancelled; a worker that cannot be kept alive ends the training of its
         run only."""

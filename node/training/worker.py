@@ -104,10 +104,10 @@ class WorkerProcess:
         return None if child is None else child.pid
 
     async def start(self, task: RunTask) -> TrainerInfo:
-        """Ends the worker of the run before, and starts one for this, unless it is there; calls meanwhile wait for
-        it."""
+        """Ends the worker of the run before, and starts one for this, unless it is there or about to be; calls
+        meanwhile wait for it."""
         config, before = self._make_config(task), self._supervisor
-        if before is not None and config == self._config:
+        if before is not None and config == self._config and not before.done():
             return (await self._get_child()).info
         self._ready = asyncio.get_running_loop().create_future()
         if before is not None:

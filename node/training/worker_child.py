@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from chain.store.interface import Faults
 from ml.data.base import Samples
-from ml.errors import Abandoned, MlError, SpecError, Spoiled, Stopped
+from ml.errors import Abandoned, DataError, MlError, SpecError, Spoiled, Stopped
 from ml.measures.kinds import AnyMeasures
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
@@ -465,14 +465,17 @@ def build_client(config: Config, initial: Arrays) -> Built:
     if config["site_dir"] is not None:
         watch = DataWatch(Path(config["site_dir"]), config["data"])
         sides = open_own_sides(Path(config["site_dir"]), config["data"], makes_seed=True)
-    client = make_client(
-        Federation(**{name: config[name] for name in genesis}, plugins=Plugins.of(config["plugins"])),
-        initial=initial,
-        compute=Compute(config["device"], config["engine"]),
-        **{name: config[name] for name in ("data", "seed", "max_loss_ratio")},
-        sides=sides,
-        on_read=(lambda train, test: None) if watch is None else watch.on_read,
-    )
+    try:
+        client = make_client(
+            Federation(**{name: config[name] for name in genesis}, plugins=Plugins.of(config["plugins"])),
+            initial=initial,
+            compute=Compute(config["device"], config["engine"]),
+            **{name: config[name] for name in ("data", "seed", "max_loss_ratio")},
+            sides=sides,
+            on_read=(lambda train, test: None) if watch is None else watch.on_read,
+        )
+    except DataError as error:
+        raise DataError(f"0 samples: contributes nothing, until fednode reload finds some: {error}") from error
     if sides is not None:
         OwnSplit(Path(config["site_dir"])).write(sides)
     if config["schema"] is not None and describe_payloads(client.spec) != config["schema"]:

@@ -1,4 +1,4 @@
-"""A real node keeps its split while its table grows, says what has changed, and finds both again in its backup."""
+"""Real nodes with tables of their own: one keeps its split while its table grows, and one has no rows at first."""
 
 from __future__ import annotations
 
@@ -64,3 +64,27 @@ async def test_rows_keep_their_sides_over_starts_and_backups(tmp_path: Path) -> 
     shutil.rmtree(data_dir)
     assert run_command("restore", tmp_path / "node0.tar", "-c", config).code == 0
     assert {name: (data_dir / name).read_bytes() for name in kept} == kept
+
+
+async def test_a_site_without_samples_votes_until_it_has_some(tmp_path: Path) -> None:
+    table, empty = tmp_path / "a.csv", tmp_path / "b.csv"
+    write(table, 200)
+    write(empty, 0)
+    made = {"num_nodes": 4, "rounds": 0, "difficulty": 4096, "method": "fedavg", "partition": "iid"}
+    directory = make_federation(tmp_path / "net", data=f"csv:{table}", settings=("local_iterations=2",), **made)
+    config = directory / "node3.yaml"
+    config.write_text(dump_yaml(read_yaml(config).value | {"data": {"format": "csv", "path": str(empty)}}))
+    async with Federation(directory) as net:
+        await net.start()
+        await net.wait_for_height(2)  # which takes its vote
+        await net.wait_for(lambda now: now["node3"]["training_trouble"] is not None, "a word about its data")
+        status = (await net.get_statuses())["node3"]
+        assert "0 samples: contributes nothing, until fednode reload finds some" in status["training_trouble"]
+        assert "NOT TRAINED" in run_command("status", "-c", config).out
+        write(empty, 30)
+        done = run_command("reload", "-c", config)
+        assert (done.code, done.out) == (0, "applied: data\n"), done.err
+        height = max(one["height"] for one in (await net.get_statuses()).values())
+        await net.wait_for_contribution("node3", height + 1)
+        assert (await net.get_statuses())["node3"]["num_train"] == 24
+        assert run_command("reload", "-c", config).out == "applied: nothing\n"
