@@ -10,7 +10,7 @@ as several parts of a class.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ SHARE = 0.5  # of the held-out samples, from which on it is no chance
 PARTS = (0.1, 0.25, 0.5)  # of a class's training samples
 DIMENSIONS = 64
 MAX_TEST, MAX_TRAIN = 500, 8000  # samples that are compared
+CHUNK = 256  # samples in memory as numbers at a time
 MIN_TEST, MIN_TRAIN = 10, 16  # fewer tell nothing; the second is of a class
 
 
@@ -74,18 +75,38 @@ def _describe(
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Both sides' samples by at most DIMENSIONS numbers, each feature at the deviation that training samples have."""
-    x_NF = train.x[of_train].reshape(len(of_train), -1).astype(np.float32)
-    mean, std = x_NF.mean(0), x_NF.std(0)
-    scale = np.where(std > 0, 1 / np.where(std > 0, std, 1), 0).astype(np.float32)
+    total = squares = np.float64(0)
+    shift_F = _read(train, of_train[:1])[0].astype(np.float64)  # near the mean, so that no digits cancel in the squares
+    for x_NF in _iter_chunks(train, of_train):
+        apart_NF = x_NF - shift_F
+        total, squares = total + apart_NF.sum(0), squares + np.square(apart_NF).sum(0)
+    mean_F = total / len(of_train)
+    std_F = np.sqrt(np.maximum(squares / len(of_train) - np.square(mean_F), 0))
+    scale_F = np.where(std_F > 0, 1 / np.where(std_F > 0, std_F, 1), 0).astype(np.float32)
+    middle_F = (shift_F + mean_F).astype(np.float32)
     directions: NDArray[np.float32] | None = None
-    if x_NF.shape[1] > DIMENSIONS:
-        directions = rng.standard_normal((x_NF.shape[1], DIMENSIONS)).astype(np.float32)
+    if len(scale_F) > DIMENSIONS:
+        directions = rng.standard_normal((len(scale_F), DIMENSIONS), np.float32)
 
-    def project(x: NDArray[np.float32]) -> NDArray[np.float32]:
-        x = (x - mean) * scale
-        return x if directions is None else x @ directions
+    def project(x_NF: NDArray[np.float32]) -> NDArray[np.float32]:
+        scaled = (x_NF - middle_F) * scale_F
+        return scaled if directions is None else scaled @ directions
 
-    return project(x_NF), project(test.x[of_test].reshape(len(of_test), -1).astype(np.float32))
+    own, others = (
+        np.concatenate([project(x_NF) for x_NF in _iter_chunks(part, rows)])
+        for part, rows in ((train, of_train), (test, of_test))
+    )
+    return own, others
+
+
+def _iter_chunks(part: ArrayDataset, rows: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
+    for start in range(0, len(rows), CHUNK):
+        yield _read(part, rows[start : start + CHUNK])
+
+
+def _read(part: ArrayDataset, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    x_NF: NDArray[np.float32] = part.x[rows].reshape(len(rows), -1).astype(np.float32)
+    return x_NF
 
 
 def _count(test_ND: NDArray[np.float32], train_ND: NDArray[np.float32]) -> NDArray[np.int64]:

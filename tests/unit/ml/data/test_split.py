@@ -246,14 +246,14 @@ def test_images_of_a_group_are_on_one_side(tmp_path: Path, pattern: str, group: 
     assert not train & test
 
 
-def test_an_image_stays_on_its_side_whatever_size_the_run_takes(tmp_path: Path) -> None:
+def test_an_image_stays_on_its_side_whatever_shape_the_run_takes(tmp_path: Path) -> None:
     data = save_images(tmp_path / "scans", [f"{'ab'[i % 2]}/{i}.png" for i in range(40)])
     sides = Sides(SEED)
-    small = open_both(data, sides, shape=(1, 2, 2))[1]
+    grey = open_both(data, sides, shape=(1, 4, 4))[1]
     known = dict(sides.known)
     again = reopen(sides)
-    large = open_both(data, again, shape=(3, 8, 8))[1]
-    assert len(small) == len(large) == 8
+    colour = open_both(data, again, shape=(3, 4, 4))[1]
+    assert len(grey) == len(colour) == 8
     assert again.known == known
 
 
@@ -301,6 +301,18 @@ def test_images_have_groups_by_path_alone(tmp_path: Path) -> None:
             open_dataset(data | {"group": group})
     with pytest.raises(DataError, match=r"data.id: .* has no columns"):
         open_dataset(data | {"id": "visit"})
+
+
+def test_domains_keep_their_sides(tmp_path: Path) -> None:
+    for d, name in enumerate(("one", "two")):
+        x = np.arange(160, dtype=np.uint8).reshape(40, 1, 2, 2) + d
+        (tmp_path / "sets" / name).mkdir(parents=True)
+        np.savez(tmp_path / "sets" / name / "a.npz", x=x, y=np.arange(40) % 2)
+    data, sides = {"format": "domains", "path": str(tmp_path / "sets")}, Sides(SEED)
+    _, test = open_both(data, sides)
+    assert len(test) == 16
+    assert len(sides.known) == 80
+    assert open_both(data, reopen(sides))[1].sha256 == test.sha256 != open_dataset(data)[1].sha256
 
 
 def test_a_column_gives_the_split(tmp_path: Path) -> None:
