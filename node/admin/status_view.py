@@ -136,6 +136,7 @@ class StatusView:
             alpha_s=service.local_work.alpha_s,
             beta_s=service.local_work.beta_s,
             training_trouble=service.learner.trouble or service.learner.failure,
+            data_change=service.learner.data_change,
             not_learning=service.records.learning.lasting.values(),
         )
         if (info := service.learner.info) is not None:

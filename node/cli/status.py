@@ -148,6 +148,8 @@ def list_troubles(status: pb.NodeStatus) -> _Facts:
         facts.append(("OTHER HISTORY", status.other_history))
     if status.HasField("training_trouble"):
         facts.append(("NOT TRAINED", status.training_trouble))
+    if status.HasField("data_change"):
+        facts.append(("DATA CHANGED", status.data_change))
     facts += [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
     if status.HasField("spoiled_round"):
         facts.append(("SPOILED", _describe_spoiled(status)))

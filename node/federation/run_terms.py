@@ -17,7 +17,7 @@ from chain.changes.runs import StartRun
 from chain.run import Run
 from chain.schema import Section
 from chain.state import State
-from ml.data import open_labels
+from ml.data import validate_labels
 from ml.errors import DataError, PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
 from ml.plugins import NO_PLUGINS, Plugins
@@ -147,6 +147,6 @@ def check_data(run: Run, data: Mapping[str, Any] | None) -> None:
     if data is None:
         return
     try:
-        open_labels(data, classes=run.classes, task=run.task, meaning=run.labels)
+        validate_labels(data, classes=run.classes, task=run.task, meaning=run.labels)
     except DataError as error:
         raise ChangeRefused(f"this site's data do not fit: {error}") from error

@@ -93,6 +93,7 @@ function findTraining(status) {
   add("bad", status.training_trouble && `There is no training here: ${status.training_trouble}.`, "The node's log says more; it goes on voting meanwhile.");
   add("warn", status.not_approved && `This site does not train: ${status.not_approved}.`, "Read what it says and approve it, if you agree.", ["#/federation", "proposals"]);
   add("warn", status.spoiled_reason && `The aggregate of round ${status.spoiled_round} was not taken over: ${status.spoiled_reason}.`, "The node went on from its own model. Look at the contributions of that round.");
+  add("warn", status.data_change && `This site's data have changed: ${status.data_change}.`, "Nothing need be done where that was meant.");
   for (const sign of status.not_learning) {
     add("warn", `The model does not learn: ${sign}.`, "Look at the classes one by one; mend the data, or agree on other settings.", ["#/learning", "learning"]);
   }
