@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ml.data.base import AnyLabels, ArrayDataset, InputFormat, SampleDomains, Samples, Shape
+from ml.data.base import AnyLabels, ArrayDataset, InputFormat, Labels, SampleDomains, Samples, Shape
+from ml.data.findings import Finding
 from ml.data.fit_input import fit, validate_finite, validate_fit
+from ml.data.image_cache import ImageCache
+from ml.data.image_set import ImageSet
 from ml.data.labels import choose_held_out, number_labels, validate_are_classes
 from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, translated
@@ -58,6 +61,7 @@ def open_dataset(
     classes: Sequence[str] | None = None,
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
+    cache: ImageCache | None = None,
 ) -> Split:
     """The (training, test) samples that `data` of a configuration describes, as they lie there.
 
@@ -66,9 +70,12 @@ def open_dataset(
     `classes`, genesis' list, by name, or else by the source's own. Without a test split a fifth of each class is held
     out, always the same one, and that split is called "held out". By `task` a sample has labels or targets instead of a
     class, and `classes` are their names. `table` says what a table's columns become.
+    Images that take much are decoded into `cache`, where there is one, and mapped from there.
 
     Raises DataError naming file and place for what is broken, not of a kind, not finite, or of no known class.
     """
+    if cache is not None:
+        cache.forget_lost(data.get("path"))
     splits = _open(data, task, classes)
     if table is not None:
         splits = _encode(splits, table)
@@ -76,19 +83,41 @@ def open_dataset(
         for part in splits.parts:
             validate_fit(part.shape, shape)
     labels, names = _number(splits, data, task, classes)
-    read = [_read(part, own, shape) for part, own in zip(splits.parts, labels, strict=True)]
-    if len(read) == 2:
-        (train_x, train_y), (test_x, test_y) = read
+    for part, own in zip(splits.parts, labels, strict=True):
+        if not len(own):
+            raise DataError(f"{part.place}: expected samples, got none")
+    if splits.test is None:
+        is_test = choose_held_out(labels[0])
+        rows = [np.flatnonzero(~is_test), np.flatnonzero(is_test)]
+        sides, odd = _read(splits.train, rows, shape, cache)
+        labels = [labels[0][own] for own in rows]
+        findings = [odd, ()]
     else:
-        [(x, y)] = read
-        is_test = choose_held_out(y)
-        (train_x, train_y), (test_x, test_y) = (x[~is_test], y[~is_test]), (x[is_test], y[is_test])
+        read = [
+            _read(part, [np.arange(len(own))], shape, cache) for part, own in zip(splits.parts, labels, strict=True)
+        ]
+        sides, findings = [side for own, _ in read for side in own], [odd for _, odd in read]
+    if cache is not None:
+        cache.prune()
     train, test = splits.train, splits.test or splits.train
-    domains, columns = splits.domains, train.features
-    return (
-        ArrayDataset(train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, columns, task),
-        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns, task),
-    )
+    kept = [
+        ArrayDataset(
+            x,
+            y,
+            names,
+            split=split,
+            origin=part.place,
+            domains=splits.domains,
+            domain_of=part.domain_of,
+            features=train.features,
+            task=task,
+            findings=odd,
+        )
+        for x, y, odd, part, split in zip(
+            sides, labels, findings, (train, test), (splits.train_name, splits.test_name), strict=True
+        )
+    ]
+    return kept[0], kept[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +209,7 @@ def get_default_input(
     Raises DataError. A model that nobody knows is left for genesis to refuse.
     """
     train = _open(data, task, classes, with_test=False).train
-    own = train.shape if table is None else train.encode(table).shape
+    own = train.measure() if table is None else train.encode(table).shape
     shape: Sequence[int] = own
     if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes
         with suppress(SpecError):
@@ -224,14 +253,29 @@ def _number(
     return [*labels], names
 
 
-def _read(part: Part, labels: AnyLabels, shape: Shape | None) -> tuple[Samples, AnyLabels]:
-    """A part's samples, all of them finite, beside its labels."""
+def _read(
+    part: Part, sides: Sequence[Labels], shape: Shape | None, cache: ImageCache | None
+) -> tuple[list[Samples], tuple[Finding, ...]]:
+    """A part's samples, all finite, those at the rows of each side by themselves; and what is odd about them."""
     with translated(part.place):
+        if part.images is not None:
+            return _read_images(part.images, part, sides, shape, cache)
         x = part.read(shape)
-    if not len(labels):
-        raise DataError(f"{part.place}: expected samples, got none")
     validate_finite(x, part.locate)
-    return x, labels
+    return [x if len(rows) == len(x) else x[rows] for rows in sides], part.findings
+
+
+def _read_images(
+    images: ImageSet, part: Part, sides: Sequence[Labels], shape: Shape | None, cache: ImageCache | None
+) -> tuple[list[Samples], tuple[Finding, ...]]:
+    """As `_read`, of images that are decoded one by one: each side by itself, so that it may be mapped."""
+    plan, read, highest = images.plan(shape), list[Samples](), 0.0
+    for rows in sides:
+        own, own_plan = images.select(rows), replace(plan, count=len(rows))
+        x, peak = own.read(own_plan) if cache is None else cache.read(own, own_plan)
+        read.append(x)
+        highest = max(highest, peak)
+    return read, (*part.findings, *images.describe(plan.survey, highest))
 
 
 def _fit(dataset: ArrayDataset, wanted: InputFormat) -> ArrayDataset:

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.findings import Finding
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
+from ml.text import escape_undecoded
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -37,7 +39,7 @@ class ArrayDataset:
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
-    `features` are the names of a table's columns, where it says them.
+    `features` are the names of a table's columns, where it says them. `findings` are what was odd as it was read.
     Raises DataError when the parts do not fit each other.
     """
 
@@ -50,8 +52,10 @@ class ArrayDataset:
     domain_of: Labels | None = None
     features: tuple[str, ...] = ()
     task: str = CLASSIFICATION
+    findings: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", escape_undecoded(self.origin))
         place = f"{self.origin}: " if self.origin else ""
         if self.x.dtype not in _DTYPES or self.x.ndim != 4:
             raise DataError(

@@ -84,6 +84,11 @@ def show_mib(num_bytes: int) -> str:
     return f"{-(-num_bytes // (1 << 20)):,} MiB"
 
 
+def show_gb(num_bytes: int) -> str:
+    """`3.9 GB`, of 10^9 bytes."""
+    return f"{num_bytes / 1e9:,.1f} GB"
+
+
 def _read_taken(root: Path) -> int:
     """The size of this process's address space, which its limit is about."""
     return int((root / "proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Labels, Samples, Shape
-from ml.data.readers.images import GetEncoded, get_image_shape, stack_images
+from ml.data.findings import Finding
+from ml.data.image_set import ImageSet
+from ml.data.readers.images import AS_THEY_ARE, GetEncoded, ImageRules
 from ml.data.table_input import Cells, TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
@@ -39,6 +41,8 @@ _KEYS = (
     "columns",
     "domains",
     "classes",
+    "images",
+    "cache_gb",
     "transform",
     "partition",
     "plugins",
@@ -53,7 +57,8 @@ class DataSource:
     `domains` are those that are used of format domains, in this order; all of them, by name, if it is None. `classes`
     are those whose samples are used, in this order; all of them if it is None. `labels` are the columns of a table with
     the labels: one, or of other tasks several. `outputs` are the names of the run's labels or targets, if they are
-    known, where its task has such. `plugins` are those that a format of another name may be of.
+    known, where its task has such. `plugins` are those that a format of another name may be of. `images` is what the
+    site says of its image files.
     """
 
     format: str = "digits"
@@ -67,13 +72,14 @@ class DataSource:
     plugins: tuple[str, ...] = ()
     task: str = CLASSIFICATION
     outputs: tuple[str, ...] = ()
+    images: ImageRules = AS_THEY_ARE
 
     @classmethod
     def from_mapping(
         cls, data: Mapping[str, Any], task: str = CLASSIFICATION, outputs: Sequence[str] | None = None
     ) -> DataSource:
-        """Read `{format: csv, path: a.csv, columns: {label: diagnosis}}`. Unknown keys are errors; `partition` and
-        `transform` are for others to read. Raises DataError."""
+        """Read `{format: csv, path: a.csv, columns: {label: diagnosis}}`. Unknown keys are errors; `partition`,
+        `transform` and `cache_gb` are for others to read. Raises DataError."""
         for key in data:
             if key not in _KEYS:
                 raise DataError(f"data.{key}: unknown key: {suggest(key, _KEYS)}")
@@ -107,6 +113,7 @@ class DataSource:
             plugins=_get_names(data, "plugins") or (),
             task=task,
             outputs=() if task == CLASSIFICATION else tuple(outputs or ()),
+            images=ImageRules.from_mapping(data.get("images")),
         )
 
     @property
@@ -145,6 +152,8 @@ class Part:
     than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
     table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
     labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order.
+    `images`: the files, where samples are images that are decoded one by one. `findings`: what was passed over, or is
+    odd, before a sample was read.
     """
 
     place: str
@@ -157,6 +166,8 @@ class Part:
     features: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     cells: Callable[[], Cells] | None = None
+    images: ImageSet | None = None
+    findings: tuple[Finding, ...] = ()
 
     @classmethod
     def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
@@ -171,20 +182,28 @@ class Part:
         labels: RawLabels,
         open_encoded: Callable[[], GetEncoded],
         locate: Locate,
-        outputs: tuple[str, ...] = (),
+        rules: ImageRules = AS_THEY_ARE,
+        *,
+        findings: tuple[Finding, ...] = (),
     ) -> Part:
-        """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first is
-        decoded here, for its shape."""
+        """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first one's
+        header is read here, for its shape."""
+        images = ImageSet(place, open_encoded, np.arange(len(labels)), locate, rules)
+        return cls(
+            place,
+            labels,
+            images.get_first_shape(),
+            lambda shape: _read_images(images, shape),
+            locate,
+            lambda shape, rows: _read_images(images.select(rows), shape),
+            images=images,
+            findings=findings,
+        )
 
-        def read(shape: Shape | None) -> Samples:
-            return stack_images(open_encoded(), len(labels), shape, locate)
-
-        def read_rows(shape: Shape | None, rows: Labels) -> Samples:
-            get_encoded, numbers = open_encoded(), rows.tolist()
-            return stack_images(lambda i: get_encoded(numbers[i]), len(numbers), shape, lambda i: locate(numbers[i]))
-
-        shape = get_image_shape(open_encoded()(0), locate(0))
-        return cls(place, labels, shape, read, locate, read_rows, outputs=outputs)
+    def measure(self) -> Shape:
+        """What samples are to be where nobody says it: as the first one is, but of images in colour if any is. Raises
+        DataError."""
+        return self.shape if self.images is None or self.shape[0] == 3 else self.images.survey().shape
 
     def encode(self, table: TableInput) -> Part:
         """The same rows with the features that a run has agreed on. Raises DataError where this is no table."""
@@ -212,6 +231,8 @@ class Part:
             features=self.features,
             outputs=self.outputs,
             cells=None if self.cells is None else self._select_cells(self.cells, rows),
+            images=None if self.images is None else self.images.select(rows),
+            findings=self.findings,
         )
 
     @staticmethod
@@ -273,6 +294,10 @@ def make_locate(pieces: Sequence[tuple[object, int]], describe: Callable[[int], 
         return f"{pieces[piece][0]}: {describe(i - (ends[piece - 1] if piece else 0))}"
 
     return locate
+
+
+def _read_images(images: ImageSet, shape: Shape | None) -> Samples:
+    return images.read(images.plan(shape))[0] if len(images) else np.empty((0, *(shape or (1, 1, 1))), np.uint8)
 
 
 def _get_text(mapping: Mapping[str, Any], section: str, key: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from node.cli.data_cache import clear_cache
 from node.cli.data_partition import partition
 from node.cli.options import AsJson, TaskOption, make_group
 from node.cli.predict import read_columns
@@ -57,6 +58,7 @@ def register(app: typer.Typer) -> None:
     group.command("inspect")(inspect)
     group.command("stats")(show_stats)
     group.command("partition")(partition)
+    group.command("clear-cache")(clear_cache)
     app.add_typer(group, name="data")
 
 
@@ -177,11 +179,13 @@ def _open(
     """
     from ml.data import open_dataset
     from ml.data.base import InputFormat
+    from ml.data.image_cache import ImageCache
     from ml.errors import DataError
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
 
     join_file: Path | None = None
+    cache: ImageCache | None = None
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
@@ -189,6 +193,7 @@ def _open(
 
         loaded = load_config(config, settings or ())
         asked = loaded.data.model_dump(mode="json", exclude={"partition"})
+        cache = ImageCache.of_node(loaded.data.model_dump(mode="json"), loaded.node.data_dir)
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
@@ -214,6 +219,7 @@ def _open(
             classes=classes,
             task=task,
             table=None if wanted is None else wanted.table,
+            cache=cache,
         )
     except DataError as error:
         raise NodeError(str(error)) from error

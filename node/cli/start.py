@@ -113,6 +113,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.data import open_dataset
     from ml.data.base import InputFormat, SampleDomains
     from ml.data.checks import check_data, is_quick, log_findings
+    from ml.data.image_cache import ImageCache
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
@@ -158,7 +159,10 @@ def check_node(config: NodeConfig, path: Path) -> None:
         data = config.get_data()
         wanted = InputFormat.from_mapping(genesis.run.input)
         run = genesis.run
-        train, test = open_dataset(data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table)
+        cache = ImageCache.of_node(data, config.node.data_dir)
+        train, test = open_dataset(
+            data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table, cache=cache
+        )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:

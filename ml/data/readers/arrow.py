@@ -21,6 +21,7 @@ from ml.data.base import Samples
 from ml.data.labels import IS_REGRESSION, to_text
 from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, split_names, stack_outputs
+from ml.data.readers.images import ImageRules
 from ml.data.source import DataSource, Locate, Part, RawLabels, missing_label, require_extra
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, MULTILABEL
@@ -87,7 +88,7 @@ class Columns:
         if not len(labels):
             raise DataError(f"{self.place}: expected rows, got none")
         if image is not None:
-            return replace(self._make_images(image, labels), outputs=outputs)
+            return replace(self._make_images(image, labels, source.images), outputs=outputs)
         features = [name for name in self.types if name not in taken and name not in self.index]
         if not features:
             raise DataError(f"{self.place}: expected a column besides the labels, got none")
@@ -109,7 +110,7 @@ class Columns:
             raise DataError(f"data.columns.{key}: {self.place} has no column {name!r}: {', '.join(self.types)}")
         return name
 
-    def _make_images(self, image: str, labels: RawLabels) -> Part:
+    def _make_images(self, image: str, labels: RawLabels, rules: ImageRules) -> Part:
         import pyarrow as pa
 
         if not _is_image(self.types[image]):
@@ -128,7 +129,7 @@ class Columns:
                 raise DataError(f"{locate(i)}: expected the bytes of an image, got none (path {path})")
             return bytes(encoded)
 
-        return Part.of_images(self.place, labels, lambda: partial(get_encoded, self.read(image)), locate)
+        return Part.of_images(self.place, labels, lambda: partial(get_encoded, self.read(image)), locate, rules)
 
     def _read_labels(self, name: str) -> NDArray[np.int64] | NDArray[np.str_]:
         import pyarrow as pa

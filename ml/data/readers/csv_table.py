@@ -123,7 +123,8 @@ def _open_part(path: Path, source: DataSource) -> Part:
     def locate(i: int) -> str:
         return f"{table.locate(i)}: {files[i]}"
 
-    return Part.of_images(str(path), labels, lambda: files.__getitem__, locate, outputs)
+    part = Part.of_images(str(path), labels, lambda: files.__getitem__, locate, source.images)
+    return replace(part, outputs=outputs)
 
 
 def read_outputs(table: Table, source: DataSource) -> tuple[RawLabels, tuple[str, ...], list[int]]:

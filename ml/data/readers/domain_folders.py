@@ -35,6 +35,7 @@ from ml.data.detect_format import guess_format
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, choose_held_out, number_labels
 from ml.data.memory import validate_fits
+from ml.data.readers.folders import list_folders
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
 from ml.errors import DataError, suggest
@@ -118,9 +119,7 @@ def open_domains(source: DataSource) -> list[Domain]:
     path = source.get_path()
     if not path.is_dir():
         raise DataError(f"{path}: expected a directory with one for each domain in it, got a file")
-    folders = {
-        folder.name: folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")
-    }
+    folders = {folder.name: folder for folder in list_folders(path)}
     if not folders:
         raise DataError(f"{path}: expected a directory for each domain, got none")
     for name in source.domains or ():
