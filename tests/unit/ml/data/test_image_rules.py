@@ -44,7 +44,7 @@ def read(image: Any, tmp_path: Path, name: str = "a.png", rules: ImageRules = AS
 def test_every_orientation_is_turned_upright_in_every_format(tmp_path: Path, tag: int, name: str) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = tag
-    options = {"exif": exif} | ({"lossless": True} if name == "a.webp" else {})
+    options: dict[str, Any] = {"exif": exif} | ({"lossless": True} if name == "a.webp" else {})
     pixels = read(Image.fromarray(np.ascontiguousarray(AS_STORED[tag])), tmp_path, name, **options)
     assert np.abs(pixels[0].astype(int) - UPRIGHT).max() <= (12 if name == "a.jpg" else 0)  # which loses some
 
@@ -197,14 +197,14 @@ def test_what_changes_is_rounded_to_8_bits_where_the_site_says_so(tmp_path: Path
     Image.fromarray(np.full((4, 4), 65_535, np.uint16)).save(tmp_path / "a/1.png")
     exact, rounded = open_folder(tmp_path, (1, 2, 2)), open_folder(tmp_path, (1, 2, 2), pixels="uint8")
     for floats, whole in zip(exact, rounded, strict=True):
-        assert (floats.x.dtype, whole.x.dtype) == (np.float32, np.uint8)
+        assert (floats.x.dtype, whole.x.dtype) == (np.dtype(np.float32), np.dtype(np.uint8))
         assert np.abs(floats.x - whole.x / 255).max() <= 0.5 / 255 + 1e-6
 
 
 def test_both_sides_of_a_split_are_made_alike(tmp_path: Path) -> None:
     write_mixed(tmp_path)
     train, test = open_folder(tmp_path)
-    assert (train.shape, train.x.dtype) == (test.shape, test.x.dtype) == ((3, 4, 4), np.uint8)
+    assert (train.shape, train.x.dtype) == (test.shape, test.x.dtype) == ((3, 4, 4), np.dtype(np.uint8))
 
 
 @pytest.mark.parametrize(
