@@ -19,11 +19,11 @@ def clear_cache(
     data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR", help="Its data directory.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the decoded images that a node keeps in its data directory.
+    """Remove the decoded images that a node keeps.
 
-    A node decodes each image once, where they take much, and trains from what it has decoded. These files hold what
-    the images hold. The node makes them again when it next starts; with data.cache_gb 0 it makes none. One that is
-    running goes on with what it has, and its disk space comes free when it stops.
+    Where images take much, a node decodes each once and trains from what lies in its data directory then, which shows
+    what the images show. It is made again at the node's next start, unless data.cache_gb is 0. A node that is running
+    goes on with what it has, and the space on disk comes free when it stops.
 
     Examples: fednode data clear-cache -c node.yaml; fednode data clear-cache --data-dir data/node3
     """
