@@ -1,4 +1,4 @@
-"""What lies among images besides images is passed over and said, and names of any bytes can be shown."""
+"""Directories of images as people have them: what is no image is passed over and said, and any name can be shown."""
 
 from __future__ import annotations
 
