@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ml.data.base import Images, InputFormat, Labels
 from ml.data.fitted import FittedImages
-from ml.data.mapped_samples import CHUNK as MAPPED_CHUNK
 from ml.data.mapped_samples import MappedSamples
 from ml.methods.base import Samples
 from ml.models.base import Model
@@ -76,8 +75,10 @@ def _has_room(mapped: MappedSamples) -> bool:
 
 def _hold(mapped: MappedSamples, engine: Engine) -> Tensor:
     held = torch.empty(mapped.shape, device=mapped.device)
-    for start, chunk in zip(range(0, len(mapped), MAPPED_CHUNK), mapped.chunks(), strict=True):
-        held[start : start + MAPPED_CHUNK] = chunk.read()
+    start = 0
+    for chunk in mapped.chunks():
+        held[start : start + len(chunk)] = chunk.read()
+        start += len(chunk)
     return engine.lay_out_samples(held)
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ml.data.base import Images
+from ml.data.chunks import get_chunk
 from ml.data.fitted import FittedImages
 
-CHUNK = 128  # samples read at a time where all are gone over
 _aten = torch.ops.aten
 
 
@@ -48,7 +48,8 @@ class MappedSamples(Tensor):
 
     def chunks(self) -> Sequence[MappedSamples]:
         """All of them, so many at a time as are read at once."""
-        return [self.pick(slice(start, start + CHUNK)) for start in range(0, len(self), CHUNK)]
+        size = get_chunk(self.shape)
+        return [self.pick(slice(start, start + size)) for start in range(0, len(self), size)]
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's stubs have a function that is no method there

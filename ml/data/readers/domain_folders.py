@@ -187,7 +187,12 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
                 whole[start + i : min(start + i + _CHUNK, end)] = fit(x[i : i + _CHUNK], target)
         return whole
 
-    return Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N)
+    findings = tuple(
+        replace(finding, text=f"domain {domain.name}: {finding.text}")
+        for domain, part in zip(domains, parts, strict=True)
+        for finding in part.findings
+    )
+    return Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N, findings=findings)
 
 
 def _find_shape(domains: Sequence[Domain]) -> Shape:
