@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from ml.text import escape_undecoded
+
 
 class MlError(Exception):
     """Root of everything `ml` raises on purpose."""
@@ -48,7 +50,11 @@ class BudgetError(MlError):
 
 
 class DataError(MlError):
-    """A data set, or a partition of it, cannot be read or made as asked."""
+    """A data set, or a partition of it, cannot be read or made as asked. What its message quotes of a file's name can
+    be shown everywhere."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(escape_undecoded(str(message)))
 
 
 class Spoiled(MlError):

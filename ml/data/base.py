@@ -19,6 +19,7 @@ from ml.data.findings import Finding
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
+from ml.text import escape_undecoded
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -60,6 +61,7 @@ class ArrayDataset:
     locate: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", escape_undecoded(self.origin))
         place = f"{self.origin}: " if self.origin else ""
         if self.x.dtype not in _DTYPES or self.x.ndim != 4:
             raise DataError(

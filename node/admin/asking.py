@@ -24,6 +24,7 @@ from ml.data.inference_files import (
     read_inference_file,
     validate_kind,
 )
+from ml.data.readers.images import AS_THEY_ARE, ImageRules
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, REGRESSION, TargetScale
 from node.admin.client import AdminClient
@@ -35,17 +36,21 @@ Expected = str | tuple[str, ...] | tuple[float, ...]
 
 
 class Labelled(NamedTuple):
-    """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there."""
+    """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there; and the
+    site's rules of `images`."""
 
     column: Columns | None = None
     default: Columns = DEFAULT_LABEL
+    images: ImageRules = AS_THEY_ARE
 
     @classmethod
     def fetch(cls, node: AdminClient, column: Columns | None) -> Self:
-        """With the column, or the columns, that the node's own configuration names, where none is asked for."""
-        named = node.get_config()["data"]["columns"]["label"] if column is None else None
+        """With the column, or the columns, that the node's own configuration names, where none is asked for, and its
+        rules."""
+        data = node.get_config()["data"]
+        named = data["columns"]["label"] if column is None else None
         default = tuple(named) if isinstance(named, list) else named
-        return cls(column, default or DEFAULT_LABEL)
+        return cls(column, default or DEFAULT_LABEL, ImageRules.from_mapping(data.get("images")))
 
 
 class Answered(NamedTuple):
@@ -155,6 +160,7 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
         task=terms.task,
         table=terms.input.table,
         meaning=terms.labels,
+        images=labelled.images,
     )
 
 

@@ -24,6 +24,7 @@ from ml.data.findings import Finding
 from ml.data.labels import BOOLEANS, IS_REGRESSION, to_text
 from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, split_names, stack_outputs
+from ml.data.readers.images import ImageRules
 from ml.data.source import DataSource, Locate, Part, RawLabels, RawTable, missing_label, require_extra
 from ml.data.table_input import CATEGORIES, describe_wrong
 from ml.errors import DataError
@@ -93,7 +94,7 @@ class Columns:
             raise DataError(f"{self.place}: expected rows, got none")
         if image is not None:
             others = [name for name in self.types if name not in taken and name != image]
-            images = self._make_images(image, labels)
+            images = self._make_images(image, labels, source.images)
             return replace(images, outputs=outputs, beside=lambda: self.get_cells(others))
         features = [name for name in self.types if name not in taken and name not in self.index]
         if not features:
@@ -149,7 +150,7 @@ class Columns:
             raise DataError(f"data.columns.{key}: {self.place} has no column {name!r}: {', '.join(self.types)}")
         return name
 
-    def _make_images(self, image: str, labels: RawLabels) -> Part:
+    def _make_images(self, image: str, labels: RawLabels, rules: ImageRules) -> Part:
         import pyarrow as pa
 
         if not _is_image(self.types[image]):
@@ -168,7 +169,7 @@ class Columns:
                 raise DataError(f"{locate(i)}: expected the bytes of an image, got none (path {path})")
             return bytes(encoded)
 
-        return Part.of_images(self.place, labels, lambda: partial(get_encoded, self.read(image)), locate)
+        return Part.of_images(self.place, labels, lambda: partial(get_encoded, self.read(image)), locate, rules)
 
     def _read_labels(self, name: str) -> NDArray[np.int64] | NDArray[np.str_]:
         import pyarrow as pa
