@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ml.data.base import ArrayDataset, InputFormat
 from ml.data.findings import Finding
-from ml.data.table_input import Cells, is_empty, parse_number, to_text
+from ml.data.table_input import Cells, is_empty, parse_number, read_numbers, to_text
 
 FEW_TEXTS, FEW_NUMBERS = 10, 30  # rows, in which each may have another value by chance
-ONE_VALUE = "one value"  # the reason of a constant column
+ONE_VALUE, EACH_ANOTHER = "one value", "another value in each row"  # reasons
 _SHOWN = 20
 
 
@@ -45,6 +47,12 @@ def find_identifiers(cells: Cells) -> dict[str, str]:
 
 
 def _explain(column: Sequence[Any]) -> str | None:
+    if (x_N := read_numbers(column)) is not None:
+        distinct = np.unique(x_N)
+        if len(distinct) == 1:
+            return ONE_VALUE if len(column) > 1 else None
+        is_numbered = len(distinct) == len(column) >= FEW_NUMBERS and bool((distinct == np.floor(distinct)).all())
+        return EACH_ANOTHER if is_numbered else None
     filled = [cell for cell in column if not is_empty(cell)]
     if not filled:
         return "no value"
@@ -52,10 +60,5 @@ def _explain(column: Sequence[Any]) -> str | None:
     values = {to_text(cell) if number is None else number for cell, number in zip(filled, numbers, strict=True)}
     if len(values) == 1:
         return ONE_VALUE if len(filled) > 1 else None
-    if len(values) < len(column):
-        return None
-    are_whole = all(isinstance(value, float) and value.is_integer() for value in values)
     are_texts = any(isinstance(value, str) for value in values)
-    if (are_whole and len(column) >= FEW_NUMBERS) or (are_texts and len(column) >= FEW_TEXTS):
-        return "another value in each row"
-    return None
+    return EACH_ANOTHER if are_texts and len(values) == len(column) >= FEW_TEXTS else None

@@ -139,9 +139,12 @@ class TableInput:
 
     def count_empty(self, cells: Cells) -> NDArray[np.int64]:
         """How many cells of each row are empty, of the columns that become features."""
-        chosen = [self.clear(cells[column.name]) for column in self.choose(list(cells), "the table")]
-        empty: NDArray[np.int64] = np.array([[is_empty(cell) for cell in column] for column in chosen]).sum(0)
-        return empty
+        counts = np.zeros(len(next(iter(cells.values()), ())), np.int64)
+        for column in self.choose(list(cells), "the table"):
+            own = self.clear(cells[column.name])
+            if read_numbers(own) is None:
+                counts += np.array([is_empty(cell) for cell in own], np.int64)
+        return counts
 
     def clear(self, cells: Sequence[Any]) -> Sequence[Any]:
         """A column in which none stands for what the run takes for an empty cell."""
@@ -189,9 +192,9 @@ class TableInput:
     def _encode_number(
         self, name: str, cells: Sequence[Any], locate: Callable[[int], str], feature: int
     ) -> NDArray[np.float64]:
-        x = _read_numbers(cells)
-        if np.isfinite(x).all():
-            return x
+        if (numbers := read_numbers(cells)) is not None:
+            return numbers.reshape(-1, 1)
+        x = np.empty((len(cells), 1))
         for i, cell in enumerate(cells):
             value = parse_number(cell)
             if value is None:
@@ -222,7 +225,7 @@ def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
     that is different in nearly every row."""
     columns = []
     for name, texts in cells.items():
-        if all(parse_number(cell) is not None for cell in texts):
+        if read_numbers(texts) is not None or all(parse_number(cell) is not None for cell in texts):
             columns.append(Column(name))
             continue
         values = tuple(sorted({to_text(cell) for cell in texts} - set(EMPTY)))
@@ -233,6 +236,16 @@ def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
             )
         columns.append(Column(name, values))
     return tuple(columns)
+
+
+def read_numbers(cells: Sequence[Any]) -> NDArray[np.float64] | None:
+    """All cells at once, [N]; None where any is empty, or no number that float32 holds."""
+    try:
+        with np.errstate(over="ignore"):
+            x = np.array(cells, np.float64)
+            return x if x.ndim == 1 and np.isfinite(x.astype(np.float32)).all() else None
+    except (TypeError, ValueError):
+        return None
 
 
 def parse_number(cell: Any) -> float | None:
@@ -256,16 +269,6 @@ def is_empty(cell: Any) -> bool:
 def to_text(cell: Any) -> str:
     """A cell as a category's values are written; nothing for an empty one."""
     return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else str(cell).strip()
-
-
-def _read_numbers(cells: Sequence[Any]) -> NDArray[np.float64]:
-    """The cells at once, [N, 1]; not finite where any is no number that float32 holds."""
-    try:
-        with np.errstate(over="ignore"):
-            x = np.array(cells, np.float64).reshape(-1, 1)
-            return np.where(np.isfinite(x.astype(np.float32)), x, np.nan)
-    except (TypeError, ValueError):
-        return np.full((len(cells), 1), np.nan)
 
 
 def _read_list(given: Any) -> Sequence[Any]:

@@ -24,6 +24,7 @@ from ml.data.table_input import (
     detect_columns,
     is_empty,
     parse_number,
+    read_numbers,
     to_text,
 )
 from ml.errors import DataError, suggest
@@ -108,6 +109,8 @@ def _refuse_marks(cells: Cells, rules: TableInput, part: Part) -> None:
     among numbers that are too many to be the values of a category."""
     marks: dict[str, list[str]] = {}
     for name, column in cells.items():
+        if read_numbers(column) is not None:
+            continue
         texts = {text for text in map(to_text, column) if parse_number(text) is None}
         if own := sorted(text for text in texts if not any(map(str.isalnum, text))):
             marks[name] = own
@@ -151,7 +154,8 @@ def _describe_words(column: Column, cells: Sequence[Any], part: Part) -> str:
 
 
 def _list_empty(columns: Sequence[Column], cells: Cells) -> list[str]:
-    return [column.name for column in columns if any(is_empty(cell) for cell in cells[column.name])]
+    own = {column.name: cells[column.name] for column in columns}
+    return [name for name, column in own.items() if read_numbers(column) is None and any(map(is_empty, column))]
 
 
 def _quote(names: str) -> str:
