@@ -116,7 +116,9 @@ class Candidates:
         whole_at_s = begun_s + 2 * self._state.rules.waits.delta_s if collecting.is_short(block) else -inf
         self._ripe_at_s[block.id] = max(equal_at_s, whole_at_s)
         if now.monotonic_s >= self._ripe_at_s[block.id]:
-            is_outdone = collecting.is_short(block) and any(not collecting.is_short(one) for one in self.get_acceptable())
+            is_outdone = collecting.is_short(block) and any(
+                not collecting.is_short(one) for one in self.get_acceptable()
+            )
             return OUTDONE if is_outdone else None
         why = "its miner alone knew the body for a while" if equal_at_s > whole_at_s else "another may leave out fewer"
         return Objection(None, f"held for {self._ripe_at_s[block.id] - now.monotonic_s:.3f} s more: {why}")
