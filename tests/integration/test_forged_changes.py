@@ -106,7 +106,7 @@ Answers = tuple[tuple[int, Answer, bytes], ...]
 def send_block(liar: Liar, change: Change, answers: Answers, ready: SigningKey | None = None) -> bytes:
     """A block of this change on the tip, with the votes of the liar for it. Its id."""
     tip, chain_id = liar.tip, liar.net.genesis.chain_id
-    readiness = ()
+    readiness: tuple[tuple[bytes, int, bytes, bytes], ...] = ()
     if ready is not None:
         word = sign_readiness(ready, chain_id, change.compute_id(chain_id), height=tip.height, block_id=tip.id)
         readiness = ((word.key, word.height, word.block_id, word.signature),)
