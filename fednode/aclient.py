@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from types import TracebackType
@@ -14,8 +14,6 @@ from fednode.client import PREDICT_S, Client, Record, connect
 from node.errors import NodeError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from fednode.prediction import Predictions
 
 MAX_AT_ONCE = 8  # calls in hand; more wait
@@ -153,9 +151,9 @@ class AsyncClient:
 
     async def predict(
         self,
-        samples: ArrayLike | str | PathLike[str] | Sequence[PathLike[str]],
+        samples: object,
         *,
-        label: str | None = None,
+        label: str | tuple[str, ...] | None = None,
         prior: float | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
@@ -164,9 +162,9 @@ class AsyncClient:
 
     async def evaluate(
         self,
-        inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
+        inputs: object,
         *,
-        label: str | None = None,
+        label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
         timeout_s: float = PREDICT_S,
     ) -> Record:

@@ -21,8 +21,6 @@ from node.ledger.series import DEFAULT_SERIES, KEYS, choose_measure, flatten, fl
 from node.pb import admin_pb2 as pb
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from fednode.prediction import Predictions
     from node.admin.address import AdminAddress
 
@@ -264,16 +262,19 @@ class Client:
 
     def predict(
         self,
-        samples: ArrayLike | str | PathLike[str] | Sequence[PathLike[str]],
+        samples: object,
         *,
         label: str | tuple[str, ...] | None = None,
         prior: float | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
-        """Classifies samples with the node's model: an array of them, or files as `fednode predict` reads them.
+        """Classifies samples with the node's model: objects, or files as `fednode predict` reads them.
 
             said = node.predict(images)         # [N, H, W], [N, H, W, C], [N, C, H, W] or, for features, [N, F]
             said.labels, said.probabilities     # [N], and [N, K] for K classes
+
+        Objects are arrays and tensors, frames, whose columns are found by name, and Datasets, as `fednode.simulate` has
+        them, with labels or without.
 
         `label` names the column of labels in a table: by default the one that the node's configuration names, or
         `label`, if the table has it. With `prior` the answers lean to the shares that classes have among the node's own
@@ -288,23 +289,22 @@ class Client:
 
     def evaluate(
         self,
-        inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
+        inputs: object,
         *,
         label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
         timeout_s: float = PREDICT_S,
     ) -> Record:
-        """Measures the node's model on labelled samples: files, or directories that hold one for each class. As
-        `fednode evaluate --json`: sensitivity, specificity, AUC and the others, with intervals, of which `resamples`
-        of the bootstrap find some. Under `alone` are the same of the model trained without the others, None where the
-        node trains none. `label` and `timeout_s` are as `predict` has them."""
+        """Measures the node's model on labelled samples: objects as `predict` has them, such as (x, y), files, or
+        directories that hold one for each class. As `fednode evaluate --json`: sensitivity, specificity, AUC and the
+        others, with intervals, of which `resamples` of the bootstrap find some. Under `alone` are the same of the model
+        trained without the others, None where the node trains none. `label` and `timeout_s` are as `predict` has
+        them."""
+        from fednode.prediction import evaluate
         from node.admin.asking import Labelled
-        from node.admin.judging import evaluate_node
 
-        paths = [Path(each) for each in ([inputs] if isinstance(inputs, str | PathLike) else inputs)]
         with self._asking() as admin:
-            labelled = Labelled.fetch(admin, label)
-            return evaluate_node(admin, paths, labelled, resamples=resamples, timeout_s=timeout_s).to_record()
+            return evaluate(admin, inputs, Labelled.fetch(admin, label), timeout_s, resamples)
 
 
 # ---- what is sent and what is shown

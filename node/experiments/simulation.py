@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.data import open_once
+from ml.clients.client import Client
+from ml.data import get_classes, open_once
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors
@@ -41,7 +42,20 @@ class SimulationSpec:
     participation: float = 1.0
 
 
-def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None] | None = None) -> SimulationResult:
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """The end of a simulation: its clients as the last round left them, and what their classes are called."""
+
+    config: SimulationConfig
+    classes: tuple[str, ...]
+    clients: Sequence[Client]
+
+
+def run_simulation(
+    spec: SimulationSpec,
+    on_round: Callable[[RoundResult], None] | None = None,
+    on_end: Callable[[Outcome], None] | None = None,
+) -> SimulationResult:
     """Runs all rounds. Raises ConfigError for what cannot be run, NodeError for what goes wrong in the run."""
     asked = {
         "method": {"name": spec.method},
@@ -77,4 +91,10 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
             target=source.value["target"],
             participation=spec.participation,
         )
-        return simulate(config, on_round=on_round)
+        classes = get_classes(own, task)
+
+        def end(clients: Sequence[Client]) -> None:
+            if on_end is not None:
+                on_end(Outcome(config, classes, clients))
+
+        return simulate(config, on_round=on_round, on_end=end)

@@ -37,6 +37,7 @@ from ml.data.labels import are_numbers, choose_held_out, number_labels
 from ml.data.memory import validate_fits
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
+from ml.data.table_input import Cells
 from ml.errors import DataError, suggest
 
 _CHUNK = 4096  # samples fitted at a time
@@ -188,7 +189,16 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
                 whole[start + i : min(start + i + _CHUNK, end)] = fit(x[i : i + _CHUNK], target)
         return whole
 
-    return Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N)
+    joined = Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N)
+    tables, names = [part.cells for part in parts if part.cells is not None], parts[0].features
+    if len(tables) < len(parts) or any(set(part.features) != set(names) for part in parts):
+        return joined
+
+    def read_cells() -> Cells:
+        each = [cells() for cells in tables]
+        return {name: [cell for cells in each for cell in cells[name]] for name in names}
+
+    return replace(joined, features=names, cells=read_cells)
 
 
 def _find_shape(domains: Sequence[Domain]) -> Shape:
