@@ -136,7 +136,7 @@ def test_numbers_are_learned_from_a_frame(table: Any) -> None:
     frame = table.drop(columns="target")
     targets = ["mean radius", "mean texture"]
     frame = frame.assign(twice=2 * frame["mean radius"])
-    given = {"settings": settings, "method": "fedavg", "nodes": 2, "rounds": 1, "partition": "iid"}
+    given: dict[str, Any] = {"settings": settings, "method": "fedavg", "nodes": 2, "rounds": 1, "partition": "iid"}
     run = fednode.simulate(data=(frame, targets), task="regression", **given)
     said = run.predict(frame)
     assert said.values is not None
