@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from ml.data.base import InputFormat
 from ml.data.own_transform import Transform, load_transform
 from ml.errors import MlError
 from ml.measures.kinds import AnyMeasures
-from ml.models.base import Model, copy_model
+from ml.models.normalised import Normalised
 from ml.payload import decode_arrays
 from ml.specs import METHODS
 from node.admin.answers import describe_answers
@@ -69,9 +70,10 @@ class TrainedNode:
             nothing = replace(train, y=data.train.y[:0].clone())
             self.client.state.data = replace(data, train=train, matched=nothing, everyone=nothing)
 
-    def make_model(self) -> Model:
+    def make_model(self) -> Normalised:
         """A copy of its model, on the CPU."""
-        return copy_model(self.client.state.model).cpu().eval()
+        constants = self.client.complete_input(self.input)
+        return Normalised(copy.deepcopy(self.client.state.model).cpu(), constants.mean, constants.std).eval()
 
     def list_runs(self, number: int) -> Sequence[pb.RunView]:
         """The run, as a node's admin service tells of it."""

@@ -14,6 +14,8 @@ from fednode.client import PREDICT_S, Client, Record, connect
 from node.errors import NodeError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fednode.prediction import Predictions
 
 MAX_AT_ONCE = 8  # calls in hand; more wait
@@ -172,3 +174,7 @@ class AsyncClient:
         return await self._do(
             lambda client: client.evaluate(inputs, label=label, resamples=resamples, timeout_s=timeout_s)
         )
+
+    async def model(self, *, plugins: Iterable[str] = ()) -> nn.Module:
+        """As `Client.model`."""
+        return await self._do(lambda client: client.model(plugins=plugins))

@@ -21,6 +21,8 @@ from node.ledger.series import DEFAULT_SERIES, KEYS, choose_measure, flatten, fl
 from node.pb import admin_pb2 as pb
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fednode.prediction import Predictions
     from node.admin.address import AdminAddress
 
@@ -305,6 +307,23 @@ class Client:
 
         with self._asking() as admin:
             return evaluate(admin, inputs, Labelled.fetch(admin, label), timeout_s, resamples)
+
+    def model(self, *, plugins: Iterable[str] = ()) -> nn.Module:
+        """A copy of the node's model as it last wrote it down, which is after each round that it has applied; on the
+        CPU, in eval mode, and for samples as they are, as `fednode.Simulation.model` has it. Where it is a user's own
+        module, that is imported here, and only where `plugins` names its package. Raises NodeError where it cannot be
+        built, NotFound where the node has none yet."""
+        from ml.errors import MlError
+        from ml.models.normalised import Normalised
+        from ml.plugins import Plugins
+        from node.admin.exported_model import RebuiltModel
+
+        with self._asking() as admin:
+            try:
+                built = RebuiltModel.read(admin.export_model(), plugins=Plugins.of(plugins))
+            except MlError as error:
+                raise NodeError(str(error).replace("training.plugins", "plugins")) from error
+        return Normalised(built.model, built.input.mean, built.input.std).eval()
 
 
 # ---- what is sent and what is shown

@@ -106,8 +106,9 @@ class Simulation:
         return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples)
 
     def model(self, node: int = 0) -> nn.Module:
-        """A copy of the model of one node, by its number, on the CPU, in eval mode. It takes samples as they are after
-        `input` of `to_json()["config"]`: float32 [N, *shape], less the mean, by the deviation."""
+        """A copy of the model of one node, by its number, on the CPU, in eval mode: it takes samples as they are,
+        float32 [N, C, H, W] with pixels in 0..1, or features [N, F, 1, 1], and gives logits. Its `model` is the network
+        alone, which takes them normalised."""
         return self._find(node).make_model()
 
     def _find(self, node: int) -> TrainedNode:

@@ -56,7 +56,8 @@ def check_private(model: Model, spec: MethodSpec) -> None:
         return
 
     def compute_loss(net: Model, x_1: Tensor) -> Tensor:
-        return net(x_1).square().sum()
+        loss: Tensor = net(x_1).square().sum()
+        return loss
 
     weights = {PREFIX + name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
     one = torch.func.grad(make_function_of_weights(model, compute_loss))

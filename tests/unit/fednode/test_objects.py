@@ -106,6 +106,9 @@ def test_a_frames_columns_are_found_by_name(patients: fednode.Simulation, table:
     turned = table[table.columns[::-1]].assign(more="words")
     assert patients.predict(turned).labels.tolist() == said.labels.tolist()
     bare = table.drop(columns="target")
+    with torch.no_grad():
+        logits = patients.model()(torch.tensor(bare.to_numpy(np.float32))[:, :, None, None])
+    assert logits.argmax(1).tolist() == said.labels.tolist()
     assert patients.predict(bare).labels.tolist() == said.labels.tolist()
     found = patients.evaluate((bare, table["target"]), resamples=0)
     assert found["measures"]["summary"]["accuracy"] == said.accuracy
@@ -151,7 +154,7 @@ def make_net(input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
 def test_a_model_is_the_class_or_the_factory_itself() -> None:
     run = fednode.simulate(data=(X, Y), model=user_models.make_small, **SMALL)
     assert run.to_json()["config"]["model"]["name"] == "support.data.user_models:make_small"
-    assert isinstance(run.model(), user_models.Small)
+    assert isinstance(run.model().model, user_models.Small)
     assert run.predict(X).probabilities.shape == (60, 3)
 
 
