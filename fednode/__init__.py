@@ -26,7 +26,8 @@ A node that runs, asked and told over its admin socket or its address:
         print(node.status()["accuracy"], node.predict(images).labels)
 
 Whatever these raise is a `fednode.NodeError`; what they were asked for and cannot be is a `fednode.ConfigError`, whose
-text names the argument, or the option of the `fednode` command that says the same. `fednode.__version__` is the version installed.
+text names the argument, or the option of the `fednode` command that says the same. `fednode.__version__` is the version
+installed.
 
 Nothing heavy is imported before it is used: `import fednode` takes some milliseconds. The names `node`, `chain` and
 `ml` are fednode's own once it is used; a program that has imported another module of such a name is told so, by an

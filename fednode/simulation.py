@@ -189,8 +189,8 @@ def simulate(
       "test": another}`; or a list of these, one a site, which leaves `nodes` and `partition` nothing to say.
     - `partition` says who gets which samples, as in `iid`, `dirichlet:0.3` or `classes:3,1`; `shots` limits each node's
       samples per class.
-    - `model` is one of ours, or your own as `package.module:factory` or as that class or factory itself; images are resized to `size` x `size`;
-      `pretrained` is a file with a state dict to begin from.
+    - `model` is one of ours, or your own as `package.module:factory` or as that class or factory itself; images are
+      resized to `size` x `size`; `pretrained` is a file with a state dict to begin from.
     - `settings` are the method's, as in `{"lr": 0.05}`, or of a section, as in `{"model.hidden": [32]}`.
     - `attack` makes some nodes lie, as in `sign_flip:1`; `max_loss_ratio` refuses a peer's model that is much worse.
     - `participation` is the share of nodes that take part in a round, drawn anew each time.

@@ -47,6 +47,12 @@ def find_label(table: Any, wanted: str | None) -> str | None:
     return next((name for name in candidates if name in table.column_names), None)
 
 
+def is_number(feature: Any) -> bool:
+    """Whether a column of a Dataset of Hugging Face has numbers, and no classes."""
+    kind = str(getattr(feature, "dtype", ""))
+    return kind.startswith(("int", "uint", "float", "double", "bool")) and not hasattr(feature, "names")
+
+
 def read_columns(table: Any, place: str) -> dict[str, Sequence[Any]]:
     """The columns of a table by name. Raises DataError where one is there twice, or no row."""
     if hasattr(table, "iloc"):

@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from ml.data.frames import (
     find_label,
     is_frame,
     is_hub,
+    is_number,
     is_table,
     read_columns,
     read_hub,
@@ -132,7 +133,13 @@ def _write(given: object, folder: Path, place: str) -> Written:
 def _write_hub(given: Any, folder: Path, place: str) -> Written:
     dataset, names = given if isinstance(given, tuple) else (given, None)
     dataset.save_to_disk(str(folder))
-    return Written("hf", folder, () if names is None else _read_names(names, place))
+    table = next(iter(dataset.values())) if isinstance(dataset, Mapping) else dataset
+    labels = () if names is None else _read_names(names, place)
+    if find_images(table) is not None:
+        return Written("hf", folder, labels)
+    found = find_label(table, None)
+    words = frozenset(name for name, feature in table.features.items() if not is_number(feature))
+    return Written("hf", folder, labels or ((found,) if found is not None else ()), tuple(table.features), words)
 
 
 def _write_mapping(given: Mapping[Any, Any], folder: Path, place: str) -> Written:
@@ -150,10 +157,9 @@ def _write_mapping(given: Mapping[Any, Any], folder: Path, place: str) -> Writte
         )
     splits = {name: given[name] for name in names}
     if all(map(is_hub, splits.values())):
-        for name, split in splits.items():
-            split.save_to_disk(str(folder / name))
+        written = [_write_hub(split, folder / name, f"{place}[{name!r}]") for name, split in splits.items()]
         (folder / "dataset_dict.json").write_text(json.dumps({"splits": names}))
-        return Written("hf", folder)
+        return replace(written[0], path=folder)
     if not any(is_table(split) or (is_pair(split) and is_table(split[0])) for split in splits.values()):
         _write_archive({f"_{name}": split for name, split in splits.items()}, folder, place)
         return Written("npz", folder)
@@ -211,7 +217,7 @@ def _read_names(names: Any, place: str) -> tuple[str, ...]:
 def _write_sites(given: Sequence[object], directory: Path, name: str) -> Written:
     """A directory for each. Of tables the first one's columns are everyone's, in its order."""
     first: Columns | None = None
-    labels: set[tuple[str, ...]] = set()
+    written: list[Written] = []
     for i, site in enumerate(given):
         folder, place = directory / f"site{i:0{len(str(len(given) - 1))}}", f"{name}[{i}]"
         if isinstance(site, str | PathLike):
@@ -221,16 +227,18 @@ def _write_sites(given: Sequence[object], directory: Path, name: str) -> Written
         if isinstance(site, list):
             raise DataError(f"{place}: expected {EXPECTED.partition(', or a list')[0]}, got a list")
         if is_frame(site) or (is_pair(site) and is_frame(site[0])):  # type: ignore[index]
-            columns, names = read_table(site, place)
+            columns, labels = read_table(site, place)
             first = columns if first is None else first
             write_columns(_match(columns, first, place, f"{name}[0]"), folder / TABLE)
-            labels.add(names)
+            written.append(Written.of_frame("csv", folder, columns, labels))
         else:
-            labels.add(_write(site, folder, place).labels)
-    if len(labels) > 1:
-        raise DataError(f"{name}: expected one name of the column of labels at all sites, got {_show(labels)}")
-    named = next(iter(labels), ())
-    return Written.of_frame("domains", directory, first or {}, named)
+            written.append(_write(site, folder, place))
+    if len(named := {one.labels for one in written}) > 1:
+        raise DataError(f"{name}: expected one name of the column of labels at all sites, got {_show(named)}")
+    if not written or len(written) < len(given) or not all(one.columns for one in written):
+        return Written("domains", directory, written[0].labels if written else ())
+    words = frozenset[str]().union(*(one.words for one in written))
+    return replace(written[0], format="domains", path=directory, words=words)
 
 
 def _link(path: Path, folder: Path, place: str) -> None:

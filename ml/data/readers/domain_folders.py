@@ -173,9 +173,11 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
         whole: Samples = np.empty((ends[-1], *target), np.uint8)
         if not is_alike:
             whole = np.empty((ends[-1], *target), np.float32)
-        for domain, part, start, end in zip(domains, parts, starts, ends, strict=True):
+        orders = _order_columns(domains, parts)
+        for domain, part, order, start, end in zip(domains, parts, orders, starts, ends, strict=True):
             with _named(domain.name, domain.path):
                 x = part.read(target)
+                x = x if order is None else x[:, order]
                 validate_finite(x, part.locate)
                 validate_fit((x.shape[1], x.shape[2], x.shape[3]), target)
             if whole.dtype == np.uint8 and not (x.dtype == np.uint8 and x.shape[2:] == target[1:]):
@@ -190,20 +192,38 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
         return whole
 
     joined = Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N)
-    tables, names = [part.cells for part in parts if part.cells is not None], parts[0].features
-    if len(tables) < len(parts) or any(set(part.features) != set(names) for part in parts):
+    if any(part.cells is None for part in parts):
         return joined
+    common = tuple(name for name in parts[0].features if all(name in part.features for part in parts))
 
     def read_cells() -> Cells:
-        each = [cells() for cells in tables]
-        return {name: [cell for cells in each for cell in cells[name]] for name in names}
+        each = [part.cells() for part in parts if part.cells is not None]
+        return {name: [cell for cells in each for cell in cells[name]] for name in common}
 
-    return replace(joined, features=names, cells=read_cells)
+    return replace(joined, features=common, cells=read_cells)
+
+
+def _order_columns(domains: Sequence[Domain], parts: Sequence[Part]) -> list[list[int] | None]:
+    """Of each domain the places of the first one's columns, where all are tables, whose columns are found by name; None
+    where nothing is to be put in order. Raises DataError for what a table lacks."""
+    names, orders = parts[0].features, list[list[int] | None]()
+    if not all(part.features for part in parts):
+        return [None] * len(parts)
+    for domain, part in zip(domains, parts, strict=True):
+        if missing := [name for name in names if name not in part.features]:
+            raise DataError(
+                f"domain {domain.name}: {domain.path}: expected the columns of domain {domains[0].name}, got none "
+                f"called {', '.join(missing)}"
+            )
+        orders.append(None if part.features == names else [part.features.index(name) for name in names])
+    return orders
 
 
 def _find_shape(domains: Sequence[Domain]) -> Shape:
     """What samples of all domains can be fitted to. Raises DataError where there is no such shape."""
     shapes = [domain.train.shape for domain in domains]
+    if all(domain.train.features for domain in domains):
+        return shapes[0]  # the other domains' columns are found by name
     for domain, shape in zip(domains, shapes, strict=True):
         if not _is_like(shape, shapes[0]):
             raise DataError(

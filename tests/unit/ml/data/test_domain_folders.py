@@ -24,6 +24,7 @@ from ml.data.base import ArrayDataset, SampleDomains
 from ml.data.checks import check_data
 from ml.data.detect_format import guess_format
 from ml.data.readers import images
+from ml.data.table_input import TableInput
 from ml.errors import DataError
 from support.data.domain_folders import save_domains, save_idx, save_images, save_npz
 
@@ -346,3 +347,35 @@ def test_a_class_may_lack_in_a_domain_but_not_in_all(tmp_path: Path) -> None:
     assert open_dataset(data | {"classes": ["y", "z"]})[0].count_classes().tolist() == [8, 16]
     refuse(data | {"classes": ["y"]}, f"domain a: {tmp_path}/a: expected a directory for one of data.classes at least")
     refuse(data | {"classes": ["z", "q"]}, f"data.classes: {tmp_path} has no class 'q'")
+
+
+def write_tables(root: Path, **tables: str) -> dict[str, str]:
+    for name, text in tables.items():
+        (root / name).mkdir()
+        (root / name / "train.csv").write_text(text)
+    return {"format": "domains", "path": str(root)}
+
+
+def test_the_columns_of_tables_are_found_by_name(tmp_path: Path) -> None:
+    rows = [(i, 100 + i, "ab"[i % 2]) for i in range(10)]
+    one = "f,g,label\n" + "".join(f"{f},{g},{y}\n" for f, g, y in rows)
+    other = "label,more,g,f\n" + "".join(f"{y},7,{g},{f}\n" for f, g, y in rows)
+    data = write_tables(tmp_path, one=one, other=other)
+    train, test = open_dataset(data)
+    assert train.features == ("f", "g")
+    for part in (train, test):
+        assert (part.x[:, 1] - part.x[:, 0] == 100).all()
+    agreed = TableInput.from_mapping({"columns": [{"name": "g"}, {"name": "f"}]})
+    train, _ = open_dataset(data, table=agreed)
+    assert (train.features, train.domains) == (("g", "f"), ("one", "other"))
+    assert (train.x[:, 0] - train.x[:, 1] == 100).all()
+
+
+def test_a_table_that_lacks_columns_is_refused_unless_nobody_needs_them(tmp_path: Path) -> None:
+    one = "f,g,h,label\n" + "".join(f"{i},{i},{i},{i % 2}\n" for i in range(10))
+    other = "f,label\n" + "".join(f"{i},{i % 2}\n" for i in range(10))
+    data = write_tables(tmp_path, one=one, other=other)
+    with pytest.raises(DataError, match=r"domain other: .*: expected the columns of domain one, got none called g, h"):
+        open_dataset(data)
+    train, _ = open_dataset(data, table=TableInput.from_mapping({"columns": [{"name": "f"}]}))
+    assert (train.features, len(train)) == (("f",), 16)

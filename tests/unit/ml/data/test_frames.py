@@ -98,3 +98,20 @@ def test_a_frame_and_labels_that_do_not_belong_together_are_refused(tmp_path: Pa
             file.unlink()
         for folder in tmp_path.iterdir():
             folder.rmdir()
+
+
+@pytest.mark.slow
+def test_sites_of_hugging_face_have_their_columns_by_name_too(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    classes = datasets.ClassLabel(names=["no", "yes"])
+    sites = [
+        datasets.Dataset.from_dict(
+            {name: [0, 1] * 5 if name == "outcome" else range(10) for name in names},
+            features=datasets.Features({n: classes if n == "outcome" else datasets.Value("int64") for n in names}),
+        )
+        for names in (("a", "b", "outcome"), ("outcome", "b", "a"))
+    ]
+    written = write_object(sites, tmp_path)
+    assert (written.labels, written.columns, written.words) == (("outcome",), ("a", "b", "outcome"), {"outcome"})
+    train, _ = open_dataset(make_data(written))
+    assert (train.features, train.classes, train.domains) == (("a", "b"), ("no", "yes"), ("site0", "site1"))

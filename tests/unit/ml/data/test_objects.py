@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from ml.data import open_dataset
@@ -75,6 +76,28 @@ def test_a_datasets_samples_are_asked_for_once_each_in_order_and_its_classes_hav
     (tmp_path / "part").mkdir()
     part, _ = read(Subset(pairs, [0, 1, 3]), tmp_path / "part")
     assert (part.classes, len(part)) == (("cat", "dog"), 2)
+
+
+class Pictures(Pairs):
+    """Of Pillow, as torchvision gives them without a transform."""
+
+    mode = "RGB"
+
+    def __getitem__(self, i: int) -> tuple[Any, int]:
+        image = Image.new("RGB", (3, 2), (i, 0, 1))
+        return image.convert(self.mode), int(Y[i])
+
+
+class Palettes(Pictures):
+    mode = "P"
+
+
+def test_pictures_of_pillow_are_pixels_and_never_places_in_a_palette(tmp_path: Path) -> None:
+    train, _ = read(Pictures(), tmp_path)
+    assert (train.shape, train.x.dtype) == ((3, 2, 3), np.uint8)
+    assert set(train.x[:, 0].ravel()) <= set(range(40))
+    with pytest.raises(DataError, match="data: sample 0: expected an image of mode L or RGB, got P: convert it"):
+        read(Palettes(), tmp_path)
 
 
 def test_splits_of_their_own_are_kept(tmp_path: Path) -> None:
