@@ -193,6 +193,11 @@ class InputFormat:
         return InputFormat(self.shape, mean, std, table=self.table)
 
     @property
+    def fills_empty(self) -> bool:
+        """Whether a mean stands for an empty cell."""
+        return self.table is not None and self.table.missing.startswith("mean")
+
+    @property
     def takes_empty(self) -> bool:
         """Whether not a number stands for an empty cell, which is filled by the mean that members agree on."""
         return self.table is not None and self.table.leaves_empty

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,16 @@ from node.errors import NodeError
 from node.pb import admin_pb2 as pb
 
 Expected = str | tuple[str, ...] | tuple[float, ...]
+
+
+class Answering(Protocol):
+    """Whatever answers as a node's admin service does: a client of one, or a model that is here."""
+
+    def list_runs(self, number: int) -> Sequence[pb.RunView]: ...
+
+    def predict(
+        self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
+    ) -> pb.PredictReply: ...
 
 
 class Labelled(NamedTuple):
@@ -97,7 +107,7 @@ class Terms:
     labels: Meaning | None = None
 
     @classmethod
-    def fetch(cls, node: AdminClient) -> Self:
+    def fetch(cls, node: Answering) -> Self:
         (run,) = node.list_runs(0)
         terms = json.loads(run.terms)
         task, scale = terms.get("task", CLASSIFICATION), TargetScale.from_mapping(terms.get("target"))
@@ -107,7 +117,7 @@ class Terms:
 
 
 def ask(
-    node: AdminClient,
+    node: Answering,
     terms: Terms,
     inputs: Sequence[Path],
     top: int,
@@ -132,7 +142,7 @@ def ask(
 
 
 def ask_about(
-    node: AdminClient,
+    node: Answering,
     terms: Terms,
     files: Iterable[InferenceFile],
     top: int,

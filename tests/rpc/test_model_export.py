@@ -23,8 +23,8 @@ from ml.plugins import ANY_PLUGIN
 from ml.specs import get_spec
 from node.admin import client as admin_client
 from node.admin.client import AdminClient
+from node.admin.exported_model import write_model
 from node.cli import main
-from node.cli.model import write_model
 from node.errors import NotFound, VerificationFailed
 from node.federation.run_terms import read_initial
 from node.pb import admin_pb2 as pb

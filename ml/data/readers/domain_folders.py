@@ -250,6 +250,8 @@ def _join_tables(part: Part, domains: Sequence[Domain], parts: Sequence[Part], c
 def _find_shape(domains: Sequence[Domain]) -> Shape:
     """What samples of all domains can be fitted to. Raises DataError where there is no such shape."""
     shapes = [domain.train.shape for domain in domains]
+    if all(domain.train.features for domain in domains):
+        return shapes[0]  # the other domains' columns are found by name
     for domain, shape in zip(domains, shapes, strict=True):
         if not _is_like(shape, shapes[0]):
             raise DataError(
