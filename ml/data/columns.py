@@ -139,17 +139,13 @@ def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
         shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in _sort_by_gaps(gaps)]
         share = max(own.num_missing / max(own.num_rows, 1) for own in gaps)
         yield Finding("warning" if share >= MANY_MISSING else "note", f"empty cells: {_shorten(shown)}")
-    for own in columns:
-        if own.empty:
-            texts = ", ".join(map(repr, own.empty))
-            yield Finding(
-                "warning", f"{own.name!r}: {texts} among numbers: an empty cell? input.empty in genesis may list it"
-            )
-        for text in own.odd:
-            yield Finding("warning", f"{own.name!r}: {text}")
-    for own in columns:
-        if own.doubt is not None:
-            yield Finding("warning", f"{own.name!r}: {own.doubt}: is it a feature?")
+    for mark, names in _group((mark, own.name) for own in columns for mark in own.empty):
+        text = f"{mark!r} among the numbers of {_list(names)}: an empty cell? input.empty in genesis may list it"
+        yield Finding("warning", text)
+    for text, names in _group((text, own.name) for own in columns for text in own.odd):
+        yield Finding("warning", f"{_list(names)}: {text}")
+    for doubt, names in _group((own.doubt, own.name) for own in columns if own.doubt is not None):
+        yield Finding("warning", f"{_list(names)}: {doubt}: {'is it a feature' if len(names) == 1 else 'features'}?")
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, str]]:
@@ -269,6 +265,18 @@ def _is_far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     usual = values[~is_far]
     is_apart = np.maximum(usual.min() - values, values - usual.max()) > np.ptp(usual)
     return np.asarray(is_far & is_apart, np.bool_)
+
+
+def _group(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    """The second of each pair by the first."""
+    groups: dict[str, list[str]] = {}
+    for key, name in pairs:
+        groups.setdefault(key, []).append(name)
+    return groups.items()
+
+
+def _list(names: Sequence[str]) -> str:
+    return _shorten([repr(name) for name in names])
 
 
 def _sort_by_gaps(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:

@@ -24,6 +24,7 @@ from ml.data.inference_files import (
     read_inference_file,
     validate_kind,
 )
+from ml.data.source import DataSource
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, REGRESSION, TargetScale
 from node.admin.client import AdminClient
@@ -35,17 +36,23 @@ Expected = str | tuple[str, ...] | tuple[float, ...]
 
 
 class Labelled(NamedTuple):
-    """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there."""
+    """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there. `source`
+    says how a table of text is written."""
 
     column: Columns | None = None
     default: Columns = DEFAULT_LABEL
+    source: DataSource = DataSource()
 
     @classmethod
     def fetch(cls, node: AdminClient, column: Columns | None) -> Self:
-        """With the column, or the columns, that the node's own configuration names, where none is asked for."""
-        named = node.get_config()["data"]["columns"]["label"] if column is None else None
+        """With the column, or the columns, that the node's own configuration names, where none is asked for; a table is
+        written as the node's own. Raises DataError."""
+        data = node.get_config()["data"]
+        columns = {"names": data["columns"].get("names")}
+        source = DataSource.from_mapping({"csv": data.get("csv"), "columns": columns})
+        named = data["columns"]["label"] if column is None else None
         default = tuple(named) if isinstance(named, list) else named
-        return cls(column, default or DEFAULT_LABEL)
+        return cls(column, default or DEFAULT_LABEL, source)
 
 
 class Answered(NamedTuple):
@@ -151,6 +158,7 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
         terms.classes,
         labelled.column,
         default_label=labelled.default,
+        source=labelled.source,
         class_name=class_name,
         task=terms.task,
         table=terms.input.table,

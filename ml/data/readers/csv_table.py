@@ -192,7 +192,8 @@ class _Reading:
                     f"got {len(names)}"
                 )
             self._num_comments = len(led) - 1
-            return self._tidy_header(names, line), led[-1:]
+            header = self._tidy_header(names, line)
+            return header, led[-1:] if [tidy(name) for name in row] != header else []  # it may have one all the same
         has_mark = len(led) > 1 and len(led[-2][1]) == len(row)
         line, header = led[-2] if has_mark else led[-1]
         self._num_comments = len(led) - 1 - has_mark
