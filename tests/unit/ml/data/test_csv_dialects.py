@@ -13,7 +13,7 @@ import pytest
 from ml.data import open_dataset
 from ml.data.detect_format import guess_format
 from ml.data.inference_files import read_inference_file
-from ml.data.readers.csv_table import Table
+from ml.data.readers.csv_text import Table
 from ml.data.source import DataSource
 from ml.errors import DataError
 
@@ -97,6 +97,15 @@ def test_a_gzipped_table_is_read(tmp_path: Path, name: str) -> None:
     assert read(tmp_path / name, content) == FEATURES
     if name.endswith("gz"):
         assert guess_format(tmp_path / name) == "csv"
+
+
+def test_a_split_has_one_file(tmp_path: Path) -> None:
+    for name in ("train.csv", "train.csv.gz", "test.tsv"):
+        (tmp_path / name).write_text(write())
+    with pytest.raises(DataError, match=r"expected one file for each split, got train\.csv and train\.csv\.gz"):
+        open_dataset({"format": "csv", "path": str(tmp_path)})
+    (tmp_path / "train.csv.gz").unlink()
+    assert [len(part) for part in open_dataset({"format": "csv", "path": str(tmp_path)})] == [10, 10]
 
 
 @pytest.mark.parametrize(
