@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from chain.agreed_input import AGREED_KEYS, read_agreed
@@ -12,6 +13,7 @@ from chain.schema import Section, check_choice, check_range, check_unique, quote
 OF_TABLES = {"columns": (), "missing": ("mean", "mean+flag", "zero"), "unknown": ("other",), "empty": ()}
 FLAG = "+flag"  # at the end of `missing`: one more feature of each column, which says whether its cell is empty
 MAX_EMPTY, MAX_EMPTY_CHARS = 32, 64  # texts that stand for an empty cell
+MAX_EDGES = 64  # of a histogram
 
 
 def read_input(top: Section) -> dict[str, Any]:
@@ -35,10 +37,11 @@ def read_input(top: Section) -> dict[str, Any]:
 
 
 def has_later_terms(input_: Mapping[str, Any]) -> bool:
-    """Whether empty cells are filled in a way that protocol 3 does not know: by a mean that members agree on, with a
-    feature that says so, or where a text stands for them."""
+    """Whether there is what protocol 3 does not know: histograms, or empty cells that are filled by a mean that members
+    agree on, have a feature that says so, or have a text that stands for them."""
     missing = input_.get("missing", "")
-    return "empty" in input_ or missing.endswith(FLAG) or (missing == "mean" and "normalize" in input_)
+    is_counted = any("edges" in column for column in input_.get("columns") or ())
+    return is_counted or "empty" in input_ or missing.endswith(FLAG) or (missing == "mean" and "normalize" in input_)
 
 
 def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
     columns: list[dict[str, Any]] = []
     num_features, flag = 0, int(told.get("missing", "").endswith(FLAG))
     for i, item in enumerate(section.items("columns")):
-        column = Section(f"{section.path('columns')}[{i}]", item, ("name", "values"))
+        column = Section(f"{section.path('columns')}[{i}]", item, ("name", "values", "edges"))
         columns.append({"name": column.text("name")})
         if column.has("values"):
             values = column.texts("values")
@@ -66,10 +69,24 @@ def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
             num_features += len(values) + int("unknown" in told) + flag
         else:
             num_features += 1 + flag
+        if column.has("edges"):
+            if "values" in columns[-1] or section.value("normalize", None) is None:
+                raise GenesisError(column.path("edges"), "expected none for a category, or where nothing is agreed on")
+            columns[-1]["edges"] = _read_edges(column)
     check_unique(section.path("columns"), [column["name"] for column in columns], "name")
     if list(shape) != [num_features, 1, 1]:
         raise GenesisError(section.path("columns"), f"expected {shape[0]} features, as in shape, got {num_features}")
     return {"columns": columns, **told}
+
+
+def _read_edges(column: Section) -> list[float]:
+    """The numbers that part the bins of a histogram; the first and the last bin have no other end."""
+    path = column.path("edges")
+    edges = [read_number(f"{path}[{i}]", value) for i, value in enumerate(column.items("edges"))]
+    check_range("number of edges", len(edges), 1, MAX_EDGES, path=path)
+    if any(low >= high for low, high in pairwise(edges)):
+        raise GenesisError(path, "expected each number above the one before it")
+    return edges
 
 
 def _read_empty(section: Section) -> list[str]:

@@ -217,6 +217,12 @@ class Client:
         with self._asking() as admin:
             return [to_json(run) for run in admin.list_runs()]
 
+    def statistics(self, run: int = 0) -> Record:
+        """What the members of a run told of their samples, all together and site by site; 0 is the newest run. As
+        `fednode statistics --json`."""
+        with self._asking() as admin:
+            return to_json(admin.get_statistics(run))
+
     def proposals(self) -> list[Record]:
         """The changes that wait for approval. As `fednode proposals list --json`."""
         with self._asking() as admin:

@@ -30,19 +30,19 @@ DIGIT_BITS = 40
 BASE = 1 << DIGIT_BITS
 SUM_DIGITS = 5  # 2^200: of values below 2^84 units, and 2^112 of them
 SQUARE_DIGITS = 7  # 2^280, of squares below 2^168
-PER_CLASS, PRESENT = "classes", "present"
+PER_CLASS, PRESENT, PER_BIN = "classes", "present", "bins"
 
 
 @dataclass(frozen=True, slots=True)
 class _Site:
     """One site's word, as integers: samples, and for each channel how many of them have a value, and the sums of values
-    and of squares."""
+    and of squares; how many samples each class has, and how many values each bin, where that is asked for."""
 
     count: int
     present: list[int]
     sums: list[int]
     squares: list[int]
-    classes: list[int] | None
+    counted: dict[str, list[int]]
 
 
 def to_digits(totals: Iterable[int], num_digits: int) -> Array:
@@ -62,9 +62,9 @@ def from_digits(digits_CD: Array) -> list[int]:
 def sum_(
     contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
 ) -> dict[str, Array]:
-    """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes` where they
-    have them, `counts` int64[C] samples with a value in these sums by channel, and what the sites have told: how many
-    `sites` there are int64[], and how many `samples` they have int64[]."""
+    """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes` and `bins`
+    where they have them, `counts` int64[C] samples with a value in these sums by channel, and what the sites have told:
+    how many `sites` there are int64[], and how many `samples` they have int64[]."""
     return _combine(contributions, settings, num_dropped=0)
 
 
@@ -93,18 +93,19 @@ def _combine(contributions: Sequence[Contributed], settings: RuleSettings, num_d
         "sums": to_digits((sum(site.sums[c] for site in sites) for c, sites in enumerate(kept)), SUM_DIGITS),
         "squares": to_digits((sum(site.squares[c] for site in sites) for c, sites in enumerate(kept)), SQUARE_DIGITS),
     }
-    if PER_CLASS in names:
-        zeros = [0] * len(ordered[0].arrays[PER_CLASS])
-        by_class = zip(zeros, *(site.classes for site in capped if site.classes is not None), strict=True)
-        combined[PER_CLASS] = np.array([sum(counts) for counts in by_class], np.int64)
+    for name in (PER_CLASS, PER_BIN):
+        if name in names:
+            zeros = [0] * len(ordered[0].arrays[name])
+            by_place = zip(zeros, *(site.counted[name] for site in capped), strict=True)
+            combined[name] = np.array([sum(counts) for counts in by_place], np.int64)
     return combined
 
 
 def _read(arrays: Arrays) -> _Site:
-    classes = arrays[PER_CLASS].tolist() if PER_CLASS in arrays else None
+    counted = {name: arrays[name].tolist() for name in (PER_CLASS, PER_BIN) if name in arrays}
     count = int(arrays["count"])
     present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
-    return _Site(count, present, from_digits(arrays["sums"]), from_digits(arrays["squares"]), classes)
+    return _Site(count, present, from_digits(arrays["sums"]), from_digits(arrays["squares"]), counted)
 
 
 def _cap(told: Sequence[_Site], cap: int | None) -> list[_Site]:
@@ -119,9 +120,9 @@ def _shrink(site: _Site, most: int) -> _Site:
     def scale(total: int) -> int:
         return abs(total) * most // site.count * (-1 if total < 0 else 1)
 
-    classes = None if site.classes is None else [scale(count) for count in site.classes]
+    counted = {name: [scale(count) for count in counts] for name, counts in site.counted.items()}
     present, sums, squares = ([scale(total) for total in own] for own in (site.present, site.sums, site.squares))
-    return _Site(most, present, sums, squares, classes)
+    return _Site(most, present, sums, squares, counted)
 
 
 def _trim(sites: Sequence[_Site], channel: int, num_dropped: int) -> Sequence[_Site]:

@@ -7,7 +7,7 @@ simulation and node i of a test network with the same seed are the same client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from ml.data.own_transform import Transform, load_transform
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
 from ml.data.sample_notes import TrainedRange
+from ml.data.split import Sides
 from ml.data.table_checks import check_agreed
 from ml.errors import DataError, MlError, PayloadError
 from ml.methods import make_method
@@ -45,6 +46,7 @@ from ml.tasks import CLASSIFICATION, TargetScale
 from ml.training.loop import Engine
 
 _Part = Literal["train", "test"]
+OnRead = Callable[[ArrayDataset, ArrayDataset], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +102,19 @@ def make_client(
     initial: Arrays,
     compute: Compute = Compute(),
     max_loss_ratio: float | None = None,
+    sides: Sides | None = None,
+    on_read: OnRead = lambda train, test: None,
 ) -> Client:
     """The client of one node: the federation's, and `initial`, block 0's aggregate, from genesis, the rest its own.
 
     `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0,
-    of: 4, seed: 7}` the part of it that this node plays. `max_loss_ratio` is as `Client` has it.
+    of: 4, seed: 7}` the part of it that this node plays. `max_loss_ratio` is as `Client` has it. `sides` are the split
+    of a site's own data, which `on_read` is given as they were read.
     Raises SpecError, DataError, or MlError for a device that is not there.
     """
     device, engine = get_device(compute.device), make_engine(data, compute.engine)
-    opened, spec = _Opened.load(data, federation), federation.get_spec()
+    opened, spec = _Opened.load(data, federation, sides), federation.get_spec()
+    on_read(opened.train, opened.test)
     (net,) = _make_models(1, spec, initial, engine, device, federation.plugins)
     source, num_classes = _Source(*opened, net, engine, load_transform(data)), len(federation.classes)
     partition = data.get("partition")
@@ -248,7 +254,7 @@ class _Opened(NamedTuple):
     scale: TargetScale
 
     @classmethod
-    def load(cls, data: Mapping[str, Any], federation: Federation) -> Self:
+    def load(cls, data: Mapping[str, Any], federation: Federation, sides: Sides | None = None) -> Self:
         """Open and check the data. Raises DataError; what may be wrong with them, but can be trained on, is logged."""
         wanted = InputFormat.from_mapping(federation.input)
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
@@ -260,6 +266,7 @@ class _Opened(NamedTuple):
             task=federation.task,
             table=wanted.table,
             meaning=federation.labels,
+            sides=sides,
         )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         return cls(train, test, wanted, TargetScale.from_mapping(federation.target))

@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ml.data.base import AnyLabels, ArrayDataset, InputFormat, SampleDomains, Samples, Shape
+from ml.data.base import AnyLabels, ArrayDataset, InputFormat, Labels, SampleDomains, Samples, Shape
 from ml.data.columns import ColumnSummary, summarise_columns
+from ml.data.cut import cut, find_groups_on_both_sides, find_trained_on, leave_out_unknown, place
+from ml.data.findings import Finding
 from ml.data.fit_input import fit, validate_finite, validate_fit
-from ml.data.labels import choose_held_out, number_by_meaning, number_labels, validate_are_classes
+from ml.data.labels import number_by_meaning, number_labels, validate_are_classes
 from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated
 from ml.data.source import HELD_OUT, DataSource, Locate, Part, RawTable, get_augment
 from ml.data.source_cache import forget_sources, open_once
+from ml.data.split import Side, Sides
 from ml.data.table_input import TableInput, detect_columns
 from ml.errors import DataError, SpecError
 from ml.specs.architectures import fit_input_shape
@@ -35,8 +37,10 @@ __all__ = [
     "HELD_OUT",
     "LabelSplit",
     "Meaning",
+    "Resplit",
     "Split",
     "TABLES",
+    "validate_labels",
     "detect_table",
     "forget_sources",
     "get_augment",
@@ -51,6 +55,7 @@ __all__ = [
     "open_once",
     "open_raw_table",
     "open_train",
+    "split_anew",
 ]
 
 Split = tuple[ArrayDataset, ArrayDataset]
@@ -66,6 +71,7 @@ def open_dataset(
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
     meaning: Meaning | None = None,
+    sides: Sides | None = None,
 ) -> Split:
     """The (training, test) samples that `data` of a configuration describes, as they lie there.
 
@@ -76,10 +82,15 @@ def open_dataset(
     class, and `classes` are their names. `table` says what a table's columns become, `meaning` which labels stand for
     each class where these are not its name.
 
+    Where they are a site's own, `sides` are its split, and rows are left out whose categories the run does not know.
+
     Raises DataError naming file and place for what is broken, not of a kind, not finite, or of no known class.
     """
-    splits = _open(data, task, classes)
+    source = replace(DataSource.from_mapping(data, task, classes), sides=sides)
+    splits, notes = _open(source, data), list[Finding]()
     if table is not None:
+        if sides is not None:
+            splits, notes = _leave_out_unknown(splits, table)
         splits = _encode(splits, table)
     if shape is not None:
         for part in splits.parts:
@@ -89,13 +100,15 @@ def open_dataset(
     read = [_read(part, own, shape, takes_empty=takes_empty) for part, own in zip(splits.parts, labels, strict=True)]
     train, test = splits.train, splits.test or splits.train
     locate_train, locate_test = train.locate, test.locate
-    if len(read) == 2:
+    if splits.test is not None:
         (train_x, train_y), (test_x, test_y) = read
+        notes += find_groups_on_both_sides(splits.train, splits.test, source)
     else:
         [(x, y)] = read
-        is_test = choose_held_out(y)
-        (train_x, train_y), (test_x, test_y) = (x[~is_test], y[~is_test]), (x[is_test], y[is_test])
-        locate_train, locate_test = _locate_rows(train.locate, ~is_test), _locate_rows(train.locate, is_test)
+        own = cut(splits.train, source, y, names, x)
+        (train_x, train_y), (test_x, test_y) = (x[own.train], y[own.train]), (x[own.test], y[own.test])
+        locate_train, locate_test = _locate_rows(train.locate, own.train), _locate_rows(train.locate, own.test)
+        notes += own.notes
     domains, features, more = splits.domains, train.features, (task, train.passed_over)
     made = (
         ArrayDataset(
@@ -104,9 +117,51 @@ def open_dataset(
         ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, features, *more),
     )
     return (
-        replace(made[0], columns=_summarise(train, table), notes=train.notes, locate=locate_train),
+        replace(made[0], columns=_summarise(train, table), notes=(*train.notes, *notes), locate=locate_train),
         replace(made[1], notes=test.notes, locate=locate_test),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resplit:
+    """A new split of a site's samples: how many train, how many test, and the places of those that test now and were
+    trained on before, None where that cannot be told."""
+
+    num_train: int
+    num_test: int
+    trained_on: tuple[str, ...] | None
+
+
+def split_anew(
+    data: Mapping[str, Any],
+    before: Sides | None,
+    after: Sides,
+    *,
+    classes: Sequence[str] | None = None,
+    task: str = CLASSIFICATION,
+    table: TableInput | None = None,
+    meaning: Meaning | None = None,
+) -> Resplit:
+    """Splits samples by new sides, which know them from then on, and holds that against what was trained on `before`.
+    Raises DataError, also where the data say themselves what tests."""
+    source = replace(DataSource.from_mapping(data, task, classes), sides=after)
+    splits = _open(source, data)
+    if splits.test is not None or source.split is not None:
+        raise DataError(f"{splits.train.place}: the data say themselves what tests: there is nothing to split anew")
+    if table is not None:
+        splits = _encode(_leave_out_unknown(splits, table)[0], table)
+    [labels], _ = _number_all(splits, data, task, classes, meaning)
+    part = splits.train
+    side_N, _ = place(part, source, after, labels)
+    is_test = side_N == Side.TEST.value
+    try:
+        was_trained = None if before is None else find_trained_on(part, source, before, labels)
+    except DataError:
+        was_trained = None
+    places = None
+    if was_trained is not None:
+        places = tuple(part.locate(i) for i in np.flatnonzero(is_test & was_trained).tolist())
+    return Resplit(int((side_N == Side.TRAIN.value).sum()), int(is_test.sum()), places)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,19 +184,28 @@ def open_labels(
     meaning: Meaning | None = None,
 ) -> LabelSplit:
     """The labels that `open_dataset` gives, without a look at any sample. Raises DataError."""
-    splits = _open(data, task, classes)
-    labels, names = _number(splits, data, task, classes, meaning)
-    for part, own in zip(splits.parts, labels, strict=True):
-        if not len(own):
-            raise DataError(f"{part.place}: expected samples, got none")
+    source = DataSource.from_mapping(data, task, classes)
+    splits = _open(source, data)
+    labels, names = _number_all(splits, data, task, classes, meaning)
     if len(labels) == 1:
-        is_test = choose_held_out(labels[0])
-        labels = [labels[0][~is_test], labels[0][is_test]]
+        own = cut(splits.train, source, labels[0], names)
+        labels = [labels[0][own.train], labels[0][own.test]]
     train_y, test_y = labels
     domains = None
     if splits.test is not None and splits.train.domain_of is not None and splits.test.domain_of is not None:
         domains = SampleDomains(splits.domains, splits.train.domain_of, splits.test.domain_of)
     return LabelSplit(train_y, test_y, names, splits.train.shape, domains)
+
+
+def validate_labels(
+    data: Mapping[str, Any],
+    *,
+    classes: Sequence[str] | None = None,
+    task: str = CLASSIFICATION,
+    meaning: Meaning | None = None,
+) -> None:
+    """Raises DataError where `open_labels` would, but for the split of the samples."""
+    _number_all(_open(DataSource.from_mapping(data, task, classes), data), data, task, classes, meaning)
 
 
 def get_split_names(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -170,7 +234,7 @@ def load_dataset(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Se
 
 def get_classes(data: Mapping[str, Any], task: str = CLASSIFICATION) -> tuple[str, ...]:
     """The list that genesis' `classes` would be for these data alone. Raises DataError."""
-    return _number(_open(data, task), data, task, None)[1]
+    return _number(_open(DataSource.from_mapping(data, task), data), data, task, None)[1]
 
 
 def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None) -> dict[str, list[float]]:
@@ -182,7 +246,7 @@ def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None
 
 def open_train(data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None) -> Part:
     """The training part of a data set, its labels read and its samples not. Raises DataError."""
-    return _open(data, task, classes, with_test=False).train
+    return _open(DataSource.from_mapping(data, task, classes), data, with_test=False).train
 
 
 def detect_table(
@@ -222,15 +286,8 @@ def get_default_input(
     return {"shape": list(shape), "resize": resize, "mean": [0.0], "std": [1.0]}
 
 
-def _open(
-    data: Mapping[str, Any],
-    task: str = CLASSIFICATION,
-    classes: Sequence[str] | None = None,
-    *,
-    with_test: bool = True,
-) -> Splits:
+def _open(source: DataSource, data: Mapping[str, Any], *, with_test: bool = True) -> Splits:
     """The splits that `data` names, their labels read. Raises DataError."""
-    source = DataSource.from_mapping(data, task, classes)
     get_augment(data)
     splits = open_splits(source, with_test=with_test)
     missing = [name for name in source.classes or () if name not in (splits.classes or ())]
@@ -242,6 +299,29 @@ def _open(
 def _encode(splits: Splits, table: TableInput) -> Splits:
     test = None if splits.test is None else splits.test.encode(table)
     return replace(splits, train=splits.train.encode(table), test=test)
+
+
+def _leave_out_unknown(splits: Splits, table: TableInput) -> tuple[Splits, list[Finding]]:
+    train, notes = leave_out_unknown(splits.train, table)
+    if splits.test is None:
+        return replace(splits, train=train), notes
+    test, of_test = leave_out_unknown(splits.test, table)
+    return replace(splits, train=train, test=test), notes + of_test
+
+
+def _number_all(
+    splits: Splits,
+    data: Mapping[str, Any],
+    task: str,
+    classes: Sequence[str] | None,
+    meaning: Meaning | None = None,
+) -> tuple[list[AnyLabels], tuple[str, ...]]:
+    """As `_number`, of parts that have samples."""
+    labels, names = _number(splits, data, task, classes, meaning)
+    for part, own in zip(splits.parts, labels, strict=True):
+        if not len(own):
+            raise DataError(f"{part.place}: expected samples, got none")
+    return labels, names
 
 
 def _number(
@@ -276,8 +356,7 @@ def _read(
     return x, labels
 
 
-def _locate_rows(locate: Locate, is_kept: NDArray[np.bool_]) -> Locate:
-    rows = np.flatnonzero(is_kept)
+def _locate_rows(locate: Locate, rows: Labels) -> Locate:
     return lambda i: locate(int(rows[i]))
 
 

@@ -4,6 +4,7 @@ Data that nothing can be trained on are a DataError of the reader. Data found he
 may mislead:
 
     duplicates       the same sample in training and test, which then measures memory; twice in one split; two labels
+    near twins       what `ml.data.twins` looks for
     empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
     constant         samples that are one value all over, as a failed export leaves them
     scale            floats far from 0..1, as pixels that nobody divided by 255
@@ -31,6 +32,7 @@ from ml.data.findings import Finding
 from ml.data.fit_input import fit
 from ml.data.output_checks import check_outputs
 from ml.data.table_checks import FLOAT32_NOISE, check_features, check_labels
+from ml.data.twins import check_twins
 from ml.tasks import CLASSIFICATION
 
 QUICK_BYTES = 256 << 20  # about 0.3 s of hashing; above that only `fednode data inspect` looks at every sample
@@ -45,10 +47,11 @@ def check_data(
 ) -> list[Finding]:
     """The findings about a training and a test set, which become genesis' `input_` where that is known. Without
     `thorough` no sample is looked at, only labels."""
+    found = [*train.notes]
     if train.task == CLASSIFICATION:
-        found = [*_check_classes(train, test), *check_labels(train)]
+        found += [*_check_classes(train, test), *check_labels(train)]
     else:
-        found = list(check_outputs(train, test))
+        found += check_outputs(train, test)
     found = [*dict.fromkeys((*train.notes, *test.notes)), *found, *check_columns(train, input_)]
     if not thorough:
         found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))
@@ -56,7 +59,7 @@ def check_data(
         found += [*_check_scale(train), *check_summaries(train.columns), *check_features(train, input_)]
         for part in (train, test):
             found += _check_constant(part)
-        found += _check_duplicates(train, test)
+        found += [*_check_duplicates(train, test), *check_twins(train, test)]
     return found
 
 

@@ -37,6 +37,7 @@ from ml.data.table_input import MAX_VALUES, Column, TableInput
 
 MANY_MISSING = 0.3  # of a column's cells
 FEW_TEXTS, FEW_NUMBERS = 10, 30  # rows, in which each may have another value by chance
+ONE_VALUE = "one value"  # the doubt about a constant column
 FEW_ROWS = 20  # fewer have no outliers, and no texts that are too many
 _SPIKE = 0.01  # of the rows: a code that stands in more is one, an outlier in more is none
 _FEW = 0.2  # of the rows: where more are impossible, the column is of something else
@@ -89,7 +90,7 @@ class ColumnSummary:
         if self.kind == "empty":
             return "no value"
         if self.is_constant:
-            return "one value"
+            return ONE_VALUE
         if self.is_identifier:
             return "another value in each row"
         if self.kind == "date":

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Labels
 from ml.data.memory import validate_fits
-from ml.data.source import Part
+from ml.data.source import SHARE, Part
 from ml.errors import DataError
 from ml.seeding import numpy_rng
 
 MAX_CLASSES = 65_536
 MAX_TABLE_CLASSES = 100  # different labels of a table that nobody has listed
 IS_REGRESSION = "; is this a regression? task: regression learns numbers"
-HELD_OUT = 0.2  # of each class, where a source has no test samples
 BOOLEANS = ("False", "True")  # the classes of a column of truth values, as pandas writes them
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
@@ -141,7 +140,7 @@ def choose_held_out(y_N: AnyLabels) -> NDArray[np.bool_]:
     rng = numpy_rng("held out")
     for label in np.unique(y_N):
         of_class = rng.permutation(np.flatnonzero(y_N == label))
-        count = max(round(HELD_OUT * len(of_class)), int(len(of_class) > 1))
+        count = max(round(SHARE * len(of_class)), int(len(of_class) > 1))
         is_test[of_class[:count]] = True
     return is_test
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Samples
-from ml.data.table_input import TableInput
+from ml.data.table_input import FLAG_SUFFIX, TableInput
 
 MOST = 3  # features that are named of a row, the farthest first
 
@@ -52,12 +52,18 @@ def describe_unusual(
         with np.errstate(invalid="ignore"):
             beyond = np.maximum(trained.low - x_F, x_F - trained.high) / spread
         beyond = np.where(np.isnan(trained.low) & ~np.isnan(x_F), np.inf, beyond)
-        outside = [int(i) for i in np.argsort(-beyond, kind="stable") if beyond[i] > 0 and (is_number[i] or x_F[i] > 0)]
+        ranked = map(int, np.argsort(-beyond, kind="stable"))
+        outside = [i for i in ranked if beyond[i] > 0 and _is_told(names[i], is_number[i], x_F[i])]
         told = [
             _describe(names[i], is_number[i], x_F[i], float(trained.low[i]), float(trained.high[i])) for i in outside
         ]
         more = [f"{len(told) - MOST} more"] * (len(told) > MOST)
         yield (*told[:MOST], *more)
+
+
+def _is_told(name: str, is_number: bool, value: float) -> bool:
+    """Whether a note names the feature: of a category the value that a row has, and no flag of an empty cell."""
+    return is_number or (value > 0 and not name.endswith(FLAG_SUFFIX))
 
 
 def _describe(name: str, is_number: bool, value: float, low: float, high: float) -> str:

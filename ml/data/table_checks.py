@@ -20,6 +20,7 @@ import numpy as np
 from ml.data.base import ArrayDataset, Images, InputFormat, Samples
 from ml.data.findings import Finding
 from ml.data.labels import are_numbers
+from ml.data.table_input import FLAG_SUFFIX
 
 FLOAT32_NOISE = 1e-6  # of a value: what its float32 may be off by, and a little more
 APART = 100.0  # times as wide as another: beyond that, training sees the wider feature alone
@@ -73,7 +74,7 @@ def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[
         return
     stats = compute_feature_stats(train)
     constant = [] if train.columns else [own for own in stats if own.is_constant]  # of columns it is said by name
-    if constant:
+    if constant := [own for own in constant if not own.name.endswith(FLAG_SUFFIX)]:
         has = "has" if len(constant) == 1 else "have"
         yield Finding(
             "warning", f"{len(constant)} of {len(stats)} features {has} one value in all rows: {_list(constant)}"

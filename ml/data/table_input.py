@@ -2,7 +2,8 @@
 for a cell that is empty.
 
     columns   by name, in the order of the features; with `values` a column is a category, and becomes a feature for
-              each of them, 1 for the one a row has. Other columns of a site's table are not looked at. Without
+              each of them, 1 for the one a row has; `edges` part the bins in which agreed statistics count a number's
+              values. Other columns of a site's table are not looked at. Without
               `columns` all are numbers, in the order of the file
     missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value. With
               mean+flag each column becomes one more feature, 1 where its cell is empty
@@ -27,7 +28,7 @@ from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
 MISSING, UNKNOWN = ("refuse", "mean", "mean+flag", "zero"), ("refuse", "other")
-FLAG = "+flag"
+FLAG, FLAG_SUFFIX = "+flag", " (empty)"  # at the end of `missing`, and of the name of the feature that says it
 MAX_VALUES = 100  # of a category that is found by itself
 CATEGORIES = "; categories and empty cells need input.columns and input.missing in genesis"
 
@@ -38,9 +39,11 @@ class Column:
 
     name: str
     values: tuple[str, ...] = ()
+    edges: tuple[float, ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
-        return {"name": self.name} | ({"values": list(self.values)} if self.values else {})
+        told: dict[str, Any] = {"name": self.name} | ({"values": list(self.values)} if self.values else {})
+        return told | ({"edges": list(self.edges)} if self.edges else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class TableInput:
             others = ["(other)"] if self.unknown == "other" else []
             categories = [f"{column.name}={value}" for value in (*column.values, *others)]
             names += categories if column.values else [column.name]
-            names += [f"{column.name} (empty)"] if self.has_flags else []
+            names += [f"{column.name}{FLAG_SUFFIX}"] if self.has_flags else []
         return names
 
     def get_numbers(self, num_features: int) -> NDArray[np.bool_]:
@@ -254,11 +257,15 @@ def _read_list(given: Any) -> Sequence[Any]:
 
 def _read_column(i: int, item: Any) -> Column:
     path = f"input.columns[{i}]"
-    if not isinstance(item, Mapping) or not set(item) <= {"name", "values"} or not isinstance(item.get("name"), str):
+    keys = {"name", "values", "edges"}
+    if not isinstance(item, Mapping) or not set(item) <= keys or not isinstance(item.get("name"), str):
         raise DataError(f"{path}: expected {{name: …}} or {{name: …, values: […]}}, got {item!r}")
     values = item.get("values") or ()
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise DataError(f"{path}.values: expected a list of texts, got {values!r}")
     if len(set(values)) != len(values):
         raise DataError(f"{path}.values: expected each value once")
-    return Column(item["name"], tuple(values))
+    edges = item.get("edges") or ()
+    if not isinstance(edges, list | tuple) or not all(type(edge) in (int, float) for edge in edges):
+        raise DataError(f"{path}.edges: expected a list of numbers, got {edges!r}")
+    return Column(item["name"], tuple(values), tuple(map(float, edges)))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli.data_partition import partition
+from node.cli.data_resplit import resplit
 from node.cli.options import AsJson, TaskOption, make_group
 from node.cli.predict import read_columns
 from node.errors import ConfigError, NodeError
@@ -59,6 +60,7 @@ def register(app: typer.Typer) -> None:
     group.command("inspect")(inspect)
     group.command("stats")(show_stats)
     group.command("partition")(partition)
+    group.command("resplit")(resplit)
     app.add_typer(group, name="data")
 
 
@@ -93,13 +95,13 @@ def inspect(
     from node.cli.output import print_json
 
     with open_once():
-        asked, run = _find(data, _add_label(settings, label), config, genesis, task)
+        asked, run, data_dir = _find(data, _add_label(settings, label), config, genesis, task)
         raw = None if run is not None else describe_raw(asked, task)
         if raw is not None and not raw.labels:
             raw.show_alone(asked, as_json=as_json)
             return
         try:
-            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table)
+            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table, data_dir)
         except NodeError:
             if raw is not None and not as_json:
                 print_columns(raw.columns, raw.labels)
@@ -200,18 +202,20 @@ def _open(
 
     Raises ConfigError for what was asked, NodeError for what is there.
     """
-    asked, run = _find(data, settings, config, genesis, task)
-    return asked, *_open_split(asked, run, size, task, None)
+    asked, run, data_dir = _find(data, settings, config, genesis, task)
+    return asked, *_open_split(asked, run, size, task, None, data_dir)
 
 
 def _find(
     data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, task: str
-) -> tuple[dict[str, Any], Run | None]:
-    """What was asked for, and the run in the genesis that goes with it, if there is one. Raises ConfigError."""
+) -> tuple[dict[str, Any], Run | None, Path | None]:
+    """What was asked for, the run in the genesis that goes with it, if there is one, and the data directory of a site
+    that splits its own samples. Raises ConfigError."""
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
 
     join_file: Path | None = None
+    data_dir: Path | None = None
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
@@ -220,6 +224,7 @@ def _find(
         loaded = load_config(config, settings or ())
         asked = loaded.data.model_dump(mode="json", exclude={"partition"})
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
+        data_dir = loaded.node.data_dir if loaded.data.partition is None else None
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
     run = None
@@ -233,21 +238,28 @@ def _find(
         run = load_genesis(genesis).genesis.run
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
-    return asked, run
+    return asked, run, data_dir
 
 
 def _open_split(
-    asked: dict[str, Any], run: Run | None, size: int | None, task: str, table: TableInput | None
+    asked: dict[str, Any],
+    run: Run | None,
+    size: int | None,
+    task: str,
+    table: TableInput | None,
+    data_dir: Path | None,
 ) -> tuple[Split, InputFormat | None]:
     """The samples, and the input that they are to become; `table` is what a table's columns become where there is no
     run. Raises NodeError."""
     from ml.data import open_dataset
     from ml.data.base import InputFormat
     from ml.errors import DataError
+    from node.training.own_split import open_own_sides
 
     classes, wanted = (None, None) if run is None else (run.classes, InputFormat.from_mapping(run.input))
     task = task if run is None else run.task
     try:
+        own_sides = None if data_dir is None else open_own_sides(data_dir, asked)
         if size is not None and wanted is None:
             wanted = InputFormat.from_mapping({"shape": [_get_channels(asked, task), size, size]})
         split = open_dataset(
@@ -257,6 +269,7 @@ def _open_split(
             task=task,
             table=table if wanted is None else wanted.table,
             meaning=None if run is None else run.labels,
+            sides=own_sides,
         )
     except DataError as error:
         raise NodeError(str(error)) from error
@@ -307,6 +320,7 @@ def _describe_domain(domain: Domain) -> dict[str, Any]:
 def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain]) -> None:
     import numpy as np
 
+    from ml.data.source import SHARE
     from node.cli.output import print_facts, print_table
 
     train = split[0]
@@ -323,8 +337,10 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
             *((f"sha256 {part.split}", part.sha256) for part in split),
         ]
     )
-    if _is_held_out(split):
-        of_what = "a fifth of each class" if split[0].task == "classification" else "a fifth of all samples"
+    if _is_held_out(split) and not asked.get("split"):
+        share = asked.get("held_out") or SHARE
+        part = "a fifth" if share == SHARE else f"{share:.0%}"
+        of_what = f"{part} of each class" if split[0].task == "classification" else f"{part} of all samples"
         print(f"there is no test split: {of_what} is held out, the same samples on every start")
     used = {part.split for part in split} | {asked.get("train_split") or "train"}
     others = [name for name in names if name not in used and len(names) > 1]

@@ -146,8 +146,8 @@ def complete_data(data: Any) -> dict[str, Any]:
         get_augment(data)
     except DataError as error:
         raise ConfigError(str(error)) from error
-    path = {} if source.path is None else {"path": os.path.abspath(source.path.expanduser())}
-    return {**data, **path}
+    paths = {"path": source.path, "test": source.test}
+    return {**data, **{key: os.path.abspath(path.expanduser()) for key, path in paths.items() if path is not None}}
 
 
 def split_classes(classes: Any) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from chain.run import encode_canonical
 from ml.data import open_train
 from ml.data.cells import Cells, is_empty, parse_number, to_text
 from ml.data.column_checks import find_identifiers
+from ml.data.columns import ONE_VALUE
 from ml.data.readers.images import SUFFIXES
 from ml.data.source import Part
-from ml.data.table_input import Column, TableInput, detect_columns
+from ml.data.table_input import MAX_VALUES, Column, TableInput, detect_columns
 from ml.errors import DataError, suggest
 
 AUTO, ALL = "auto", "all"
@@ -57,9 +58,10 @@ def make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | 
     kept = {name: column for name, column in cells.items() if name not in dropped}
     if not kept:
         raise DataError(f"--drop: expected a column of {place} to be left, got none")
-    found = detect_columns(kept, place)
     if columns != ALL:
-        _refuse_identifiers(kept, dropped, place)
+        _refuse_identifiers(kept, dropped, part)
+    _refuse_marks(kept, rules, part)
+    found = detect_columns(kept, place)
     words = [column for column in found if column.values and columns is None]
     _refuse_unreadable(words, _list_empty(found, kept) if rules.missing == "refuse" else [], kept, part)
     named = [column.to_mapping() for column in found]
@@ -75,16 +77,39 @@ def _read_dropped(given: Any) -> Sequence[str]:
     return names
 
 
-def _refuse_identifiers(cells: Cells, dropped: Sequence[str], place: object) -> None:
+def _refuse_identifiers(cells: Cells, dropped: Sequence[str], part: Part) -> None:
     """Raise DataError where a column should be no feature."""
-    if not (found := find_identifiers(cells)):
+    if not (found := find_identifiers(cells) | _find_constant_by_site(cells, part)):
         return
     reasons = "; ".join(f"{name}: {reason}" for name, reason in found.items())
     names = ",".join([*dropped, *found])
     raise DataError(
-        f"{place}: {reasons}. Nothing that holds elsewhere is learned from such columns: --drop {_quote(names)} leaves "
-        "them out, --set input.columns=all takes them, and so does a list that names them"
+        f"{part.place}: {reasons}. Nothing that holds elsewhere is learned from such columns: --drop {_quote(names)} "
+        "leaves them out, --set input.columns=all takes them, and so does a list that names them"
     )
+
+
+def _find_constant_by_site(cells: Cells, part: Part) -> dict[str, str]:
+    """The columns that have one value at each of several sites, such as the name of the hospital."""
+    by_site = [find_identifiers(piece.cells()) for piece in part.pieces if piece.cells is not None]
+    names = [name for name in cells if by_site and all(found.get(name) == ONE_VALUE for found in by_site)]
+    return dict.fromkeys(names, f"{ONE_VALUE} at each site")
+
+
+def _refuse_marks(cells: Cells, rules: TableInput, part: Part) -> None:
+    """Raise DataError where what is neither a number nor a word, such as ?, stands in a column; and for the first word
+    among numbers that are too many to be the values of a category."""
+    marks: dict[str, list[str]] = {}
+    for name, column in cells.items():
+        texts = {text for text in map(to_text, column) if parse_number(text) is None}
+        if own := sorted(text for text in texts if not any(map(str.isalnum, text))):
+            marks[name] = own
+        elif texts and len(set(map(to_text, column))) > MAX_VALUES and len(texts) < MAX_VALUES:
+            raise DataError(f"{part.place}: {_describe_words(Column(name, tuple(sorted(texts))), column, part)}")
+    if marks:
+        shown = "; ".join(f"{name!r} has {', '.join(map(repr, own))}" for name, own in marks.items())
+        empty = json.dumps(sorted({*rules.empty, *(text for own in marks.values() for text in own)}))
+        raise DataError(f"{part.place}: {shown}. Where that means an empty cell, add --set 'input.empty={empty}'")
 
 
 def _refuse_unreadable(words: Sequence[Column], empty: Sequence[str], cells: Cells, part: Part) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chain.agreed_input import AGREED, INHERITED, explain_uninherited
 from chain.changes.runs import StartRun
 from chain.run import Run
 from chain.schema import Section
 from chain.state import State
-from ml.data import open_labels
+from ml.data import validate_labels
 from ml.errors import DataError, PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
 from ml.plugins import NO_PLUGINS, Plugins
@@ -106,6 +108,16 @@ def begin_from(start: StartRun, state: State, path: Path) -> tuple[StartRun, byt
     return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
 
 
+def begin_from_zeros(start: StartRun, state: State) -> tuple[StartRun, bytes]:
+    """The run from a model of zeros, for one that agrees on statistics and trains nothing."""
+    spec = get_run_spec(_make_run(start.terms, start.number), state.rules, state.n)
+    schema = spec.task.initial_schema.arrays
+    blob = encode_arrays(
+        add_kind("model", {name: np.zeros([int(n) for n in it.shape], it.dtype) for name, it in schema.items()})
+    )
+    return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
+
+
 def read_initial(path: Path, spec: MethodSpec) -> bytes:
     """The initial aggregate in a file: as genesis has it beside it, or a model file with the names of its arrays.
     Raises ChangeRefused."""
@@ -135,6 +147,6 @@ def check_data(run: Run, data: Mapping[str, Any] | None) -> None:
     if data is None:
         return
     try:
-        open_labels(data, classes=run.classes, task=run.task, meaning=run.labels)
+        validate_labels(data, classes=run.classes, task=run.task, meaning=run.labels)
     except DataError as error:
         raise ChangeRefused(f"this site's data do not fit: {error}") from error

@@ -39,7 +39,8 @@ class WorkerConfig:
     run that this one continues, if its last round was `before_round`. `plugins` are those that may be imported;
     `schema` is the run's where its method is a plugin's. Where samples or the site are hidden `privacy_file` is the
     account of what was told, `privacy_budget` its end, and `privacy_set_aside` what is not held against it; samples
-    are hidden by the site alone where it `hides_itself`, and not the run. `python` and `arguments` say which program is
+    are hidden by the site alone where it `hides_itself`, and not the run. In `site_dir` is kept how the site's own
+    data are split, and what was trained on. `python` and `arguments` say which program is
     the worker.
     """
 
@@ -73,6 +74,7 @@ class WorkerConfig:
     privacy_budget: float | None = None
     privacy_set_aside: str | None = None
     privacy_file: Path | None = None
+    site_dir: Path | None = None
     hides_itself: bool = False
     niceness: int = 0
     python: str = sys.executable
@@ -105,6 +107,7 @@ class WorkerConfig:
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
         config |= {"privacy_file": self.privacy_file and str(self.privacy_file)}
+        config |= {"site_dir": self.site_dir and str(self.site_dir)}
         config |= {"before_dir": self.before_dir and str(self.before_dir), "before_round": self.before_round}
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
@@ -158,5 +161,6 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         privacy_budget=training.privacy_budget,
         privacy_set_aside=training.privacy_set_aside,
         privacy_file=config.node.data_dir / PRIVACY_FILE,
+        site_dir=None if config.data.partition is not None else config.node.data_dir,
         hides_itself="dp_noise" in method and "dp_noise" not in run.method,
     )

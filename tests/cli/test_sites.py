@@ -257,8 +257,10 @@ def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(caps
     assert f"input.mean and input.std are of csv:{tmp_path / 'a.csv'}, and all members see them" in err
     assert own.input["mean"] == pytest.approx([0.002, 200])
     assert own.input["std"] == pytest.approx([0.001, 100])
-    filled, _ = make("--set", "input.columns=auto", "--set", "input.missing=mean")  # which needs a mean at once
-    assert (filled.input["missing"], filled.input["mean"]) == ("mean", own.input["mean"])
+    filled, _ = make("--set", "input.columns=auto", "--set", "input.missing=mean")
+    assert filled.input == {"shape": [2, 1, 1], "resize": None, **AGREED, "columns": named, "missing": "mean"}
+    meant, _ = make("--set", "classes={low: [x], high: [y, z]}")
+    assert (meant.classes, meant.labels) == (("low", "high"), {"low": ["x"], "high": ["y", "z"]})
     own, err = make("--set", "input.normalize=none", "--set", "aux=l2")
     assert "input.mean" not in err
     assert (own.method["aux"], own.input["mean"], own.input["std"]) == ("l2", [0.0], [1.0])
@@ -414,7 +416,7 @@ def test_who_has_no_data_may_name_the_columns(capsys: Captured, tmp_path: Path) 
     unnamed = ("genesis", "new", peer, "--input", "2", "--classes", "a,b", "-o", str(tmp_path / "other.yaml"))
     code, _, err = run(capsys, *unnamed)
     assert (code, "features have no names in genesis" in err) == (0, True)
-    code, _, err = run(capsys, *unnamed, "--drop", "id")
+    code, _, err = run(capsys, *unnamed[:-1], str(tmp_path / "third.yaml"), "--drop", "id")
     assert (code, "--drop: expected --data as well" in err) == (78, True)
 
 

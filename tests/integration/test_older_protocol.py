@@ -1,4 +1,4 @@
-"""Chains of protocols 2 and 3, as the last release that spoke nothing newer has left each: a data directory and genesis.
+"""Chains of protocols 2 and 3, as the last release that spoke nothing newer left each: a data directory and genesis.
 
 `vectors/protocol2.tar.xz` has six rounds of four members and a change of their number in between, `protocol3.tar.xz`
 four rounds of four on a table with a category, the first of which agrees on statistics.

@@ -92,7 +92,9 @@ class Columns:
         if not len(labels):
             raise DataError(f"{self.place}: expected rows, got none")
         if image is not None:
-            return replace(self._make_images(image, labels), outputs=outputs)
+            others = [name for name in self.types if name not in taken and name != image]
+            images = self._make_images(image, labels)
+            return replace(images, outputs=outputs, beside=lambda: self.get_cells(others))
         features = [name for name in self.types if name not in taken and name not in self.index]
         if not features:
             raise DataError(f"{self.place}: expected a column besides the labels, got none")

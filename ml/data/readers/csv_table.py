@@ -89,7 +89,16 @@ def _open_part(path: Path, source: DataSource) -> Part:
     def locate(i: int) -> str:
         return f"{locate_row(i)}: {files[i]}"
 
-    return replace(Part.of_images(str(path), labels, lambda: files.__getitem__, locate, outputs), notes=table.notes)
+    part = Part.of_images(
+        str(path),
+        labels,
+        lambda: files.__getitem__,
+        locate,
+        outputs,
+        beside=lambda: get_cells(table, [c for c in range(len(table.header)) if c not in (*taken, image)]),
+        paths=list(table.columns[image]),
+    )
+    return replace(part, notes=table.notes)
 
 
 def read_outputs(table: Table, source: DataSource) -> tuple[RawLabels, tuple[str, ...], list[int]]:

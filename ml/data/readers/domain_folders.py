@@ -36,9 +36,10 @@ from typing import Any
 import numpy as np
 
 from ml.data.base import Labels, Samples, Shape
+from ml.data.cut import cut
 from ml.data.detect_format import guess_format
 from ml.data.fit_input import fit, validate_finite, validate_fit
-from ml.data.labels import are_numbers, choose_held_out, number_labels
+from ml.data.labels import are_numbers, number_labels
 from ml.data.memory import validate_fits
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
@@ -79,10 +80,9 @@ class Domain:
                     raise DataError(f"{part.place}: expected samples{of}, got none")
             train, test = splits.train, splits.test
             if test is None:
-                is_test = choose_held_out(labels[0])
-                rows, held_out = np.flatnonzero(~is_test), np.flatnonzero(is_test)
-                test, train = train.select(held_out), train.select(rows)
-                labels = [labels[0][rows], labels[0][held_out]]
+                rows = cut(train, own, labels[0], classes)
+                test, train = train.select(rows.test), train.select(rows.train)
+                labels = [labels[0][rows.train], labels[0][rows.test]]
             return cls(
                 name=name,
                 path=path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,7 @@ from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, MethodSpec, StatisticsSpec, compute_aggregate, get_kind, get_spec
 from ml.specs.base import Hyperparameters
 from ml.specs.run_schema import describe_payloads
-from ml.specs.statistics import Agreement, Constants, drop_statistics
+from ml.specs.statistics import Agreement, Constants, drop_statistics, read_edges, split_bins
 from support.data.contributions import author
 
 MLP = {"name": "mlp", "hidden": [4, 2]}
@@ -30,6 +31,13 @@ INITIAL: Arrays = {"model/w": np.arange(3, dtype=np.float32)}
 BOTH = Agreement(5, class_counts=True)
 FILLED, EMPTY = Agreement(5, counts_present=True), float("nan")
 FILLING: Mapping[str, Any] = {"normalize": "agreed", "missing": "mean"}
+
+
+BINNED: Mapping[str, Any] = {
+    "normalize": "agreed",
+    "missing": "mean+flag",
+    "columns": [{"name": "sex", "values": ["f", "m"]}, {"name": "age", "edges": [40, 60.5]}, {"name": "bmi"}],
+}
 
 
 def make_spec(
@@ -55,6 +63,94 @@ def tell_some(values: Sequence[Sequence[float]]) -> dict[str, Array]:
     """As `tell`, of rows in which cells may be empty, and without classes."""
     x_NCHW = np.array(values, np.float32).reshape(len(values), -1, 1, 1)
     return compute_statistics(x_NCHW, np.zeros(len(values), np.int64), 2, FILLED)
+
+
+# ---- histograms
+
+
+def tell_ages(*ages: float) -> dict[str, Array]:
+    x_NF = np.array([[1, 0, 0, age, math.isnan(age), 22, 0] for age in ages], np.float32)
+    spec = make_spec("local", BINNED, (7, 1, 1))
+    assert isinstance(spec, StatisticsSpec)
+    told = compute_statistics(x_NF.reshape(-1, 7, 1, 1), np.zeros(len(ages), np.int64), 2, spec.agreement)
+    spec.validate_payload("statistics", told, 1)
+    return told
+
+
+def test_edges_are_those_of_features_in_turn() -> None:
+    assert read_edges(BINNED) == ((), (), (), (40.0, 60.5), (), (), ())
+    assert read_edges({"columns": [{"name": "age"}]}) == ()
+    told = split_bins({"bins": np.arange(3)}, read_edges(BINNED))
+    assert [(feature, counts.tolist()) for feature, counts in told.items()] == [(3, [0, 1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("ages", "bins"),
+    [
+        ([39.9] * 5 + [40] * 6 + [60.5] * 7, [5, 6, 7]),
+        ([30] * 5 + [50] * 9 + [70] * 4, [0, 9, 0]),  # the four hide among nine, as otherwise nobody else would
+        ([30] * 8 + [70] * 4, [0, 0, 0]),
+        ([30] * 8 + [50] * 3 + [70] * 4, [8, 0, 0]),
+        ([30] * 8 + [EMPTY] * 3, [8, 0, 0]),
+        ([30] * 4 + [EMPTY] * 9, [0, 0, 0]),
+        ([30] * 4, [0, 0, 0]),
+    ],
+)
+def test_a_bin_with_few_values_is_told_as_none_and_cannot_be_worked_out(ages: list[float], bins: list[int]) -> None:
+    assert tell_ages(*ages)["bins"].tolist() == bins
+
+
+@pytest.mark.parametrize("bins", [[4, 7, 7], [5, 6, 6], [5, 6, 8], [18, 1, 0], [9, 5, 0]])
+def test_bins_that_nobody_may_tell_are_refused(bins: list[int]) -> None:
+    told = tell_ages(*[39.9] * 5, *[40] * 6, *[60.5] * 7) | {"bins": np.array(bins, np.int64)}
+    with pytest.raises(PayloadError, match="channel 3: expected 0 or at least 5 samples of each bin"):
+        make_spec("local", BINNED, (7, 1, 1)).validate_payload("statistics", told, 1)
+
+
+@pytest.mark.parametrize("rule", ["sum", "trimmed_sum"])
+def test_bins_of_all_sites_are_added_up(rule: str) -> None:
+    told = [tell_ages(*[30] * 5, *[50] * (6 + i)) for i in range(4)]
+    total = RULES[rule]([Contributed(author(i), 1, payload) for i, payload in enumerate(told)], None, PLAIN)
+    assert total["bins"].tolist() == [20, 30, 0]
+
+
+def tell_sexes(women: int, men: int, nobody: int = 0) -> tuple[MethodSpec, dict[str, Array]]:
+    rows = [[1, 0, 0, 50, 0, 22, 0]] * women + [[0, 1, 0, 50, 0, 22, 0]] * men + [[0, 0, 1, 50, 0, 22, 0]] * nobody
+    spec, x_NF = make_spec("local", BINNED, (7, 1, 1)), np.array(rows, np.float32)
+    assert isinstance(spec, StatisticsSpec)
+    told = compute_statistics(x_NF.reshape(-1, 7, 1, 1), np.zeros(len(rows), np.int64), 2, spec.agreement)
+    spec.validate_payload("statistics", told, 1)
+    return spec, told
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ((9, 8), [9, 8]),
+        ((9, 8, 5), [9, 8]),
+        ((9, 4), [0, 0]),
+        ((9, 8, 3), [9, 0]),
+        ((9, 4, 4), [9, 0]),
+        ((0, 9), [0, 9]),
+    ],
+)
+def test_a_value_of_a_category_that_few_have_is_told_as_none(there: tuple[int, ...], told: list[int]) -> None:
+    sums = from_digits(tell_sexes(*there)[1]["sums"])
+    assert [total / 2**44 for total in sums[:2]] == told
+
+
+@pytest.mark.parametrize("women", [1, 4, 14, 8.5])
+def test_few_of_a_category_are_refused(women: float) -> None:
+    spec, told = tell_sexes(9, 8)
+    told["sums"][0] = to_digits([int(women * 2**44)], SUM_DIGITS)[0]
+    told["squares"][0] = to_digits([int(women * 2**88)], SQUARE_DIGITS)[0]
+    with pytest.raises(PayloadError, match=r"channels 0 to 1: expected"):
+        spec.validate_payload("statistics", told, 1)
+
+
+def test_histograms_have_no_noise_and_so_none_are_told_where_samples_are_hidden() -> None:
+    with pytest.raises(SpecError, match="expected no edges with dp_noise"):
+        make_spec("fedavg", {**BINNED, "missing": "zero", "low": [0], "high": [99]}, (4, 1, 1), dp_noise=1.0)
 
 
 # ---- sums
@@ -435,7 +531,7 @@ def test_cells_are_counted_where_the_mean_fills_them_and_nowhere_else() -> None:
 
     assert list_arrays() == list_arrays(missing="zero") == ["count", "squares", "sums"]
     assert list_arrays(missing="mean") == list_arrays(missing="mean+flag") == ["count", "present", "squares", "sums"]
-    hidden = {"dp_noise": 1.0}
+    hidden: Any = {"dp_noise": 1.0}
     bounds = {"low": [0], "high": [1]}
     make_spec(input_={"normalize": "agreed", "missing": "zero", **bounds}, **hidden)
     with pytest.raises(SpecError, match=r"input.missing: expected refuse or zero with dp_noise"):

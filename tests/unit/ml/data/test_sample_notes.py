@@ -36,6 +36,11 @@ def test_a_category_that_was_never_there_is_told_by_its_value() -> None:
     assert describe([30, 1, 0, EMPTY]) == [("sex=f: never in training here",)]
 
 
+def test_a_flag_of_an_empty_cell_is_no_note() -> None:
+    trained = TrainedRange(np.zeros(2, np.float32), np.zeros(2, np.float32))
+    assert list(describe_unusual(make_rows([0, 1]), trained, ["age", "age (empty)"], [True, False])) == [()]
+
+
 def test_a_column_that_was_always_empty_is_told() -> None:
     assert describe([30, 0, 1, 2]) == [("ca 2: always empty in training here",)]
 

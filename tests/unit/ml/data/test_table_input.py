@@ -12,6 +12,7 @@ import pytest
 
 from ml.data import detect_table, open_dataset
 from ml.data.base import InputFormat
+from ml.data.checks import check_data
 from ml.data.column_checks import check_columns, find_identifiers
 from ml.data.findings import Finding
 from ml.data.inference_files import read_inference_file
@@ -87,6 +88,7 @@ def test_what_is_no_number_is_refused(dose: str) -> None:
     ("rules", "problem"),
     [
         ({"missing": "median"}, r"input.missing: expected one of refuse, mean, mean\+flag, zero, got 'median'"),
+        ({"empty": "?"}, "input.empty: expected a list of texts"),
         ({"unknown": "drop"}, "input.unknown: expected one of refuse, other, got 'drop'"),
         ({"columns": []}, "input.columns: expected a list"),
         ({"columns": [{"names": "a"}]}, r"input.columns\[0\]: expected"),
@@ -230,3 +232,92 @@ def test_parquet_has_categories_and_nulls_too(tmp_path: Path) -> None:
 def test_images_have_no_columns() -> None:
     with pytest.raises(DataError, match="columns, missing or unknown, which only tables have"):
         open_dataset({"format": "digits"}, table=read_table())
+
+
+def test_a_flag_says_where_a_cell_was_empty() -> None:
+    table = TableInput.from_mapping({"columns": COLUMNS, "missing": "mean+flag"}, (9.0, 0.0, 0.5, 0.5, 0.0, 7.0, 0.0))
+    assert table is not None
+    assert table.get_features(table.choose(["age", "sex", "dose"], "a")) == [
+        *("age", "age (empty)", "sex=f", "sex=m", "sex (empty)"),
+        *("dose", "dose (empty)"),
+    ]
+    assert encode(table) == [50, 0, 1, 0, 0, 3, 0]
+    assert encode(table, sex="", dose="NA") == [50, 0, 0, 0, 1, 7, 1]
+    assert table.get_numbers(7).tolist() == [True, False, False, False, False, True, False]
+    other = read_table(missing="mean+flag", unknown="other")
+    assert encode(other, sex="x") == [50, 0, 0, 0, 1, 0, 3, 0]
+    assert TableInput(missing="mean+flag").get_numbers(4).tolist() == [True, False, True, False]
+
+
+def test_texts_may_stand_for_an_empty_cell() -> None:
+    table = read_table(missing="zero", empty=["?", "-999", "unknown"])
+    assert encode(table, dose="?", sex="unknown") == [50, 0, 0, 0]
+    for code in ("-999", "-999.0", -999, -999.0):
+        assert encode(table, dose=code) == [50, 1, 0, 0]
+    cells = {"age": ["?", "1"], "sex": ["f", "unknown"], "dose": ["", "-999.00"]}
+    assert table.count_empty(cells).tolist() == [2, 2]
+    assert table.to_mapping()["empty"] == ["?", "-999", "unknown"]
+    with pytest.raises(DataError, match="column 'dose': expected a value, got none"):
+        encode(read_table(empty=["?"]), dose="?")
+
+
+def test_an_empty_cell_stays_one_until_members_have_agreed_on_the_mean() -> None:
+    input_ = {"shape": [4, 1, 1], "columns": COLUMNS, "missing": "mean", "normalize": "agreed"}
+    wanted = InputFormat.from_mapping(input_)
+    assert wanted.table is not None
+    x = wanted.table.encode({"age": ["50", ""], "sex": ["f", "f"], "dose": ["", "4"]}, locate)
+    assert np.isnan(x.reshape(2, 4)).tolist() == [[False, False, False, True], [True, False, False, False]]
+    agreed = wanted.with_constants((40.0, 0.5, 0.5, 3.0), (5.0, 0.5, 0.5, 0.5))
+    assert agreed.normalise(x).reshape(2, 4).tolist() == [[2, 1, -1, 0], [0, 1, -1, 2]]
+    identity = wanted.with_constants((0.0,) * 4, (1.0,) * 4)
+    assert identity.normalise(x).reshape(2, 4).tolist() == [[50, 1, 0, 0], [0, 1, 0, 4]]
+
+
+def test_a_table_with_empty_cells_is_opened_and_asked_about_where_the_mean_is_agreed(tmp_path: Path) -> None:
+    data = write(tmp_path)
+    made = make_input(data, {"name": "mlp"}, None, {"columns": "auto", "missing": "mean", "normalize": "agreed"})
+    assert not {"mean", "std"} & set(made)
+    wanted = InputFormat.from_mapping(made)
+    train, test = open_dataset(data, shape=wanted.shape, table=wanted.table)
+    assert np.isnan(train.x).sum() + np.isnan(test.x).sum() == 4
+    assert all("nan" not in finding.text for finding in check_data(train, test, input_=wanted))
+    file = read_inference_file(Path(data["path"]), wanted.shape, ("no", "yes"), table=wanted.table)
+    assert np.isnan(file.x).sum() == 4
+    with pytest.raises(ConfigError, match=r"input.missing=mean: expected a mean: input.normalize=agreed or auto"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto", "missing": "mean"})
+
+
+def test_codes_for_empty_cells_are_taken_for_such_when_columns_are_found(tmp_path: Path) -> None:
+    data = write(tmp_path, TEXT.replace(",,", ",?,"))
+    for columns in (None, "auto", "all"):
+        with pytest.raises(
+            ConfigError, match=r"'dose' has '\?'. Where .* empty cell, add --set 'input.empty=\[\"\?\"\]'"
+        ):
+            make_input(data, {"name": "mlp"}, None, {"columns": columns})
+    made = make_input(data, {"name": "mlp"}, None, {"columns": "auto", "missing": "zero", "empty": ["?"]})
+    assert (made["columns"], made["empty"]) == (COLUMNS, ["?"])
+
+
+def test_a_word_among_many_numbers_is_told_with_its_place(tmp_path: Path) -> None:
+    rows = "".join(f"{i % 130 + 0.5},{'n.a.' if i == 7 else i % 149},{i % 2}\n" for i in range(300))
+    data = write(tmp_path, f"a,b,label\n{rows}")
+    with pytest.raises(ConfigError, match=r"'b' has numbers and words, first at .*line 9: 'n.a.'"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto"})
+    made = make_input(data, {"name": "mlp"}, None, {"columns": "auto", "empty": ["n.a."], "missing": "zero"})
+    assert made["shape"] == [2, 1, 1]
+
+
+def test_an_identifier_of_many_texts_is_told_as_one(tmp_path: Path) -> None:
+    data = write(tmp_path, "name,a,label\n" + "".join(f"patient {i},{i % 9},{i % 2}\n" for i in range(150)))
+    with pytest.raises(ConfigError, match="name: another value in each row"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto"})
+
+
+def test_the_name_of_the_site_is_told_as_one_value_at_each(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        rows = "".join(f"{i % 7},{name},{i % 2}\n" for i in range(40))
+        (tmp_path / f"{name}.csv").write_text(f"age,hospital,label\n{rows}")
+    data = {"format": "domains", "path": str(tmp_path)}
+    with pytest.raises(ConfigError, match="hospital: one value at each site"):
+        make_input(data, {"name": "mlp"}, None, {"columns": "auto"})
+    assert make_input(data, {"name": "mlp"}, None, {"drop": ["hospital"]})["columns"] == [{"name": "age"}]
