@@ -24,7 +24,7 @@ from ml.data.inference_files import (
     read_inference_file,
     validate_kind,
 )
-from ml.data.readers.images import AS_THEY_ARE, ImageRules
+from ml.data.source import DataSource
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, REGRESSION, TargetScale
 from node.admin.client import AdminClient
@@ -46,21 +46,23 @@ class Answering(Protocol):
 
 
 class Labelled(NamedTuple):
-    """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there; and the
-    site's rules of `images`."""
+    """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there. `source`
+    says what the site's own files are like."""
 
     column: Columns | None = None
     default: Columns = DEFAULT_LABEL
-    images: ImageRules = AS_THEY_ARE
+    source: DataSource = DataSource()
 
     @classmethod
     def fetch(cls, node: AdminClient, column: Columns | None) -> Self:
-        """With the column, or the columns, that the node's own configuration names, where none is asked for, and its
-        rules."""
+        """With the column, or the columns, that the node's own configuration names, where none is asked for; files are
+        as the node's own are. Raises DataError."""
         data = node.get_config()["data"]
+        columns = {"names": data["columns"].get("names")}
+        source = DataSource.from_mapping({"csv": data.get("csv"), "columns": columns, "images": data.get("images")})
         named = data["columns"]["label"] if column is None else None
         default = tuple(named) if isinstance(named, list) else named
-        return cls(column, default or DEFAULT_LABEL, ImageRules.from_mapping(data.get("images")))
+        return cls(column, default or DEFAULT_LABEL, source)
 
 
 class Answered(NamedTuple):
@@ -166,11 +168,11 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
         terms.classes,
         labelled.column,
         default_label=labelled.default,
+        source=labelled.source,
         class_name=class_name,
         task=terms.task,
         table=terms.input.table,
         meaning=terms.labels,
-        images=labelled.images,
     )
 
 

@@ -113,7 +113,7 @@ def inspect(
     findings = check_data(*split, input_=wanted)
     columns = split[0].columns if raw is None else raw.columns
     if raw is not None:
-        findings = raw.add_findings(findings)
+        findings = raw.add_findings(findings, split[0].columns)
     features = compute_feature_stats(split[0]) if split[0].is_table else []
     places = [(domain.format, domain.path) for domain in domains]
     places += [(asked["format"], Path(asked["path"]).expanduser())] if asked.get("path") else []

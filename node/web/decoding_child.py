@@ -23,6 +23,7 @@ from ml.data.fit_input import reduce
 from ml.data.inference_files import InferenceFile, Most, read_inference_file
 from ml.data.memory import limit_memory
 from ml.data.readers.images import ImageRules
+from ml.data.source import DataSource
 from ml.errors import DataError
 from node.admin.samples import encode_batch, get_max_samples, get_room_bytes, make_batches
 
@@ -62,7 +63,7 @@ def decode(path: Path, terms: Mapping[str, Any]) -> Decoded:
         task=terms["task"],
         table=wanted.table,
         meaning=terms.get("labels"),
-        images=ImageRules.from_mapping(terms.get("images")),
+        source=DataSource(images=ImageRules.from_mapping(terms.get("images"))),
         most=most,
     )
     most.validate_count(len(file), str(path))

@@ -200,6 +200,12 @@ def test_numbers_of_every_kind_are_features(tmp_path: Path) -> None:
     assert rows == [[1.5, 1.0, 0.5, float(np.float32(large)), 0.5], [-2.25, 2.0, 1.0, 3.0, 1.5]]
 
 
+def test_a_class_may_stand_for_several_labels(tmp_path: Path) -> None:
+    data = save_csv(tmp_path / "a.csv", "f,label\n" + "".join(f"{i},{i % 5}\n" for i in range(20)))
+    train, _ = open_dataset(data, classes=("no", "yes"), meaning={"no": ["0"], "yes": ["1", "2", "3", "4"]})
+    assert train.y.tolist() == [int(x % 5 > 0) for x in train.x.reshape(-1)]
+
+
 def test_truth_values_are_the_same_classes_in_every_file(tmp_path: Path) -> None:
     columns = {"f": [1, 2] * 4, "label": [True, False] * 4}
     of_parquet = save_parquet(tmp_path / "a.parquet", columns)
