@@ -222,7 +222,11 @@ def _read_table(
         else:
             y_NT, names = read_text_columns(cells, task, classes, table.locate)
             labels = _arrange(str(path), y_NT, names, DataSource(format="csv", path=path, task=task, outputs=classes))
-    x = read_features(table, columns) if agreed is None else agreed.encode(get_cells(table, columns), table.locate)
+    x = (
+        read_features(table, columns)
+        if agreed is None
+        else agreed.encode(get_cells(table, columns), table.locate, path)
+    )
     return InferenceFile(path, x, tuple(table.lines), labels)
 
 

@@ -190,10 +190,12 @@ class Part:
         """The same rows with the features that a run has agreed on. Raises DataError where this is no table."""
         if self.cells is None:
             raise DataError(f"{self.place}: genesis' input has columns, missing or unknown, which only tables have")
-        cells, locate = self.cells, self.locate
-        names = tuple(table.get_features(table.choose(self.features, self.place)))
+        cells, locate, place = self.cells, self.locate, self.place
+        names = tuple(table.get_features(table.choose(self.features, place)))
         shape = (len(names), 1, 1)
-        return replace(self, shape=shape, read=lambda _: table.encode(cells(), locate), read_rows=None, features=names)
+        return replace(
+            self, shape=shape, read=lambda _: table.encode(cells(), locate, place), read_rows=None, features=names
+        )
 
     def select(self, rows: Labels) -> Part:
         """These samples of it, in this order."""

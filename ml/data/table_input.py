@@ -102,12 +102,13 @@ class TableInput:
                 raise DataError(f"{place}: expected a column {column.name!r} of genesis: {suggest(column.name, names)}")
         return list(self.columns)
 
-    def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
-        """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
+    def encode(self, cells: Cells, locate: Callable[[int], str], place: object) -> NDArray[np.float32]:
+        """The features of each row of a table at `place`, [N, F, 1, 1]. Raises DataError naming the first cell that
+        cannot be."""
         blocks: list[NDArray[np.float64]] = []
-        columns = self.choose(list(cells), "the table")
+        columns = self.choose(list(cells), place)
         num_rows, num_features = len(cells[columns[0].name]), len(self.get_features(columns))
-        validate_fits(8 * num_rows * num_features, f"{num_rows} rows of {num_features} features")
+        validate_fits(8 * num_rows * num_features, f"{place}: {num_rows} rows of {num_features} features")
         for column in columns:
             texts = cells[column.name]
             blocks.append(

@@ -135,10 +135,11 @@ def write_model(out: Path, chunks: Iterator[pb.ModelChunk]) -> pb.ModelInfo:
     import hashlib
 
     from node.host.whole_file import writing_whole
+    from node.pb import admin_pb2 as pb
 
     digest, size = hashlib.sha256(), 0
     with writing_whole(out, over=True) as file:
-        info = next(chunks).info
+        info = next(chunks, pb.ModelChunk()).info
         for chunk in chunks:
             digest.update(chunk.data)
             size += len(chunk.data)

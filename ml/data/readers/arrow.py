@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -70,7 +71,7 @@ class Columns:
         if names is None:
             return None
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            raise DataError(f"{self.place}: column {label!r}: expected the names of its classes in the metadata")
+            raise DataError(f"{self._get_place(label)}: expected the names of its classes in the metadata")
         return tuple(names)
 
     def make_part(self, source: DataSource) -> Part:
@@ -101,7 +102,7 @@ class Columns:
             self.locate,
             features=names,
             outputs=outputs,
-            cells=lambda: {name: self.read(name).to_pylist() for name in names},
+            cells=lambda: {name: self._list_values(name) for name in names},
         )
 
     def _get(self, name: str, key: str) -> str:
@@ -113,7 +114,7 @@ class Columns:
         import pyarrow as pa
 
         if not _is_image(self.types[image]):
-            raise DataError(f"{self.place}: column {image!r}: expected images, got {self.types[image]}")
+            raise DataError(f"{self._get_place(image)}: expected images, got {self.types[image]}")
         require_extra("PIL", "pillow")
         is_struct = pa.types.is_struct(self.types[image])
 
@@ -121,59 +122,57 @@ class Columns:
             return f"{self.locate(i)}: column {image!r}"
 
         def get_encoded(column: Any, i: int) -> bytes:
-            value = column[i]
-            encoded = value["bytes"].as_py() if is_struct and value.is_valid else value.as_py()
+            with translated(locate(i)):
+                value = column[i]
+                encoded = value["bytes"].as_py() if is_struct and value.is_valid else value.as_py()
             if encoded is None:
                 path = value["path"] if is_struct and value.is_valid and "path" in value else None
                 raise DataError(f"{locate(i)}: expected the bytes of an image, got none (path {path})")
             return bytes(encoded)
 
-        return Part.of_images(self.place, labels, lambda: partial(get_encoded, self.read(image)), locate)
+        return Part.of_images(self.place, labels, lambda: partial(get_encoded, self._read(image)), locate)
 
     def _read_labels(self, name: str) -> NDArray[np.int64] | NDArray[np.str_]:
         import pyarrow as pa
 
-        column, type_ = self.read(name), self.types[name]
+        column, type_ = self._read(name), self.types[name]
         self._refuse_nulls(name, column)
+        place = self._get_place(name)
         if pa.types.is_dictionary(type_):
-            column, type_ = column.cast(type_.value_type), type_.value_type
+            with translated(place):
+                column, type_ = column.cast(type_.value_type), type_.value_type
         if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-            try:
-                return to_text(column.to_pylist(), f"{self.place}: column {name!r}")
-            except UnicodeDecodeError as error:
-                raise DataError(f"{self.place}: column {name!r}: expected text in UTF-8: {error}") from error
+            with translated(place):
+                return to_text(column.to_pylist(), place)
         if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
-            validate_fits(8 * len(column), f"{self.place}: column {name!r}")
-            return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
+            validate_fits(8 * len(column), place)
+            with translated(place):
+                return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
         hint = IS_REGRESSION if pa.types.is_floating(type_) else ""
-        raise DataError(f"{self.place}: column {name!r}: expected whole numbers or text as labels, got {type_}{hint}")
+        raise DataError(f"{place}: expected whole numbers or text as labels, got {type_}{hint}")
 
     def _read_outputs(self, taken: Sequence[str], source: DataSource) -> tuple[RawLabels, tuple[str, ...]]:
         """The labels or targets of each row, and what they are called."""
-        columns = {name: self.read(name) for name in taken}
-        for name, column in columns.items():
-            self._refuse_nulls(name, column)
         if source.task == MULTILABEL and len(taken) == 1 and not _is_number(self.types[taken[0]]):
-            return split_names([str(text) for text in columns[taken[0]].to_pylist()], source.outputs, self.locate)
+            texts = [str(text) for text in self._list_values(taken[0], with_nulls=False)]
+            return split_names(texts, source.outputs, self.locate)
+        made: dict[str, NDArray[np.float64]] = {}
         for name in taken:
             if not _is_number(self.types[name]):
-                raise DataError(f"{self.place}: column {name!r}: expected numbers, got {self.types[name]}")
-        made = {name: np.asarray(column.to_pylist(), np.float64) for name, column in columns.items()}
+                raise DataError(f"{self._get_place(name)}: expected numbers, got {self.types[name]}")
+            made[name] = self._to_numbers(name, self._read(name))
         return stack_outputs(made, source.task, self.locate)
 
     def _read_features(self, names: Sequence[str]) -> Samples:
-        import pyarrow as pa
-
         for name in names:
             if not _is_number(self.types[name]):
-                raise DataError(f"{self.place}: column {name!r}: expected numbers or images, got {self.types[name]}")
+                raise DataError(f"{self._get_place(name)}: expected numbers or images, got {self.types[name]}")
         columns: list[NDArray[np.float32]] = []
         for name in names:
-            column = self.read(name)
+            column = self._read(name)
             if not columns:
                 validate_fits(4 * len(column) * len(names), f"{self.place}: {len(column)} rows of {len(names)} numbers")
-            self._refuse_nulls(name, column)
-            values = np.asarray(column.cast(pa.float64()).to_numpy())
+            values = self._to_numbers(name, column)
             with np.errstate(over="ignore"):
                 column_N = values.astype(np.float32)
             if not np.isfinite(column_N).all():
@@ -182,10 +181,41 @@ class Columns:
             columns.append(column_N)
         return np.stack(columns, axis=1).reshape(-1, len(names), 1, 1)
 
+    def _to_numbers(self, name: str, column: Any) -> NDArray[np.float64]:
+        self._refuse_nulls(name, column)
+        with translated(self._get_place(name)):
+            return np.asarray(column.to_numpy()).astype(np.float64)
+
+    def _list_values(self, name: str, *, with_nulls: bool = True) -> list[Any]:
+        column = self._read(name)
+        if not with_nulls:
+            self._refuse_nulls(name, column)
+        with translated(self._get_place(name)):
+            return list(column.to_pylist())
+
+    def _read(self, name: str) -> Any:
+        with translated(self._get_place(name)):
+            return self.read(name)
+
+    def _get_place(self, name: str) -> str:
+        return f"{self.place}: column {name!r}"
+
     def _refuse_nulls(self, name: str, column: Any) -> None:
         if column.null_count:
             i = column.is_null().to_pylist().index(True)
             raise DataError(f"{self.locate(i)}: column {name!r}: expected a value, got null")
+
+
+@contextmanager
+def translated(place: object, what: str = "cannot be read") -> Iterator[None]:
+    """Translates into DataError what pyarrow makes of broken bytes: by the place where it falls over them that is any
+    of these."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, pa.ArrowException) as error:
+        raise DataError(f"{place}: {what}: {error}") from error
 
 
 def get_types(schema: Any, place: str) -> dict[str, Any]:
