@@ -129,8 +129,8 @@ def _write_parquet(table: pa.Table, packing: str) -> bytes:
 def check_parquet(data: bytes) -> bool:
     """As it is, and with the length of its footer where that begins."""
     taken = _check_parquet(data)
-    begin = data.rfind(_FOOTER)
-    if 0 <= begin <= len(data) - 8 and not data[len(data) - 8 - int.from_bytes(data[-8:-4], "little") :].startswith(_FOOTER):
+    begin, said = data.rfind(_FOOTER), len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    if 0 <= begin <= len(data) - 8 and not data[max(0, said) :].startswith(_FOOTER):
         taken = _check_parquet(data[:-8] + (len(data) - 8 - begin).to_bytes(4, "little") + b"PAR1") or taken
     return taken
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fuzz.corpus import FOUND, read_corpus
 from fuzz.targets import TARGETS
 
-SLOW = {"yaml", "config"}  # what is read by PyYAML takes milliseconds
+SLOW = {"yaml", "config", "dropped", "parquet", "hf"}  # what PyYAML reads, or a library from a file, takes milliseconds
 REFUSED = {"config/options", "parquet/others", "hf/others"}  # seeds that are read, and then do not fit
 ROOM_BYTES = 1 << 20  # that a reader may take beyond a multiple of what it reads
 

@@ -41,7 +41,7 @@ def locate(i: int) -> str:
 
 
 def encode(table: TableInput, *, sex: str = "f", dose: object = "3") -> list[float]:
-    x = table.encode({"dose": [dose], "age": ["50"], "sex": [sex], "more": ["x"]}, locate)
+    x = table.encode({"dose": [dose], "age": ["50"], "sex": [sex], "more": ["x"]}, locate, "the table")
     return [float(value) for value in x.reshape(-1)]
 
 
