@@ -46,6 +46,18 @@ MOST_ELEMENTS = 2000  # of a page, however long the chain is
 
 Visits = Callable[..., Visit]
 
+PROPOSAL = {
+    "id": "ab" * 32,
+    "kind": "set_rounds",
+    "proposer": "node1",
+    "proposer_id": "n5mfbckd",
+    "approved_here": False,
+    "approvals": [],
+    "missing": {"before": 2, "quorum": 3, "after": 0, "training": 0, "readiness": None, "unanswered": []},
+    "expires": 99,
+    "height": 12,
+}
+
 COUNT_VIOLATIONS = (
     "addEventListener('securitypolicyviolation', () => { window.violations = (window.violations ?? 0) + 1; })"
 )
@@ -329,8 +341,10 @@ def test_what_strangers_write_runs_nothing_and_hides_nothing(site: Served, visit
         route.fulfill(body=text, content_type="text/event-stream; charset=utf-8")
 
     one.page.route("**/api/v1/**", lambda route: tell(route) if "/events" in route.request.url else spoil(route))
-    for first in range(0, len(STRANGE), len(site.nodes)):
-        for view in VIEWS:
+    for first in range(len(STRANGE)):
+        for view in (
+            ("", "round", "federation") if first % len(site.nodes) else VIEWS
+        ):  # lists have four and more at once
             one.page.goto("about:blank")
             answers.clear()
             page = one.show(view)
@@ -372,6 +386,9 @@ def _spoil(record: Any, number: int) -> Any:
         spoiled |= {"not_learning": [text], "clocks_wrong": [text], "stalled": True}
     if isinstance(record.get("classes"), list) and all(isinstance(name, str) for name in record["classes"]):
         spoiled["classes"] = [STRANGE[(number + i) % len(STRANGE)] for i in range(len(record["classes"]))]
+    if isinstance(record.get("proposals"), list):
+        differences = [{"path": "run.classes[0]", "old": text, "new": text}]
+        spoiled["proposals"] = [PROPOSAL | {"note": text, "warnings": [text], "differences": differences}]
     if isinstance(record.get("rejected"), dict):
         spoiled["rejected"] = {"ab" * 32: text}
     return spoiled
@@ -383,7 +400,9 @@ def _list_shown(view: str, answers: Mapping[str, Any]) -> list[str]:
     if view == "federation":
         members = overview["members"]["members"]
         runs = [run["note"] for run in answers["runs"]["runs"]]
-        return [one[key] for one in members for key in ("name", "display_name")] + runs
+        [proposal] = overview["proposals"]["proposals"]
+        asked = [proposal["note"], *proposal["warnings"], *proposal["differences"][0].values()]
+        return [one[key] for one in members for key in ("name", "display_name")] + runs + asked
     if view == "model":
         return list(answers["model"]["classes"])
     if view == "learning":
