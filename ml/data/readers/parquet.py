@@ -83,7 +83,10 @@ def _open_columns(files: Sequence[Path]) -> Columns:
             place = f"{file}: column {name!r}"
             with translated(place), open_file(file) as opened, bounded(place):
                 validate_fits(_measure(opened, name), place)
-                chunks += opened.read(columns=[name], use_threads=False).column(name).chunks
+                column = opened.read(columns=[name], use_threads=False).column(name)
+                if len(column) != opened.metadata.num_rows:
+                    raise DataError(f"{place}: expected {opened.metadata.num_rows} rows, got {len(column)}")
+                chunks += column.chunks
         return pa.chunked_array(chunks, type=schema.field(name).type)
 
     types = get_types(schema, str(files[0]))
