@@ -7,7 +7,7 @@ simulation and node i of a test network with the same seed are the same client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,15 @@ from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
 from ml.clients.feature_cache import place_samples
 from ml.clients.masked import MaskedClient
-from ml.data import get_augment, open_dataset
+from ml.data import Meaning, get_augment, open_dataset
 from ml.data.base import AnyLabels, ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.fit_input import fit
 from ml.data.own_transform import Transform, load_transform
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
+from ml.data.sample_notes import TrainedRange
+from ml.data.split import Sides
 from ml.data.table_checks import check_agreed
 from ml.errors import DataError, MlError, PayloadError
 from ml.methods import make_method
@@ -44,6 +46,7 @@ from ml.tasks import CLASSIFICATION, TargetScale
 from ml.training.loop import Engine
 
 _Part = Literal["train", "test"]
+OnRead = Callable[[ArrayDataset, ArrayDataset], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,7 @@ class Federation:
     plugins: Plugins = NO_PLUGINS
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
+    labels: Meaning | None = None
 
     def get_spec(self) -> MethodSpec:
         """Raises SpecError."""
@@ -98,15 +102,19 @@ def make_client(
     initial: Arrays,
     compute: Compute = Compute(),
     max_loss_ratio: float | None = None,
+    sides: Sides | None = None,
+    on_read: OnRead = lambda train, test: None,
 ) -> Client:
     """The client of one node: the federation's, and `initial`, block 0's aggregate, from genesis, the rest its own.
 
     `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0,
-    of: 4, seed: 7}` the part of it that this node plays. `max_loss_ratio` is as `Client` has it.
+    of: 4, seed: 7}` the part of it that this node plays. `max_loss_ratio` is as `Client` has it. `sides` are the split
+    of a site's own data, which `on_read` is given as they were read.
     Raises SpecError, DataError, or MlError for a device that is not there.
     """
     device, engine = get_device(compute.device), make_engine(data, compute.engine)
-    opened, spec = _Opened.load(data, federation), federation.get_spec()
+    opened, spec = _Opened.load(data, federation, sides), federation.get_spec()
+    on_read(opened.train, opened.test)
     (net,) = _make_models(1, spec, initial, engine, device, federation.plugins)
     source, num_classes = _Source(*opened, net, engine, load_transform(data)), len(federation.classes)
     partition = data.get("partition")
@@ -117,7 +125,9 @@ def make_client(
         splits, index = splits_from_mapping(partition, source.train.y, source.test.y, source.domains)
         own = splits[index]
     deal = _Deal(source, splits, 0 if partition is None else partition["seed"], num_classes)
-    return _make_client(spec, net, deal, own, initial, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+    client = _make_client(spec, net, deal, own, initial, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+    client.trained_range = source.measure_range(own)
+    return client
 
 
 def make_clients(
@@ -244,13 +254,19 @@ class _Opened(NamedTuple):
     scale: TargetScale
 
     @classmethod
-    def load(cls, data: Mapping[str, Any], federation: Federation) -> Self:
+    def load(cls, data: Mapping[str, Any], federation: Federation, sides: Sides | None = None) -> Self:
         """Open and check the data. Raises DataError; what may be wrong with them, but can be trained on, is logged."""
         wanted = InputFormat.from_mapping(federation.input)
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
             raise DataError(f"data.transform.augment: expected none for samples of one pixel, got {get_augment(data)}")
         train, test = open_dataset(
-            data, shape=wanted.shape, classes=federation.classes, task=federation.task, table=wanted.table
+            data,
+            shape=wanted.shape,
+            classes=federation.classes,
+            task=federation.task,
+            table=wanted.table,
+            meaning=federation.labels,
+            sides=sides,
         )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         return cls(train, test, wanted, TargetScale.from_mapping(federation.target))
@@ -310,6 +326,10 @@ class _Source:
         if split is None:
             return self.transform(fit(self.train.x, self.input.shape))
         return self.transform(self._show("train", split.train, split.transform, seed))
+
+    def measure_range(self, split: ClientSplit | None) -> TrainedRange | None:
+        """The range of what one client trains on, where that is a table; of all where it is not split."""
+        return TrainedRange.measure(self.train.x if split is None else self.train.x[split.train])
 
     def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
         """Fitted and in a client's domain, before the site's own transform."""

@@ -11,8 +11,9 @@ from importlib import import_module
 
 import numpy as np
 
+from ml.data.keys import set_aside
 from ml.data.labels import number_labels
-from ml.data.source import ALL, HELD_OUT, DataSource, Part, Parts
+from ml.data.source import ALL, HELD_OUT, DataSource, Part, Parts, RawTable
 from ml.data.source_cache import open_part, open_parts
 from ml.errors import DataError, suggest
 from ml.plugins import PluginRefused, Plugins, list_offered
@@ -56,6 +57,15 @@ def open_source(source: DataSource) -> Parts:
         return open_parts(source, opener)
 
 
+def open_table(source: DataSource) -> RawTable | None:
+    """The training rows of a table as they lie there; None of another format. Raises DataError."""
+    if source.format not in TABLES:
+        return None
+    with translated(source.path):
+        table: RawTable | None = import_module(_MODULES[source.format]).open_table(source)
+        return table
+
+
 def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
     """The splits that `source` names, their labels read; of `data.classes` alone where it names some. Raises
     DataError, but not for a class that has no sample."""
@@ -64,15 +74,41 @@ def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
     if train_name == "train" and list(parts.splits) == [ALL]:
         train_name = ALL
     found = next((name for name in ("test", HELD_OUT) if name in parts.splits and name != train_name), None)
-    test_name = source.test_split or found
+    test_name = "test" if source.test is not None else source.test_split or found
+    if source.split is not None and test_name is not None:
+        raise DataError(f"data.split: expected none, as {source.path or source.format} has a split {test_name!r}")
+    test, classes = None, parts.classes
     with translated(source.path):
         train = open_part(source, parts, train_name, "train_split")
-        test = open_part(source, parts, test_name, "test_split") if with_test and test_name is not None else None
+        if with_test and test_name is not None and source.test is None:
+            test = open_part(source, parts, test_name, "test_split")
+    if with_test and source.test is not None:
+        train, test, classes = _open_test(source, train, classes)
+    train, test = set_aside(train, source), None if test is None else set_aside(test, source)
     others = tuple(sorted(set(parts.splits) - {ALL, train_name, test_name}))
     if test is None and source.train_split == "train":
         train_name = ALL
-    splits = Splits(train, test, parts.classes, parts.domains, train_name, test_name or HELD_OUT, others)
+    splits = Splits(train, test, classes, parts.domains, train_name, test_name or HELD_OUT, others)
     return splits if source.classes is None else _keep_classes(splits, source.classes)
+
+
+def _open_test(
+    source: DataSource, train: Part, classes: tuple[str, ...] | None
+) -> tuple[Part, Part, tuple[str, ...] | None]:
+    """The training part with the samples at `data.test`, and what their classes are called. Raises DataError."""
+    own = replace(source, path=source.test, test=None, train_split="test", test_split="train")
+    parts = open_source(own)
+    name = next((name for name in ("test", ALL, source.train_split) if name in parts.splits), "test")
+    with translated(source.test):
+        test = open_part(own, parts, name, "test")
+    if classes == parts.classes:
+        return train, test, classes
+    names = tuple(sorted({*(classes or ()), *(parts.classes or ())}))  # each numbers its own: they are matched by name
+    return _name_labels(train, classes), _name_labels(test, parts.classes), names
+
+
+def _name_labels(part: Part, classes: Sequence[str] | None) -> Part:
+    return part if classes is None else replace(part, labels=np.array(classes, np.str_)[part.labels.astype(np.int64)])
 
 
 def _open_own(source: DataSource) -> Parts:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 from bisect import bisect_right
+from codecs import lookup
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Labels, Samples, Shape
-from ml.data.readers.images import GetEncoded, get_image_shape, stack_images
-from ml.data.table_input import Cells, TableInput
+from ml.data.cells import Cells, ReadCells
+from ml.data.findings import Finding
+from ml.data.readers.images import GetEncoded, get_image_shape, hash_encoded, stack_images
+from ml.data.split import CONTENT, Rule, Sides
+from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
@@ -30,6 +35,8 @@ Locate = Callable[[int], str]
 
 ALL = "all"  # the one split of a source that has none
 HELD_OUT = "held out"  # the split of test samples that were taken from the training ones
+PARENT = "parent"  # in `data.group`: the folder above an image
+SHARE = 0.2  # of the samples that is held out, where a source has no test samples
 AUGMENTS = ("none", "flip", "crop", "flip_crop")
 _KEYS = (
     "format",
@@ -42,8 +49,46 @@ _KEYS = (
     "transform",
     "partition",
     "plugins",
+    "csv",
+    "group",
+    "id",
+    "split",
+    "test",
+    "held_out",
 )
-_COLUMNS = ("image", "label")
+_COLUMNS = ("image", "label", "names")
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFormat:
+    """The signs of a table of text, `data.csv`; what is None is found by itself, but for thousands, which have no sign
+    then."""
+
+    separator: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    encoding: str | None = None
+
+    @classmethod
+    def from_mapping(cls, given: Any) -> CsvFormat:
+        """Reads `{separator: ";", decimal: ","}`. Raises DataError."""
+        if not isinstance(given or {}, Mapping):
+            raise DataError(f"data.csv: expected {{separator: SIGN, decimal: SIGN, encoding: NAME}}, got {given!r}")
+        keys = [field.name for field in fields(cls)]
+        for key in given or {}:
+            if key not in keys:
+                raise DataError(f"data.csv.{key}: unknown key: {suggest(key, keys)}")
+        own = cls(**{key: _get_text(given or {}, "data.csv", key) for key in keys})
+        if own.separator is not None and (len(own.separator) != 1 or own.separator in '"\r\n'):
+            raise DataError(f"data.csv.separator: expected one sign, got {own.separator!r}")
+        if own.decimal not in (None, ".", ","):
+            raise DataError(f"data.csv.decimal: expected . or ,, got {own.decimal!r}")
+        if own.thousands is not None and (len(own.thousands) != 1 or own.thousands == (own.decimal or ".")):
+            raise DataError(f"data.csv.thousands: expected one sign besides the decimal one, got {own.thousands!r}")
+        with suppress(LookupError):
+            lookup(own.encoding or "utf-8")
+            return own
+        raise DataError(f"data.csv.encoding: unknown encoding {own.encoding!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +112,14 @@ class DataSource:
     plugins: tuple[str, ...] = ()
     task: str = CLASSIFICATION
     outputs: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None  # of all columns of a table of text that has no header
+    csv: CsvFormat = CsvFormat()
+    group: tuple[str, ...] | None = None
+    id: str | None = None
+    split: str | None = None
+    test: Path | None = None
+    held_out: float = SHARE
+    sides: Sides | None = None
 
     @classmethod
     def from_mapping(
@@ -92,6 +145,17 @@ class DataSource:
         domains = _get_names(data, "domains")
         if domains is not None and format_ != "domains":
             raise DataError(f"data.domains: data.format {format_} has no domains, got {', '.join(domains)}")
+        group, id_, split = (
+            _get_columns(data, "group", "data"),
+            _get_text(data, "data", "id"),
+            _get_text(data, "data", "split"),
+        )
+        test = _get_text(data, "data", "test")
+        given = [key for key, value in (("split", split), ("test", test), ("test_split", test_split)) if value]
+        if len(given) > 1:
+            raise DataError(f"data.{given[1]}: expected none with data.{given[0]}, which says what tests already")
+        if group is not None and id_ is not None:
+            raise DataError("data.id: expected none with data.group, by which samples are known already")
         kept = _get_names(data, "classes")
         if kept is not None and task != CLASSIFICATION:
             raise DataError(f"data.classes: expected none for task {task}, got {', '.join(kept)}")
@@ -101,13 +165,37 @@ class DataSource:
             train_split=train_split,
             test_split=test_split,
             image=_get_text(columns, "data.columns", "image"),
-            labels=_get_columns(columns),
+            labels=_get_columns(columns, "label"),
             domains=domains,
             classes=kept,
             plugins=_get_names(data, "plugins") or (),
             task=task,
             outputs=() if task == CLASSIFICATION else tuple(outputs or ()),
+            names=_get_names(columns, "names", "data.columns"),
+            csv=CsvFormat.from_mapping(data.get("csv")),
+            group=group,
+            id=id_,
+            split=split,
+            test=None if test is None else Path(test),
+            held_out=_get_share(data),
         )
+
+    @property
+    def rule(self) -> Rule:
+        """What samples are known by."""
+        if self.group is not None:
+            return ("group", *self.group)
+        return CONTENT if self.id is None else ("id", self.id)
+
+    def by_rule(self, rule: Rule) -> DataSource:
+        """The same source whose samples are known by another rule."""
+        group, id_ = (rule[1:] if rule[0] == kind else None for kind in ("group", "id"))
+        return replace(self, group=group, id=None if id_ is None else id_[0])
+
+    @property
+    def has_own_rule(self) -> bool:
+        """Whether it says how its samples are to be split."""
+        return self.rule != CONTENT or self.held_out != SHARE
 
     @property
     def label(self) -> str | None:
@@ -130,7 +218,8 @@ class DataSource:
     def refuse_columns(self) -> None:
         """Raise DataError if columns are named for a format that has none."""
         named = None if self.labels is None else ", ".join(self.labels)
-        for key, column in (("image", self.image), ("label", named)):
+        names = None if self.names is None else ", ".join(self.names)
+        for key, column in (("image", self.image), ("label", named), ("names", names)):
             if column is not None:
                 raise DataError(f"data.columns.{key}: data.format {self.format} has no columns, got {column!r}")
 
@@ -144,7 +233,13 @@ class Part:
     as they are. `locate(i)`: where sample i is. `read_rows(shape, rows)`: those samples alone, if that is less work
     than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
     table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
-    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order.
+    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `passed_over`: the
+    columns of a table that a run does not name. `pieces`: the tables that one was joined of, each of which needs all
+    columns. `notes`: what was left out or taken for granted as it was read.
+
+    By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen
+    some of them; `beside()`, the columns of a table that are no features of it; `paths`, the file of each sample;
+    `groups`, a reader's own; `get_digests()`, SHA-256 of each as it lies there.
     """
 
     place: str
@@ -157,6 +252,14 @@ class Part:
     features: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     cells: Callable[[], Cells] | None = None
+    passed_over: tuple[str, ...] = ()
+    pieces: tuple[Part, ...] = ()
+    notes: tuple[Finding, ...] = ()
+    whole: Callable[[], Cells] | None = None
+    beside: Callable[[], Cells] | None = None
+    paths: Sequence[str] | None = None
+    groups: Sequence[str] | None = None
+    get_digests: Callable[[], list[bytes]] | None = None
 
     @classmethod
     def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
@@ -172,6 +275,9 @@ class Part:
         open_encoded: Callable[[], GetEncoded],
         locate: Locate,
         outputs: tuple[str, ...] = (),
+        *,
+        beside: Callable[[], Cells] | None = None,
+        paths: Sequence[str] | None = None,
     ) -> Part:
         """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first is
         decoded here, for its shape."""
@@ -183,22 +289,52 @@ class Part:
             get_encoded, numbers = open_encoded(), rows.tolist()
             return stack_images(lambda i: get_encoded(numbers[i]), len(numbers), shape, lambda i: locate(numbers[i]))
 
+        def get_digests() -> list[bytes]:
+            get_encoded = open_encoded()
+            return [hash_encoded(get_encoded(i), locate(i)) for i in range(len(labels))]
+
         shape = get_image_shape(open_encoded()(0), locate(0))
-        return cls(place, labels, shape, read, locate, read_rows, outputs=outputs)
+        return cls(
+            place,
+            labels,
+            shape,
+            read,
+            locate,
+            read_rows,
+            outputs=outputs,
+            beside=beside,
+            paths=paths,
+            get_digests=get_digests,
+        )
 
     def encode(self, table: TableInput) -> Part:
         """The same rows with the features that a run has agreed on. Raises DataError where this is no table."""
         if self.cells is None:
             raise DataError(f"{self.place}: genesis' input has columns, missing or unknown, which only tables have")
-        cells, locate, place = self.cells, self.locate, self.place
-        names = tuple(table.get_features(table.choose(self.features, place)))
-        shape = (len(names), 1, 1)
+        cells, locate = self.cells, self.locate
+        for piece in self.pieces:
+            table.choose(piece.features, piece.place)
+        columns = table.choose(self.features, self.place)
+        names = tuple(table.get_features(columns))
+
+        def get_chosen() -> Cells:
+            own = cells()
+            return ReadCells(tuple(column.name for column in columns), own.__getitem__)
+
         return replace(
-            self, shape=shape, read=lambda _: table.encode(cells(), locate, place), read_rows=None, features=names
+            self,
+            shape=(len(names), 1, 1),
+            read=lambda _: table.encode(get_chosen(), locate),
+            read_rows=None,
+            features=names,
+            cells=get_chosen,
+            whole=cells,
+            passed_over=(*self.passed_over, *table.list_passed_over(self.features)),
         )
 
     def select(self, rows: Labels) -> Part:
         """These samples of it, in this order."""
+        locate = self.locate  # alone, as a data set keeps it for longer than the samples
 
         def read_rows(shape: Shape | None, own: Labels) -> Samples:
             return self.read(shape)[rows[own]] if self.read_rows is None else self.read_rows(shape, rows[own])
@@ -208,17 +344,49 @@ class Part:
             labels=self.labels[rows],
             shape=self.shape,
             read=lambda shape: read_rows(shape, np.arange(len(rows))),
-            locate=lambda i: self.locate(int(rows[i])),
+            locate=lambda i: locate(int(rows[i])),
             read_rows=read_rows,
             domain_of=None if self.domain_of is None else self.domain_of[rows],
             features=self.features,
             outputs=self.outputs,
             cells=None if self.cells is None else self._select_cells(self.cells, rows),
+            passed_over=self.passed_over,
+            pieces=self.pieces,
+            notes=self.notes,
+            whole=None if self.whole is None else self._select_cells(self.whole, rows),
+            beside=None if self.beside is None else self._select_cells(self.beside, rows),
+            paths=None if self.paths is None else [self.paths[i] for i in rows.tolist()],
+            groups=None if self.groups is None else [self.groups[i] for i in rows.tolist()],
+            get_digests=None if self.get_digests is None else self._select_digests(self.get_digests, rows),
         )
 
     @staticmethod
+    def _select_digests(get_digests: Callable[[], list[bytes]], rows: Labels) -> Callable[[], list[bytes]]:
+        def get_own() -> list[bytes]:
+            digests = get_digests()
+            return [digests[i] for i in rows.tolist()]
+
+        return get_own
+
+    @staticmethod
     def _select_cells(cells: Callable[[], Cells], rows: Labels) -> Callable[[], Cells]:
-        return lambda: {name: [column[i] for i in rows.tolist()] for name, column in cells().items()}
+        def select() -> Cells:
+            whole = cells()
+            return ReadCells(tuple(whole), lambda name: [whole[name][i] for i in rows.tolist()])
+
+        return select
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawTable:
+    """A table as it lies there, before anybody has said what its columns become. `cells`: all by name; `labels`: those
+    that have labels or targets, none where that is not known."""
+
+    place: str
+    cells: Cells
+    locate: Locate
+    labels: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +425,8 @@ def get_augment(data: Mapping[str, Any]) -> str:
 
 def missing_label(place: object, columns: Iterable[str]) -> str:
     """The message about a table in which no column is called as labels are."""
-    names = list(columns)
-    hint = "; columns are separated by commas" if len(names) == 1 and any(sign in names[0] for sign in ";\t|") else ""
     return (
-        f"{place}: expected a column 'label', or the name of another in data.columns.label: one of "
-        f"{', '.join(names)}{hint}"
+        f"{place}: expected a column 'label', or the name of another in data.columns.label: one of {', '.join(columns)}"
     )
 
 
@@ -286,13 +451,23 @@ def _get_text(mapping: Mapping[str, Any], section: str, key: str) -> str | None:
     return value
 
 
-def _get_columns(columns: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """`data.columns.label`: one name, or a list of them."""
-    value = columns.get("label")
+def _get_columns(mapping: Mapping[str, Any], key: str, section: str = "data.columns") -> tuple[str, ...] | None:
+    """One name, or a list of them."""
+    value = mapping.get(key)
     if value is None or isinstance(value, str):
-        name = _get_text(columns, "data.columns", "label")
+        name = _get_text(mapping, section, key)
         return None if name is None else (name,)
-    return _get_names(columns, "label", "data.columns")
+    return _get_names(mapping, key, section)
+
+
+def _get_share(data: Mapping[str, Any]) -> float:
+    """`data.held_out`."""
+    value = data.get("held_out")
+    if value is None:
+        return SHARE
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise DataError(f"data.held_out: expected a share between 0 and 1, got {value!r}")
+    return float(value)
 
 
 def _get_names(data: Mapping[str, Any], key: str, section: str = "data") -> tuple[str, ...] | None:

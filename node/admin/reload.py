@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 LIVE = ("log.level", "network.peers", "consensus.mine", "http.token_file")  # what may change in a running node
 LIVE_TLS = ("http.tls.certificate_file", "http.tls.key_file")  # too, where TLS is on before and after
+DATA = "data"  # applied where there was no worker: another reads them again
 
 Load = Callable[[], NodeConfig]
 _Section = TypeVar("_Section", bound=Section)
@@ -113,7 +114,9 @@ class Reloading:
             self._service.opener.mines = new.consensus.mine
         if "network.peers" in applied:
             await self._move_peers(new)
-        self.config = _take_over(old, new, applied)
+        if self._service.learner.begin_anew():
+            applied.append(DATA)
+        self.config = _take_over(old, new, [key for key in applied if key != DATA])
         self._on_config(self.config)
         rest = [key for key in changed if key not in live]
         if applied or rest:

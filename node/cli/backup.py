@@ -37,9 +37,10 @@ def backup(
 ) -> None:
     """Write a node's data directory into one file. Its rounds go on meanwhile; a stopped node is read as it lies.
 
-    In it are the chain, what was signed, blobs, checkpoints, addresses, bans and the digests of tokens, each with its
-    SHA-256; the file is read back before it gets its name. It is a tar archive of mode 0600. With --with-key it holds
-    the node's identity: whoever has the file can then sign for the member, so keep it as you keep the key.
+    In it are the chain, what was signed, blobs, checkpoints, who is held out of training, addresses, bans and the
+    digests of tokens, each with its SHA-256; the file is read back before it gets its name. It is a tar archive of mode
+    0600. With --with-key it holds the node's identity: whoever has the file can then sign for the member, so keep it as
+    you keep the key.
 
     Examples: fednode backup node3.tar -c node3.yaml; fednode backup node3.tar --data-dir data/node3
     """

@@ -136,8 +136,9 @@ def set_log_level(
 def reload(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False) -> None:
     """Have a node read its configuration again. It does so on SIGHUP too. Says which changes need a restart.
 
-    log.level, network.peers, consensus.mine, http.token_file and what is in that file change at once. A configuration
-    with problems changes nothing: they are printed, and the exit code is 78.
+    log.level, network.peers, consensus.mine, http.token_file and what is in that file change at once. A node that does
+    not train, as it had no samples, reads its data again. A configuration with problems changes nothing: they are
+    printed, and the exit code is 78.
 
     Example: fednode reload --config node.yaml
     """

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli.data_partition import partition
+from node.cli.data_resplit import resplit
 from node.cli.options import AsJson, TaskOption, make_group
 from node.cli.predict import read_columns
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
+    from chain.run import Run
     from ml.data import Split
     from ml.data.base import ArrayDataset, InputFormat
     from ml.data.findings import Finding
     from ml.data.published import Recognised
     from ml.data.readers.domain_folders import Domain
     from ml.data.table_checks import FeatureStats
+    from ml.data.table_input import TableInput
 
 SHOWN_FEATURES = 40
 
@@ -57,6 +60,7 @@ def register(app: typer.Typer) -> None:
     group.command("inspect")(inspect)
     group.command("stats")(show_stats)
     group.command("partition")(partition)
+    group.command("resplit")(resplit)
     app.add_typer(group, name="data")
 
 
@@ -76,6 +80,9 @@ def inspect(
     code 1. What may mislead is a warning: duplicates between training and test, classes without samples, images of one
     colour, features whose scales are far apart or that never change, labels that look like measurements.
 
+    A table may be as it lies there: its columns are shown with their types, empty cells, ranges and categories, and
+    what genesis new may be told of them. Which column has the labels may be said later.
+
     Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --label diagnosis, or
     fednode data inspect csv:labs.csv --task regression --label glucose --label iron, or
     fednode data inspect --config node0.yaml
@@ -84,12 +91,26 @@ def inspect(
     from ml.data.checks import check_data
     from ml.data.published import recognise
     from ml.data.table_checks import compute_feature_stats
+    from node.cli.inspect_table import describe_raw, print_columns, print_proposed
     from node.cli.output import print_json
 
     with open_once():
-        asked, split, wanted = _open(data, _add_label(settings, label), config, genesis, size, task)
+        asked, run, data_dir = _find(data, _add_label(settings, label), config, genesis, task)
+        raw = None if run is not None else describe_raw(asked, task)
+        if raw is not None and not raw.labels:
+            raw.show_alone(asked, as_json=as_json)
+            return
+        try:
+            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table, data_dir)
+        except NodeError:
+            if raw is not None and not as_json:
+                print_columns(raw.columns, raw.labels)
+            raise
         domains, names = list_domains(asked), list(get_split_names(asked))
     findings = check_data(*split, input_=wanted)
+    columns = split[0].columns if raw is None else raw.columns
+    if raw is not None:
+        findings = raw.add_findings(findings)
     features = compute_feature_stats(split[0]) if split[0].is_table else []
     places = [(domain.format, domain.path) for domain in domains]
     places += [(asked["format"], Path(asked["path"]).expanduser())] if asked.get("path") else []
@@ -103,6 +124,8 @@ def inspect(
                 "input_shape": None if wanted is None else list(wanted.shape),
                 "kind": "table" if split[0].is_table else "images",
                 "features": [asdict(own) for own in features] or None,
+                "columns": [own.to_mapping() for own in columns] or None,
+                "proposed_input": None if raw is None else raw.proposed.to_mapping(),
                 "held_out": _is_held_out(split),
                 "split_names": names,
                 "splits": [_describe(part) for part in split],
@@ -114,8 +137,12 @@ def inspect(
     else:
         _print(asked, split, names, domains)
         _print_published(published)
-        if features:
+        if columns:
+            print_columns(columns, () if raw is None else raw.labels)
+        elif features:
             _print_features(features)
+        if raw is not None:
+            print_proposed(raw)
         _print_findings(findings, is_table=bool(features))
 
 
@@ -175,13 +202,20 @@ def _open(
 
     Raises ConfigError for what was asked, NodeError for what is there.
     """
-    from ml.data import open_dataset
-    from ml.data.base import InputFormat
-    from ml.errors import DataError
+    asked, run, data_dir = _find(data, settings, config, genesis, task)
+    return asked, *_open_split(asked, run, size, task, None, data_dir)
+
+
+def _find(
+    data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, task: str
+) -> tuple[dict[str, Any], Run | None, Path | None]:
+    """What was asked for, the run in the genesis that goes with it, if there is one, and the data directory of a site
+    that splits its own samples. Raises ConfigError."""
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
 
     join_file: Path | None = None
+    data_dir: Path | None = None
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
@@ -190,6 +224,7 @@ def _open(
         loaded = load_config(config, settings or ())
         asked = loaded.data.model_dump(mode="json", exclude={"partition"})
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
+        data_dir = loaded.node.data_dir if loaded.data.partition is None else None
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
     run = None
@@ -203,9 +238,28 @@ def _open(
         run = load_genesis(genesis).genesis.run
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
+    return asked, run, data_dir
+
+
+def _open_split(
+    asked: dict[str, Any],
+    run: Run | None,
+    size: int | None,
+    task: str,
+    table: TableInput | None,
+    data_dir: Path | None,
+) -> tuple[Split, InputFormat | None]:
+    """The samples, and the input that they are to become; `table` is what a table's columns become where there is no
+    run. Raises NodeError."""
+    from ml.data import open_dataset
+    from ml.data.base import InputFormat
+    from ml.errors import DataError
+    from node.training.own_split import open_own_sides
+
     classes, wanted = (None, None) if run is None else (run.classes, InputFormat.from_mapping(run.input))
     task = task if run is None else run.task
     try:
+        own_sides = None if data_dir is None else open_own_sides(data_dir, asked)
         if size is not None and wanted is None:
             wanted = InputFormat.from_mapping({"shape": [_get_channels(asked, task), size, size]})
         split = open_dataset(
@@ -213,11 +267,13 @@ def _open(
             shape=None if wanted is None else wanted.shape,
             classes=classes,
             task=task,
-            table=None if wanted is None else wanted.table,
+            table=table if wanted is None else wanted.table,
+            meaning=None if run is None else run.labels,
+            sides=own_sides,
         )
     except DataError as error:
         raise NodeError(str(error)) from error
-    return asked, split, wanted
+    return split, wanted
 
 
 def _get_channels(asked: dict[str, Any], task: str) -> int:
@@ -234,13 +290,15 @@ def _is_held_out(split: Split) -> bool:
 
 
 def _describe(part: ArrayDataset) -> dict[str, Any]:
+    import numpy as np
+
     return {
         "split": part.split,
         "origin": part.origin,
         "samples": len(part),
         "dtype": str(part.x.dtype),
-        "min": float(part.x.min()),
-        "max": float(part.x.max()),
+        "min": float(np.nanmin(part.x)),
+        "max": float(np.nanmax(part.x)),
         "counts": part.count_classes().tolist(),
         "sha256": part.sha256,
     }
@@ -260,6 +318,9 @@ def _describe_domain(domain: Domain) -> dict[str, Any]:
 
 
 def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain]) -> None:
+    import numpy as np
+
+    from ml.data.source import SHARE
     from node.cli.output import print_facts, print_table
 
     train = split[0]
@@ -270,14 +331,16 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
     print_facts(
         [
             ("data", f"{asked['format']} {asked.get('path') or ''}".rstrip()),
-            (sample, f"{what}, {train.x.dtype} from {train.x.min():g} to {train.x.max():g}"),
+            (sample, f"{what}, {train.x.dtype} from {np.nanmin(train.x):g} to {np.nanmax(train.x):g}"),
             *((part.split, f"{len(part):,} {samples} of {part.origin}") for part in split),
             (noun, str(len(train.classes))),
             *((f"sha256 {part.split}", part.sha256) for part in split),
         ]
     )
-    if _is_held_out(split):
-        of_what = "a fifth of each class" if split[0].task == "classification" else "a fifth of all samples"
+    if _is_held_out(split) and not asked.get("split"):
+        share = asked.get("held_out") or SHARE
+        part = "a fifth" if share == SHARE else f"{share:.0%}"
+        of_what = f"{part} of each class" if split[0].task == "classification" else f"{part} of all samples"
         print(f"there is no test split: {of_what} is held out, the same samples on every start")
     used = {part.split for part in split} | {asked.get("train_split") or "train"}
     others = [name for name in names if name not in used and len(names) > 1]

@@ -47,15 +47,18 @@ def make_own_client(own: OwnRun) -> Client:
     from ml.clients.build import Compute, Federation, make_client
     from ml.payload import decode_arrays
     from ml.plugins import Plugins
+    from node.training.own_split import open_own_sides
     from node.training.worker_config import TERMS, make_worker_config
 
     settings, initial = make_worker_config(own.config, own.task), own.task.initial_model
     data = initial if isinstance(initial, bytes) else initial.read_bytes()
     terms = {name: getattr(settings, name) for name in (*TERMS, "max_weight", "max_abs", "rounds", "num_members")}
+    own_sides = None if settings.site_dir is None else open_own_sides(settings.site_dir, settings.data)
     return make_client(
         Federation(**terms, plugins=Plugins.of(settings.plugins)),
         data=settings.data,
         seed=settings.seed,
         initial=decode_arrays(data, len(data)),
         compute=Compute(settings.device, settings.engine),
+        sides=own_sides,
     )

@@ -242,6 +242,8 @@ def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
         facts.append(("not trained", entry.failure))
     if entry.HasField("went_back"):
         facts.append(("began from its own model", entry.went_back))
+    if entry.HasField("data_change"):
+        facts.append(("trained on other data than before", entry.data_change))
     if entry.HasField("spoiled"):
         facts.append(("aggregate not taken over", entry.spoiled))
     if entry.clipped:

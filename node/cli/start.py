@@ -123,6 +123,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from node.config.own_noise import explain_not_hidden, validate_own_noise
     from node.config.plugins import explain_refusal
     from node.telemetry.sinks.opening import validate_sinks
+    from node.training.own_split import open_own_sides
 
     identity = open_identity(config)
     genesis = load_federation(config).genesis
@@ -158,7 +159,15 @@ def check_node(config: NodeConfig, path: Path) -> None:
         data = config.get_data()
         wanted = InputFormat.from_mapping(genesis.run.input)
         run = genesis.run
-        train, test = open_dataset(data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table)
+        train, test = open_dataset(
+            data,
+            shape=wanted.shape,
+            classes=run.classes,
+            task=run.task,
+            table=wanted.table,
+            meaning=run.labels,
+            sides=open_own_sides(config.node.data_dir, data),
+        )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:

@@ -203,6 +203,11 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
         found.append((("data", "path"), f"expected {needs} (got {show_value(data.path and str(data.path))})"))
     if data.train_split == data.test_split:
         found.append((("data", "test_split"), f"expected another split than train_split (got {data.test_split!r})"))
+    given = [key for key in ("test", "split", "test_split") if getattr(data, key) is not None]
+    if len(given) > 1:
+        found.append((("data", given[1]), f"expected none with data.{given[0]}, which says what tests already"))
+    if data.group is not None and data.id is not None:
+        found.append((("data", "id"), "expected none with data.group, by which samples are known already"))
     network = config.network
     if network.dial_out and network.advertise is not None:
         said = f"expected none, as network.dial_out says that nobody dials this node (got {network.advertise!r})"

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from chain.signing import decode_id
 from ml.accountant import MAX_EPSILON
+from ml.data.source import SHARE
 from node.addresses import is_on_loopback, parse_address
 from node.config.value_types import (
     DataFormat,
@@ -285,11 +286,23 @@ def _validate_part(part: Part) -> Part:
 
 class ColumnsSection(Section):
     """Where a table or a Hugging Face data set keeps images and labels; by default they are found by name and type.
-    Several labels or targets of a sample may be in a column each.
+    Several labels or targets of a sample may be in a column each. `names` are those of all columns of a table of text
+    that has no header.
     """
 
     image: Name | None = None
     label: Name | tuple[Name, ...] | None = None
+    names: tuple[Name, ...] | None = None
+
+
+class CsvSection(Section):
+    """How a table of text is written. What is not set is seen from the file, but for a sign of thousands, which numbers
+    have only where it is set."""
+
+    separator: Name | None = None
+    decimal: Literal[".", ","] | None = None
+    thousands: Name | None = None
+    encoding: Name | None = None
 
 
 class TransformSection(Section):
@@ -301,8 +314,12 @@ class TransformSection(Section):
 
 
 class DataSection(Section):
-    """The site's samples. A format besides fednode's own is a reader that one of `training.plugins` offers. Without a
-    `test_split` the source's own is taken, or else a fifth of each class held out.
+    """The site's samples. A format besides fednode's own is a reader that one of `training.plugins` offers.
+
+    What tests is the split of that name, or the samples at `test`, or the rows that the column `split` says; else
+    `held_out` of each class is held out, and stays so. Samples of one `group` are on one side: columns of a table,
+    `parent` or a regular expression of an image's path, an archive's array. A table's `id` is the column by which
+    a row is known when it changes.
 
     `domains` chooses and orders those of format domains, `classes` the classes whose samples are used; all by default.
     """
@@ -311,7 +328,13 @@ class DataSection(Section):
     path: FilePath | None = None
     train_split: Name = "train"
     test_split: Name | None = None
+    test: FilePath | None = None
+    split: Name | None = None
+    group: Name | tuple[Name, ...] | None = None
+    id: Name | None = None
+    held_out: Annotated[float, Field(gt=0, lt=1)] = SHARE
     columns: ColumnsSection = ColumnsSection()
+    csv: CsvSection = CsvSection()
     domains: tuple[Name, ...] | None = None
     classes: tuple[Name, ...] | None = None
     transform: TransformSection = TransformSection()

@@ -86,6 +86,7 @@ class Contributor:
             await self.on_training_failed(height, "this node is leaving")
             return
         record.train, record.went_back, record.failure = dict(trained.metrics), trained.went_back, None
+        record.data_change = trained.data_change
         try:
             adopted = await self._signer.adopt_files(trained)
         except StoreFull as error:

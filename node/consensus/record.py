@@ -79,6 +79,7 @@ class RoundRecord:
     spoiled: str | None = None
     clipped: int | None = None
     went_back: str | None = None
+    data_change: str | None = None  # how the site's data differ from those of the round before
     failure: str | None = None
     place: Place | None = None  # None where a change takes the height
     measures: AnyMeasures | None = None  # of the site's own test samples, after the aggregate was applied
@@ -190,6 +191,7 @@ class RoundRecord:
             "spoiled": self.spoiled,
             "clipped": self.clipped,
             "went_back": self.went_back,
+            "data_change": self.data_change,
             "failure": self.failure,
             "beta_s": self.beta_s,
             "train": to_finite(self.train),
@@ -254,6 +256,7 @@ class Records:
         self.current.place = place
         if goes_on and before is not None and before.height == height - 1:
             self.current.train, self.current.went_back = before.train, before.went_back
+            self.current.data_change = before.data_change
 
     def end(self) -> None:
         """No round is in hand."""

@@ -29,6 +29,8 @@ from chain.store.rows import DATABASE, HEAD, Rows, connect
 from chain.store.sqlite import SqliteStore
 from node.errors import NodeError, VerificationFailed
 from node.training.checkpoint import CHECKPOINTS
+from node.training.data_watch import DATA_FILE
+from node.training.own_split import SEED_FILE, SPLIT_FILE
 from node.training.privacy_ledger import PRIVACY_FILE
 
 VERSION = 1  # of the format
@@ -42,8 +44,11 @@ SITE_CONFIG, SITE_KEY, SITE_SPARE_KEY = "site/node.yaml", "site/node.key", "site
 SMALL_FILES = (
     "addresses.json",
     "bans.json",
+    DATA_FILE,
     "paused.json",
     PRIVACY_FILE,
+    SEED_FILE,
+    SPLIT_FILE,
     "tokens.json",
 )  # of tokens there are digests alone
 

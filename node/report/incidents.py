@@ -100,6 +100,7 @@ def _list_incidents(report: RunReport, each: pb.Round) -> Iterator[Incident]:
         ("failure", "did not train"),
         ("spoiled", "aggregate not taken over"),
         ("went_back", "began from its own model"),
+        ("data_change", "trained on other data than before"),
     ):
         if each.HasField(field):
             yield Incident(own, what, getattr(each, field))

@@ -122,6 +122,7 @@ class Learner:
         self.spoiled: SpoiledAggregate | None = None  # while training goes on from the client's own model
         self.work: str | None = None  # what the worker does, or is about to, for a round
         self.progress: Progress | None = None  # of the local phase under way, once there is some to tell of
+        self.data_change: str | None = None  # how the site's data differ from those trained on before, since the start
         self._trainer = trainer
         self._inputs = inputs
         self._listener = listener
@@ -159,6 +160,15 @@ class Learner:
             return  # a change has taken the height: what is under way goes on for the next
         self.progress = None  # of what was wanted before
         self._changed.set()
+
+    def begin_anew(self) -> bool:
+        """Tries once more to begin a run that no worker could be kept alive for, as where a site had no samples.
+        Whether there is such."""
+        if self.failure is None:
+            return False
+        self.failure = self._terms = None
+        self._changed.set()
+        return True
 
     async def run(self) -> None:
         """Works towards the newest target until cancelled; a worker that cannot be kept alive ends the training of its
@@ -221,6 +231,7 @@ class Learner:
         self._leave_run(target)
         self.work = STARTING
         self.info = await self._trainer.start(opening.result())
+        self.data_change = self.info.data_change
         self._trained = self.info.trained_round
         self._has_model = self._trained > 0 or bool(self.info.checkpoint_round)
         log.info(
@@ -386,6 +397,7 @@ class Learner:
         if is_done:
             trained = training.result()
             self._trained, self._has_model = number, True
+            self.data_change = trained.data_change or self.data_change
             if trained.went_back is not None:
                 self._on_spoiled(target.made_height, f"training from it diverges: {trained.went_back}")
             await self._tell_trained(trained, target)

@@ -78,6 +78,7 @@ class TrainerInfo:
     `model_bytes` is what sending the whole model would cost, `precision` what forward passes in training are computed
     in. The state it starts from has `checkpoint_round` as the round of the last aggregate applied (None: no
     checkpoint, the state before the first round) and `trained_round` as that of the last training in it (0: none).
+    `data_change` says how the site's data differ from those trained on before, None where they do not.
     """
 
     num_train: int
@@ -88,6 +89,7 @@ class TrainerInfo:
     precision: str = "fp32"
     checkpoint_round: int | None = None
     trained_round: int = 0
+    data_change: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class Trained:
 
     What is too large to pass through memory lies in `files`, by kind, each on the store's filesystem and whoever
     receives it to keep or to delete. `went_back` says why training began from the client's own model before the last
-    aggregate, None where it did not.
+    aggregate, None where it did not. `data_change` is news of the site's data, None where there is none.
     """
 
     weight: int
@@ -104,6 +106,7 @@ class Trained:
     metrics: Metrics
     files: Mapping[str, Path] = field(default_factory=dict)
     went_back: str | None = None
+    data_change: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +285,13 @@ AnswerAlone = Callable[[Samples, Callable[[], bool]], Arrays]
 Answer = Callable[[Samples, Callable[[], bool], float | None], Arrays]
 
 
-def get_info(client: Client, device: str, precision: str = "fp32", resumed: Checkpoint | None = None) -> TrainerInfo:
+def get_info(
+    client: Client,
+    device: str,
+    precision: str = "fp32",
+    resumed: Checkpoint | None = None,
+    data_change: str | None = None,
+) -> TrainerInfo:
     """The info of a trainer with this client."""
     return TrainerInfo(
         num_train=client.num_train,
@@ -293,6 +302,7 @@ def get_info(client: Client, device: str, precision: str = "fp32", resumed: Chec
         precision=precision,
         checkpoint_round=None if resumed is None else resumed.applied_round,
         trained_round=0 if resumed is None else resumed.round_number,
+        data_change=data_change,
     )
 
 

@@ -16,8 +16,8 @@ any other call, and begins anew behind it. What passes, all JSON but for what is
                        {call: "cancel", number}    {call: "abandon", number}
     from the worker    {number, saved, result} [payloads, or answers]  {number, saved, failed: why, spoiled}
                        of a score the result has losses; of a prediction run, applied_round and alone: how far that is
-                       of a training the result has weight, metrics, went_back and files: the paths of payloads too
-                       large to pass
+                       of a training the result has weight, metrics, went_back, data_change and files: the paths of
+                       payloads too large to pass
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
                        {number, progress: {step, steps, seconds}} before the answer to a training that takes long
 
@@ -104,10 +104,10 @@ class WorkerProcess:
         return None if child is None else child.pid
 
     async def start(self, task: RunTask) -> TrainerInfo:
-        """Ends the worker of the run before, and starts one for this, unless it is there; calls meanwhile wait for
-        it."""
+        """Ends the worker of the run before, and starts one for this, unless it is there or about to be; calls
+        meanwhile wait for it."""
         config, before = self._make_config(task), self._supervisor
-        if before is not None and config == self._config:
+        if before is not None and config == self._config and not before.done():
             return (await self._get_child()).info
         self._ready = asyncio.get_running_loop().create_future()
         if before is not None:
@@ -139,7 +139,8 @@ class WorkerProcess:
         reply = await self._request(Call(header, shared.to_attachments(), (round_number, False)), on_progress)
         result = reply.header["result"]
         files = {kind: Path(path) for kind, path in result["files"].items()}
-        return Trained(result["weight"], reply.attachments, result["metrics"], files, result["went_back"])
+        told = result["went_back"], result["data_change"]
+        return Trained(result["weight"], reply.attachments, result["metrics"], files, *told)
 
     def abandon(self) -> bool:
         child = self._get_ready_child()

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from chain.store.interface import Faults
 from ml.data.base import Samples
-from ml.errors import Abandoned, MlError, SpecError, Spoiled, Stopped
+from ml.errors import Abandoned, DataError, MlError, SpecError, Spoiled, Stopped
 from ml.measures.kinds import AnyMeasures
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
@@ -42,8 +42,10 @@ from node.host.collector import collect_seldom, leave_out_loaded
 from node.training.beside import Beside, TrainingAlone
 from node.training.calls import Calls
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, forget_old_runs, read_checkpoint
+from node.training.data_watch import DataWatch
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
+from node.training.own_split import OwnSplit, open_own_sides
 from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
 from node.training.progress import ProgressMeter
 from node.training.trainer import Answer, AnswerAlone, Client, apply_to, get_info, score_with, train_with
@@ -64,6 +66,7 @@ class Built(NamedTuple):
     alone: TrainingAlone | None = None
     answer_alone: AnswerAlone | None = None
     ledger: PrivacyLedger | None = None  # where samples are hidden
+    watch: DataWatch | None = None  # where the data are the site's own
 
 
 BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
@@ -92,8 +95,10 @@ class Session:
         beside: Beside | None = None,
         ledger: PrivacyLedger | None = None,
         hides_itself: bool = False,
+        watch: DataWatch | None = None,
     ) -> None:
         self.beside = beside
+        self._watch = watch
         self._hides_itself = hides_itself
         self._ledger = ledger
         self._client = client
@@ -109,6 +114,10 @@ class Session:
         self.resumed = self._resume()
         if self.resumed is None and before is not None:
             self._go_on_from(before)
+        self.data_change = None if watch is None else watch.describe(self._round)
+        self._untold = self.data_change
+        if self.data_change is not None:
+            _log.warning("%s", self.data_change)
 
     def _resume(self) -> Checkpoint | None:
         while (checkpoint := self._checkpoints.load_newest()) is not None:
@@ -151,6 +160,11 @@ class Session:
         """The answer to `train`. Raises MlError and FileUnusable."""
         if (self._round, self._phase) == (round_number, Phase.TRAINED):
             self._go_back()
+        if self._watch is not None:
+            self._watch.keep()
+            if (told := self._watch.look_again()) is not None:
+                _log.warning("%s", told)
+                self._untold = told
 
         def on_back() -> None:  # a repetition has to begin there too
             _log.warning("Training for round %d diverged, and began again from the node's own model", round_number)
@@ -182,6 +196,7 @@ class Session:
             give_freed_memory_back()  # what was trained to make them is larger than what rounds train
         payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items() if kind not in files}
         result = {"weight": trained.weight, "metrics": dict(trained.metrics), "went_back": trained.went_back}
+        result["data_change"], self._untold = self._untold, None
         return {**result, "files": files}, payloads
 
     def _count(self, round_number: int, num_iterations: int | None) -> None:
@@ -351,11 +366,12 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
             beside,
             built.ledger,
             config["hides_itself"],
+            built.watch,
         )
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})
         return
-    info = get_info(built.client, built.device, built.precision, session.resumed)
+    info = get_info(built.client, built.device, built.precision, session.resumed, session.data_change)
     calls.answer(frame.header["number"], {"result": asdict(info), "saved": session.saved})
     session.save()
     leave_out_loaded()
@@ -445,12 +461,23 @@ def build_client(config: Config, initial: Arrays) -> Built:
         torch.set_num_threads(config["threads"])
     torch.set_num_interop_threads(1)
     genesis = (*TERMS, "max_weight", "max_abs", "rounds", "num_members")
-    client = make_client(
-        Federation(**{name: config[name] for name in genesis}, plugins=Plugins.of(config["plugins"])),
-        initial=initial,
-        compute=Compute(config["device"], config["engine"]),
-        **{name: config[name] for name in ("data", "seed", "max_loss_ratio")},
-    )
+    sides, watch = None, None
+    if config["site_dir"] is not None:
+        watch = DataWatch(Path(config["site_dir"]), config["data"])
+        sides = open_own_sides(Path(config["site_dir"]), config["data"], makes_seed=True)
+    try:
+        client = make_client(
+            Federation(**{name: config[name] for name in genesis}, plugins=Plugins.of(config["plugins"])),
+            initial=initial,
+            compute=Compute(config["device"], config["engine"]),
+            **{name: config[name] for name in ("data", "seed", "max_loss_ratio")},
+            sides=sides,
+            on_read=(lambda train, test: None) if watch is None else watch.on_read,
+        )
+    except DataError as error:
+        raise DataError(f"0 samples: contributes nothing, until fednode reload finds some: {error}") from error
+    if sides is not None:
+        OwnSplit(Path(config["site_dir"])).write(sides)
     if config["schema"] is not None and describe_payloads(client.spec) != config["schema"]:
         raise SpecError(
             "schema", f"expected what {client.spec.name} sends as its plugin here describes it, got another"
@@ -481,6 +508,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
         alone,
         None if alone is None else partial(answer_with, alone),
         ledger,
+        watch,
     )
 
 

@@ -23,7 +23,7 @@ from node.training.trainer import RunTask, WorkerFailed
 if TYPE_CHECKING:
     from node.config.node_config import NodeConfig
 
-TERMS = ("method", "model", "classes", "input", "task", "target")  # of a run
+TERMS = ("method", "model", "classes", "input", "task", "target", "labels")  # of a run
 WORKER = "node.training.worker_child"
 LOADS = ("torch", "ml.clients.alone", "ml.clients.build", "ml.clients.inference", "ml.data.own_transform")  # take long
 WORKER_ARGUMENTS = make_arguments(WORKER)  # modules of the daemon's own directory stay out
@@ -39,7 +39,8 @@ class WorkerConfig:
     run that this one continues, if its last round was `before_round`. `plugins` are those that may be imported;
     `schema` is the run's where its method is a plugin's. Where samples or the site are hidden `privacy_file` is the
     account of what was told, `privacy_budget` its end, and `privacy_set_aside` what is not held against it; samples
-    are hidden by the site alone where it `hides_itself`, and not the run. `python` and `arguments` say which program is
+    are hidden by the site alone where it `hides_itself`, and not the run. In `site_dir` is kept how the site's own
+    data are split, and what was trained on. `python` and `arguments` say which program is
     the worker.
     """
 
@@ -49,6 +50,7 @@ class WorkerConfig:
     input: Mapping[str, Any]
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
+    labels: Mapping[str, Any] | None = None
     data: Mapping[str, Any]
     seed: int
     initial_model: Path | bytes = field(repr=False)
@@ -72,6 +74,7 @@ class WorkerConfig:
     privacy_budget: float | None = None
     privacy_set_aside: str | None = None
     privacy_file: Path | None = None
+    site_dir: Path | None = None
     hides_itself: bool = False
     niceness: int = 0
     python: str = sys.executable
@@ -104,6 +107,7 @@ class WorkerConfig:
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
         config |= {"privacy_file": self.privacy_file and str(self.privacy_file)}
+        config |= {"site_dir": self.site_dir and str(self.site_dir)}
         config |= {"before_dir": self.before_dir and str(self.before_dir), "before_round": self.before_round}
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
@@ -127,6 +131,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         input=run.input,
         task=run.task,
         target=run.target,
+        labels=run.labels,
         data=config.get_data(),
         seed=training.seed if run.number == 1 else derive_seed(training.seed, "run", run.number),
         initial_model=task.initial_model,
@@ -156,5 +161,6 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         privacy_budget=training.privacy_budget,
         privacy_set_aside=training.privacy_set_aside,
         privacy_file=config.node.data_dir / PRIVACY_FILE,
+        site_dir=None if config.data.partition is not None else config.node.data_dir,
         hides_itself="dp_noise" in method and "dp_noise" not in run.method,
     )

@@ -677,3 +677,51 @@ async def test_a_run_that_cannot_be_begun_costs_its_own_training_alone() -> None
         learner.set_target(make_later(3, 4, number=2, trains=True))
         await wait_until(lambda: "trained 4" in told, "the second run")
         assert learner.failure is None
+
+
+async def test_a_run_that_could_not_be_begun_is_begun_when_that_is_asked_for() -> None:
+    class Empty(CountingTrainer):
+        has_samples = False
+
+        async def start(self, task: RunTask) -> TrainerInfo:
+            if not self.has_samples:
+                raise WorkerFailed("0 samples: contributes nothing")
+            return await super().start(task)
+
+    trainer = Empty()
+    with learning(trainer) as (learner, told):
+        assert not learner.begin_anew()  # nothing has failed
+        learner.set_target(make_target(1, trains=True))
+        await wait_until(lambda: learner.failure is not None, "it to fail")
+        assert learner.begin_anew()
+        await wait_until(lambda: len(told) >= 2, "it to fail again")
+        assert learner.failure == "0 samples: contributes nothing"
+        trainer.has_samples = True
+        assert learner.begin_anew()
+        await wait_until(lambda: "trained 2" in told, "the training")
+        assert learner.failure is None
+
+
+async def test_news_of_the_data_stand_until_a_worker_begins_anew() -> None:
+    class Changed(CountingTrainer):
+        news: str | None = "your data differ from round 20: 200 -> 203 rows"
+
+        async def start(self, task: RunTask) -> TrainerInfo:
+            return replace(await super().start(task), data_change=self.news)
+
+        async def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+            return replace(await super().train(height, beacon, **options), data_change=self.news)
+
+    trainer = Changed()
+    with learning(trainer) as (learner, told):
+        learner.set_target(make_target(1, trains=True))
+        await wait_until(lambda: "trained 2" in told, "the training")
+        first, trainer.news = trainer.news, None
+        assert learner.data_change == first
+        learner.set_target(make_target(2, trains=True))
+        await wait_until(lambda: "trained 3" in told, "the next training")
+        assert learner.data_change == first
+        trainer.news = "the files of your data have changed"
+        learner.set_target(make_target(3, trains=True))
+        await wait_until(lambda: "trained 4" in told, "the last training")
+        assert learner.data_change == trainer.news

@@ -301,7 +301,7 @@ def talk(sock):
             send_frame(sock, Frame({"number": other, "progress": good}))
         send_frame(sock, Frame({"progress": good}))
         send_frame(sock, Frame({"number": number, "progress": good}))
-        result = {"weight": 1, "metrics": {}, "files": {}, "went_back": None}
+        result = {"weight": 1, "metrics": {}, "files": {}, "went_back": None, "data_change": None}
         send_frame(sock, Frame({"number": number, "saved": None, "result": result}))
         send_frame(sock, Frame({"number": number, "progress": good}))
 with socket.socket(fileno=os.dup(0)) as sock:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ml.data.readers.images import SUFFIXES
-from ml.data.source import ALL, DataSource, Part, Parts, require_extra
+from ml.data.source import ALL, PARENT, DataSource, Part, Parts, require_extra
 from ml.errors import DataError
 
 
@@ -25,7 +25,8 @@ def open_parts(source: DataSource) -> Parts:
     folders = _list_folders(path)
     if not folders:
         raise DataError(f"{path}: expected a directory for each class, got none")
-    if _list_folders(path / source.train_split) or all(map(_is_split, folders)):
+    may_be_splits = source.group is None  # else what lies in a class's directory may be one for each group
+    if _list_folders(path / source.train_split) or (may_be_splits and all(map(_is_split, folders))):
         splits = {folder.name: folder for folder in folders if _list_folders(folder)}
     else:
         splits = {ALL: path}
@@ -35,27 +36,42 @@ def open_parts(source: DataSource) -> Parts:
         classes = tuple(name for name in classes if name in source.classes)
         if not classes:
             raise DataError(f"{path}: expected a directory for one of data.classes at least, got none")
-    return Parts(str(path), {name: partial(_open_part, split, classes) for name, split in splits.items()}, classes)
+    opened = {name: partial(_open_part, split, classes, source.group) for name, split in splits.items()}
+    return Parts(str(path), opened, classes)
 
 
-def _open_part(path: Path, classes: tuple[str, ...]) -> Part:
+def _open_part(path: Path, classes: tuple[str, ...], group: tuple[str, ...] | None) -> Part:
+    """Where samples are grouped, a class may have folders of its own."""
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        own = _list_images(path / name) if (path / name).is_dir() else []
+        own = _list_images(path / name, is_grouped=group is not None) if (path / name).is_dir() else []
+        if group == (PARENT,) and any(file.parent == path / name for file in own):
+            raise DataError(f"data.group: {PARENT}: expected a folder for each group in {path / name}, got images")
         files += own
         labels += [label] * len(own)
     if not files:
         raise DataError(f"{path}: expected images in its directories ({', '.join(classes)}), got none")
 
-    return Part.of_images(str(path), np.array(labels, np.int64), lambda: files.__getitem__, lambda i: str(files[i]))
+    return Part.of_images(
+        str(path),
+        np.array(labels, np.int64),
+        lambda: files.__getitem__,
+        lambda i: str(files[i]),
+        paths=[file.relative_to(path).as_posix() for file in files],
+    )
 
 
-def _list_images(folder: Path) -> list[Path]:
+def _list_images(folder: Path, *, is_grouped: bool) -> list[Path]:
     files = []
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.name.startswith("."):
-            raise DataError(f"{path}: expected image files in the directory of class {folder.name!r}, got a directory")
+            if not is_grouped:
+                raise DataError(
+                    f"{path}: expected image files in the directory of class {folder.name!r}, got a directory"
+                    " (of one patient each? data.group: parent)"
+                )
+            files += _list_images(path, is_grouped=True)
         if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
             files.append(path)
     return files

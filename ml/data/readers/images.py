@@ -11,6 +11,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Callable
+from hashlib import file_digest, sha256
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +60,17 @@ def decode_image(encoded: Encoded, place: str, max_pixels: int = MAX_PIXELS) -> 
         raise DataError(f"{place}: expected at most {max_pixels} pixels: {error}") from error
     except _BROKEN as error:
         raise DataError(f"{place}: not a readable image: {error}") from error
+
+
+def hash_encoded(encoded: Encoded, place: str) -> bytes:
+    """SHA-256 of an image as it lies there. Raises DataError."""
+    if isinstance(encoded, bytes):
+        return sha256(encoded).digest()
+    try:
+        with encoded.open("rb") as file:
+            return file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise DataError(f"{place}: cannot be read ({error.strerror or error})") from error
 
 
 def get_image_shape(encoded: Encoded, place: str) -> Shape:

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -31,7 +31,7 @@ from ml.data.base import Outputs, Samples, Shape
 from ml.data.memory import show_mib, validate_fits
 from ml.data.outputs import validate_outputs
 from ml.data.source import ALL, DataSource, Part, Parts
-from ml.errors import DataError
+from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
 MAX_HEADER_BYTES = 10_000  # numpy reads no more of one, but unpacks all of it first
@@ -144,8 +144,31 @@ def open_parts(source: DataSource) -> Parts:
         return Parts(
             str(file.path), {split: partial(_open_outputs, file, *names, source) for split, names in keys.items()}
         )
-    splits = {split: partial(open_part, file, x, y) for split, (x, y) in keys.items()}
+    splits = {split: partial(_open_classes, file, x, y, source) for split, (x, y) in keys.items()}
     return Parts(str(file.path), splits, read_classes(file))
+
+
+def _open_classes(file: NpzFile, x: str, y: str, source: DataSource) -> Part:
+    part = open_part(file, x, y)
+    return replace(part, groups=_read_groups(file, x, source, len(part.labels)))
+
+
+def _read_groups(file: NpzFile, x: str, source: DataSource, num_samples: int) -> list[str] | None:
+    """The group of each sample in the member that `data.group` names, or for a split in that of its ending. Raises
+    DataError."""
+    if source.group is None:
+        return None
+    name = "/".join(source.group)
+    own = f"{name}{x[1:]}" if f"{name}{x[1:]}" in file.names else name
+    if own not in file.names:
+        raise DataError(f"data.group: {file.path} has no array {own!r}: {suggest(own, file.names)}")
+    groups = file.read(own)
+    if groups.dtype.kind not in "iuU" or groups.shape != (num_samples,):
+        raise DataError(
+            f"{file.get_place(own)}: expected a whole number or text for each of {num_samples} samples, "
+            f"got {groups.dtype} {list(groups.shape)}"
+        )
+    return [str(group) for group in groups.tolist()]
 
 
 def read_classes(file: NpzFile) -> tuple[str, ...] | None:
@@ -184,7 +207,8 @@ def _open_outputs(file: NpzFile, x: str, y: str, source: DataSource) -> Part:
 
     y_NT, names = read_outputs(file, y, shape[0] if shape else 0, source)
     sample = get_sample_shape(shape, place)
-    return Part(place, y_NT, sample, read, lambda i: f"{file.path}: {x}[{i}], {y}[{i}]", outputs=names)
+    groups = _read_groups(file, x, source, len(y_NT))
+    return Part(place, y_NT, sample, read, lambda i: f"{file.path}: {x}[{i}], {y}[{i}]", outputs=names, groups=groups)
 
 
 def open_part(file: NpzFile, x: str, y: str) -> Part:

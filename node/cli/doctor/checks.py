@@ -285,12 +285,21 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     from ml.data.checks import check_data, is_quick
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
+    from node.training.own_split import open_own_sides
 
     data = config.get_data()
     try:
         wanted = InputFormat.from_mapping(genesis.run.input)
         run = genesis.run
-        train, test = open_dataset(data, shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table)
+        train, test = open_dataset(
+            data,
+            shape=wanted.shape,
+            classes=run.classes,
+            task=run.task,
+            table=wanted.table,
+            meaning=run.labels,
+            sides=open_own_sides(config.node.data_dir, data),
+        )
         findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
         num_train, num_test = len(train), len(test)
         if data["partition"] is not None:
@@ -303,6 +312,8 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     for finding in findings:
         if finding.level == "warning":
             yield warn("data", finding.text, "fednode data inspect shows more")
+        else:
+            yield ok("data", finding.text)
     shown = f"{wanted.shape[0]} features" if train.is_table else f"shape {'x'.join(map(str, wanted.shape))}"
     noun = {"multilabel": "labels", "regression": "targets"}.get(genesis.run.task, "classes")
     fits = f"{len(genesis.run.classes)} {noun} and {shown} as genesis has them"

@@ -12,6 +12,7 @@ export function findProblems({ overview, evidence, events }) {
   const isExplained = away.some((one) => one.isWhy); // why it waits is told once
   return [
     ...(isExplained ? [] : findStall(status, members)),
+    ...findOtherHistory(status),
     ...findSilence(status),
     ...away,
     ...findTraining(status),
@@ -45,6 +46,11 @@ function findStall(status, members) {
 function findSilence(status) {
   if (!status.silence) return [];
   return [{ state: "bad", what: `This node signs nothing: ${status.silence}.`, remedy: "It goes on by itself once enough heights have passed." }];
+}
+
+function findOtherHistory(status) {
+  if (!status.other_history) return [];
+  return [{ state: "bad", what: `There are two histories: ${status.other_history}.`, remedy: "Where the members have the other one, this node has joined by a false file: stop it, and join anew by a true one." }];
 }
 
 function findAway(members, peers, status) {
@@ -87,6 +93,7 @@ function findTraining(status) {
   add("bad", status.training_trouble && `There is no training here: ${status.training_trouble}.`, "The node's log says more; it goes on voting meanwhile.");
   add("warn", status.not_approved && `This site does not train: ${status.not_approved}.`, "Read what it says and approve it, if you agree.", ["#/federation", "proposals"]);
   add("warn", status.spoiled_reason && `The aggregate of round ${status.spoiled_round} was not taken over: ${status.spoiled_reason}.`, "The node went on from its own model. Look at the contributions of that round.");
+  add("warn", status.data_change && `This site's data have changed: ${status.data_change}.`, "Nothing need be done where that was meant.");
   for (const sign of status.not_learning) {
     add("warn", `The model does not learn: ${sign}.`, "Look at the classes one by one; mend the data, or agree on other settings.", ["#/learning", "learning"]);
   }

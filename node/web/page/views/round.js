@@ -51,6 +51,7 @@ function Trouble({ round }) {
     round.clipped > 0 && ["warn", `${round.clipped} numbers of its mean were outside of masked_radius, and were clipped to it.`],
     round.failure && ["bad", `This node has not trained in it: ${round.failure}.`],
     round.went_back && ["warn", `Training began from this node's own model: ${round.went_back}.`],
+    round.data_change && ["warn", `It was trained on other data: ${round.data_change}.`],
     ...Object.entries(round.signed_twice).map(([author, what]) => ["bad", `${showId(author)} signed two of one ${what}.`]),
     ...Object.values(round.signs).map((text) => ["warn", `Not learned: ${text}.`]),
     !round.measured && ["off", "This node caught up with the round later, and measured nothing of it."],

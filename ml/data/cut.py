@@ -1,0 +1,184 @@
+"""The cut of a source that has no test samples of its own: by the sides of a site, by a column of its data, or, where
+one data set rehearses a federation, as the papers have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.base import AnyLabels, Labels, Samples
+from ml.data.cells import Cells, is_empty, to_text
+from ml.data.findings import Finding
+from ml.data.keys import hash_rows, read_groups, read_keys, read_sides
+from ml.data.labels import choose_held_out
+from ml.data.source import DataSource, Part
+from ml.data.split import CONTENT, TOO_FEW, Rule, Side, Sides
+from ml.data.table_input import TableInput
+from ml.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """The rows that train, those that test, and what there is to say of them."""
+
+    train: Labels
+    test: Labels
+    notes: tuple[Finding, ...] = field(default=())
+
+
+def cut(part: Part, source: DataSource, y: AnyLabels, classes: Sequence[str], x: Samples | None = None) -> Cut:
+    """The rows of a part by their side; `x` are its samples, where they were read. Raises DataError."""
+    side_N = read_sides(part, source)
+    notes: list[Finding] = []
+    if side_N is not None:
+        notes += _describe_given(part, source, side_N)
+    elif source.sides is not None and source.sides.seed is not None:
+        side_N, notes = place(part, source, source.sides, y, x)
+        notes += _describe_few(side_N, y, classes)
+    elif source.has_own_rule:
+        if source.sides is not None:
+            raise DataError(
+                f"data.{'held_out' if source.rule == CONTENT else source.rule[0]}: this site has trained by the split "
+                "of an earlier release, which stays until you ask for another: fednode data resplit"
+            )
+        side_N, notes = place(part, source, Sides(), y, x)
+    else:
+        is_test = choose_held_out(y)
+        return Cut(np.flatnonzero(~is_test), np.flatnonzero(is_test))
+    return Cut(np.flatnonzero(side_N == Side.TRAIN.value), np.flatnonzero(side_N == Side.TEST.value), tuple(notes))
+
+
+def place(
+    part: Part, source: DataSource, sides: Sides, y: AnyLabels, x: Samples | None = None
+) -> tuple[NDArray[np.str_], list[Finding]]:
+    """The side of each sample by a site's own split, and what there is to say of it. Raises DataError, also where it
+    was made by other keys."""
+    if sides.rule not in (None, source.rule):
+        raise DataError(
+            f"data: this site has split its samples by {_show_rule(sides.rule)}, and is to go by "
+            f"{_show_rule(source.rule)}: fednode data resplit does, and says which of the new test rows were trained on"
+        )
+    keys = read_keys(part, source, x)
+    notes = []
+    if source.rule == CONTENT and part.cells is not None:
+        notes = _follow_columns(part, sides, keys.keys)
+    sides.rule = source.rule
+    return sides.place(keys.keys, keys.contents, y, source.held_out), notes
+
+
+def _follow_columns(part: Part, sides: Sides, keys: Sequence[bytes]) -> list[Finding]:
+    """Rows that are known by other columns than before keep their sides, as far as those columns are still there."""
+    cells = part.cells() if part.cells is not None else {}
+    before, sides.columns = sides.columns, tuple(sorted(cells))
+    if before in (None, sides.columns):
+        return []
+    whole = cells if part.whole is None else part.whole()
+    gone = [name for name in before or () if name not in whole]
+    num = 0 if gone else sides.carry_over(hash_rows(_choose(whole, before or ())), keys)
+    if num:
+        return []
+    why = f", without the column {gone[0]!r}" if gone else ""
+    text = f"none of {len(keys)} rows is known from before{why}: some that were trained on may be held out"
+    return [Finding("warning", f"{text}; data.id names rows")]
+
+
+def _choose(cells: Cells, names: Sequence[str]) -> Cells:
+    return {name: cells[name] for name in names}
+
+
+def find_trained_on(
+    part: Part, source: DataSource, before: Sides, y: AnyLabels, x: Samples | None = None
+) -> NDArray[np.bool_]:
+    """The samples that a site has trained on by the split `before`. Raises DataError where they cannot be known by
+    what they were known by then."""
+    if before.seed is None:
+        return ~choose_held_out(y)
+    rule = before.rule or CONTENT
+    whole = part.cells if part.whole is None else part.whole
+    if rule == CONTENT and before.columns is not None and whole is not None:
+        cells = {**whole(), **({} if part.beside is None else part.beside())}
+        if any(name not in cells for name in before.columns):
+            raise DataError(f"{part.place}: expected the columns {', '.join(before.columns)}, by which rows are known")
+        keys: Sequence[bytes] = hash_rows(_choose(cells, before.columns))
+    else:
+        keys = read_keys(part, source.by_rule(rule), x).keys
+    return np.array([side is Side.TRAIN for side in before.get_sides(keys)], np.bool_)
+
+
+def _show_rule(rule: Rule) -> str:
+    return "their content" if rule == CONTENT else f"{rule[0]} {', '.join(rule[1:])}"
+
+
+def find_groups_on_both_sides(train: Part, test: Part, source: DataSource) -> list[Finding]:
+    """What there is to say where a source has test samples of its own. Raises DataError."""
+    if source.group is None:
+        return []
+    shared = set(read_groups(train, source) or ()) & set(read_groups(test, source) or ())
+    return [] if not shared else [Finding("warning", _describe_shared(len(shared)))]
+
+
+def leave_out_unknown(part: Part, table: TableInput) -> tuple[Part, list[Finding]]:
+    """The rows of which every category has a value that the run knows, and what is said of the others. All of them
+    where no row is left."""
+    cells = None if part.cells is None else part.cells()
+    if cells is None or table.columns is None or table.unknown != "refuse":
+        return part, []
+    unknown: dict[int, str] = {}
+    for column in table.columns:
+        known = {*column.values, *map(to_text, column.values)}
+        for i, cell in enumerate(cells[column.name] if column.values and column.name in cells else ()):
+            if (text := to_text(cell)) not in known and not is_empty(cell, table.empty):
+                unknown.setdefault(i, f"column {column.name!r}: {text!r} is none of {_shorten(column.values)}")
+    num_rows = len(part.labels)
+    if not unknown or len(unknown) == num_rows:
+        return part, []
+    first = min(unknown)
+    text = (
+        f"{len(unknown)} of {num_rows} rows are left out, as a run with input.unknown: other would not: "
+        f"{part.locate(first)}: {unknown[first]}"
+    )
+    rows = np.array([i for i in range(num_rows) if i not in unknown], np.int64)
+    return part.select(rows), [Finding("warning", text)]
+
+
+def _describe_given(part: Part, source: DataSource, side_N: NDArray[np.str_]) -> list[Finding]:
+    notes = []
+    for side in (Side.TRAIN, Side.TEST):
+        if not (side_N == side.value).any():
+            raise DataError(
+                f"data.split: {part.place}: expected rows of {side.value} in column {source.split!r}, got none"
+            )
+    if num_val := int((side_N == Side.VAL.value).sum()):
+        notes.append(Finding("note", f"{num_val} samples are val: neither trained on nor tested"))
+    groups = read_groups(part, source)
+    if groups is not None:
+        sides: dict[bytes, set[str]] = {}
+        for group, side in zip(groups, side_N.tolist(), strict=True):
+            sides.setdefault(group, set()).add(side)
+        if shared := sum(len(own) > 1 for own in sides.values()):
+            notes.append(Finding("warning", _describe_shared(shared)))
+    return notes
+
+
+def _describe_shared(num: int) -> str:
+    return f"{num} {'group is' if num == 1 else 'groups are'} on both sides of the split that the data give"
+
+
+def _describe_few(side_N: NDArray[np.str_], y: AnyLabels, classes: Sequence[str]) -> list[Finding]:
+    """The classes that are trained on and of which next to nothing is held out."""
+    if y.ndim != 1:
+        return []
+    few = []
+    for c, name in enumerate(classes):
+        of_class = side_N[y == c]
+        held, total = int((of_class == Side.TEST.value).sum()), len(of_class)
+        if 0 < held < TOO_FEW:  # without any is said elsewhere
+            few.append(f"{name} {held} of {total}")
+    return [] if not few else [Finding("warning", f"too few are held out to measure a class by: {_shorten(few)}")]
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", …" if len(names) > 10 else "")

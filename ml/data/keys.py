@@ -1,0 +1,179 @@
+"""The keys that a source's samples are known by, and the sides that its own column gives them.
+
+A table's columns that say so (`data.group`, `data.id`, `data.split`) are no features. The content of a row is its cells
+in the columns that are features, in the order of their names, each as a float32 or as text; that of an image are its
+bytes as it lies there; that of anything else the sample's own.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.base import Samples
+from ml.data.cells import Cells, parse_number, to_text
+from ml.data.source import PARENT, DataSource, Part
+from ml.data.split import Side
+from ml.data.table_input import TableInput
+from ml.errors import DataError, suggest
+
+_SIDES = {
+    **{side.value: side for side in Side},
+    **{"training": Side.TRAIN, "testing": Side.TEST, "valid": Side.VAL, "validation": Side.VAL},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The key of each sample, and the digest of its content."""
+
+    keys: Sequence[bytes]
+    contents: Sequence[bytes]
+
+
+def set_aside(part: Part, source: DataSource) -> Part:
+    """The part without the columns by which its samples are known or split among its features. Raises DataError."""
+    named = [*(source.group or ()), *((source.id,) if source.id else ()), *((source.split,) if source.split else ())]
+    named = list(dict.fromkeys(named))
+    cells = part.cells
+    if cells is None or not named:
+        return part
+    for key, names in (("group", source.group or ()), ("id", (source.id,)), ("split", (source.split,))):
+        for name in names:
+            if name is not None and name not in part.features:
+                raise DataError(f"data.{key}: {part.place} has no column {name!r}: {suggest(name, part.features)}")
+    kept = tuple(name for name in part.features if name not in named)
+    if not kept:
+        raise DataError(f"{part.place}: expected a column besides the labels and {', '.join(named)}, got none")
+    return replace(
+        part,
+        shape=(len(kept), 1, 1),
+        read=lambda _: TableInput().encode(_choose(cells(), kept), part.locate),
+        read_rows=None,
+        features=kept,
+        cells=lambda: _choose(cells(), kept),
+        beside=lambda: _choose(cells(), named),
+    )
+
+
+def read_sides(part: Part, source: DataSource) -> NDArray[np.str_] | None:
+    """The side of each sample by the column `data.split`, None where there is none. Raises DataError."""
+    if source.split is None:
+        return None
+    sides = []
+    for i, cell in enumerate(_get_columns(part, (source.split,), "split")[0]):
+        side = _SIDES.get(to_text(cell).lower())
+        if side is None:
+            raise DataError(
+                f"{part.locate(i)}: column {source.split!r}: expected train, test or val, got {to_text(cell)!r}"
+            )
+        sides.append(side.value)
+    return np.array(sides, "U5")
+
+
+def read_keys(part: Part, source: DataSource, x_NCHW: Samples | None = None) -> Keys:
+    """The keys of a part's samples. `x_NCHW` are these as they were read, if they were. Raises DataError."""
+    contents = read_contents(part, x_NCHW)
+    named = read_groups(part, source)
+    if named is None and source.id is not None:
+        named = [b"id " + own for own in _read_named(part, (source.id,), "id")]
+    return Keys(contents if named is None else named, contents)
+
+
+def read_groups(part: Part, source: DataSource) -> list[bytes] | None:
+    """The group of each sample, None where nobody says any. Raises DataError."""
+    if source.group is None:
+        return None if part.groups is None else [b"group " + str(own).encode() for own in part.groups]
+    if part.groups is not None:
+        own: Sequence[bytes] = [str(name).encode() for name in part.groups]
+    elif part.paths is not None and (part.beside is None or not set(source.group) <= part.beside().keys()):
+        own = [name.encode() for name in _read_paths(part, part.paths, source)]
+    elif part.beside is not None:
+        own = _read_named(part, source.group, "group")
+    else:
+        raise DataError(
+            f"data.group: data.format {source.format} has no columns and no files by which samples are one group's"
+        )
+    return [b"group " + name for name in own]
+
+
+def read_contents(part: Part, x_NCHW: Samples | None = None) -> list[bytes]:
+    """SHA-256 of each sample. Raises DataError."""
+    if part.get_digests is not None:
+        return part.get_digests()
+    if part.cells is not None:
+        return hash_rows(part.cells())
+    x = part.read(None) if x_NCHW is None else x_NCHW
+    digests: list[bytes] = []
+    for start in range(0, len(x), 4096):
+        rows: NDArray[np.uint8] = np.ascontiguousarray(x[start : start + 4096]).view(np.uint8)
+        digests += [sha256(row.data).digest() for row in rows.reshape(len(rows), -1)]
+    return digests
+
+
+def hash_rows(cells: Cells) -> list[bytes]:
+    """SHA-256 of each row of these columns: whatever their order, and whatever file they are in."""
+    columns = [[_encode_cell(cell) for cell in cells[name]] for name in sorted(cells)]
+    return [sha256(b"".join(row)).digest() for row in zip(*columns, strict=True)]
+
+
+def _encode_cell(cell: Any) -> bytes:
+    value = parse_number(cell)
+    if value is not None:
+        return b"-" if value != value else b"n" + struct.pack("<f", value + 0.0)
+    text = unicodedata.normalize("NFC", to_text(cell)).encode()
+    return b"t" + struct.pack("<I", len(text)) + text
+
+
+def _read_named(part: Part, names: Sequence[str], key: str) -> list[bytes]:
+    """What a row's cells in these columns name it. Raises DataError for a row that has nothing there."""
+    columns = _get_columns(part, names, key)
+    for name, cells in zip(names, columns, strict=True):
+        for i, cell in enumerate(cells):
+            if not to_text(cell):
+                raise DataError(
+                    f"{part.locate(i)}: column {name!r}: expected a value, as data.{key} names it, got none"
+                )
+    return [b"".join(_encode_cell(cell) for cell in row) for row in zip(*columns, strict=True)]
+
+
+def _get_columns(part: Part, names: Sequence[str], key: str) -> list[Sequence[Any]]:
+    if part.beside is None:
+        raise DataError(f"data.{key}: {part.place} has no columns, got {', '.join(names)}")
+    beside = part.beside()
+    for name in names:
+        if name not in beside:
+            raise DataError(f"data.{key}: {part.place} has no column {name!r}: {suggest(name, beside)}")
+    return [beside[name] for name in names]
+
+
+def _read_paths(part: Part, paths: Sequence[str], source: DataSource) -> list[str]:
+    """The group of each file: the folder above it, or what a pattern's groups find in its path."""
+    pattern = "/".join(source.group or ())
+    if pattern == PARENT:
+        return [path.split("/")[-2] if "/" in path else "" for path in paths]
+    try:
+        search = re.compile(pattern).search
+    except re.error as error:
+        raise DataError(f"data.group: expected {PARENT} or a regular expression, got {pattern!r}: {error}") from error
+    if not re.compile(pattern).groups:
+        raise DataError(f"data.group: expected a group in parentheses in the pattern, as (p\\d+), got {pattern!r}")
+    names = []
+    for i, path in enumerate(paths):
+        found = search(path)
+        if found is None:
+            raise DataError(f"{part.locate(i)}: data.group: expected a path in which {pattern!r} is found, got {path}")
+        names.append("\0".join(own or "" for own in found.groups()))
+    return names
+
+
+def _choose(cells: Cells, names: Sequence[str]) -> Cells:
+    return {name: cells[name] for name in names}

@@ -1,0 +1,107 @@
+"""The watch on a site's data: says where they differ from those that the last rounds trained on, and where their files
+have changed since they were read.
+
+`data.json` in the data directory is the fingerprint of what was trained on last. It is written when a round trains on
+other data.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ml.data.base import ArrayDataset
+from ml.data.fingerprint import Fingerprint, describe_change
+from node.errors import NodeError
+from node.host.private_file import write_private
+
+DATA_FILE = "data.json"
+FORMAT = 1
+MAX_LOOKED_AT = 10_000  # files and directories
+
+_log = logging.getLogger(__name__)
+
+Stamps = tuple[tuple[str, int, int], ...]  # paths, times of change in ns, sizes
+
+
+class DataWatch:
+    """The watch of one worker, which reads its data once."""
+
+    def __init__(self, data_dir: Path, data: Mapping[str, Any]) -> None:
+        self._path = data_dir / DATA_FILE
+        self._places = [Path(data[key]) for key in ("path", "test") if data.get(key)]
+        self._stamps = _look(self._places)
+        self._read: Fingerprint | None = None
+        self._kept = self._load()
+
+    def on_read(self, train: ArrayDataset, test: ArrayDataset) -> None:
+        self._read = Fingerprint.of(train, test)
+
+    def describe(self, trained_round: int) -> str | None:
+        """How the data differ from those that were trained on, as far as that is known, up to this round."""
+        if self._kept is None or self._read is None:
+            return None
+        told = describe_change(self._kept, self._read)
+        since = f"round {trained_round}" if trained_round else "those trained on before"
+        return None if told is None else f"your data differ from {since}: {told}"
+
+    def keep(self) -> None:
+        """A round trains on what was read. Where that cannot be noted the next start says nothing of a change."""
+        if self._read is None or self._read == self._kept:
+            return
+        try:
+            told = {"format": FORMAT, **self._read.to_mapping()}
+            write_private(self._path, json.dumps(told, sort_keys=True).encode() + b"\n")
+        except NodeError as error:
+            _log.warning("What was trained on cannot be noted: %s", error)
+        self._kept = self._read
+
+    def look_again(self) -> str | None:
+        """Says once where files have changed since they were read."""
+        stamps = _look(self._places)
+        if stamps == self._stamps:
+            return None
+        self._stamps = stamps
+        return "the files of your data have changed; training goes on with what was read, until the next start"
+
+    def _load(self) -> Fingerprint | None:
+        try:
+            told = json.loads(self._path.read_bytes())
+            return Fingerprint.from_mapping(told) if told["format"] == FORMAT else None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            _log.warning("%s: what was trained on before is not known: %s", self._path, error)
+            return None
+
+
+def _look(places: list[Path]) -> Stamps:
+    """The times and sizes of files, and of a directory's own files and directories."""
+    found = []
+    for place in places:
+        for path in islice(_walk(place), MAX_LOOKED_AT):
+            try:
+                seen = path.stat()
+            except OSError:
+                continue
+            found.append((str(path), seen.st_mtime_ns, 0 if path.is_dir() else seen.st_size))
+    return tuple(found)
+
+
+def _walk(place: Path) -> Iterator[Path]:
+    yield place
+    if not place.is_dir():
+        return
+    try:
+        inside = sorted(place.iterdir())
+    except OSError:
+        return
+    yield from (path for path in inside if not path.is_dir())
+    for path in inside:
+        if path.is_dir() and not path.is_symlink():
+            yield path
+            yield from (below for below in _walk(path) if below.is_dir() and below != path)
