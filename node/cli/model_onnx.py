@@ -39,7 +39,7 @@ def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) 
     of `plugins`. Raises NodeError, and VerificationFailed where the chunks are not what was announced."""
     import hashlib
 
-    from ml.errors import MlError
+    from ml.errors import MlError, show_line
     from ml.models.onnx_file import encode_onnx
     from node.admin.exported_model import RebuiltModel
     from node.host.whole_file import writing_whole
@@ -51,7 +51,7 @@ def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) 
             built.model, taken.shape, taken.mean, taken.std, built.card, fills=taken.fills_empty
         )
     except (MlError, ValueError) as error:
-        raise NodeError(f"{out}: {error}") from error
+        raise NodeError(show_line(f"{out}: {error}")) from error
     with writing_whole(out, over=True) as file:
         file.write(data)
     return OnnxExport(built.info, len(data), hashlib.sha256(data).hexdigest(), difference)
