@@ -11,7 +11,9 @@ from safetensors import safe_open
 from sklearn.datasets import load_breast_cancer
 
 from ml.data import open_dataset
+from ml.data.base import ArrayDataset
 from node.config.yaml_source import dump_yaml, read_yaml
+from node.training.own_split import open_own_sides
 from support.federation.real_nodes import Federation, make_federation, run_command
 
 pytestmark = pytest.mark.e2e
@@ -28,6 +30,12 @@ def write_sites(directory: Path) -> None:
         own = [rows["b"].pop() for _ in range(num_b)] + [rows["m"].pop() for _ in range(num_m)]
         lines = [",".join([*map(repr, cancer.data[i].tolist()), cancer.target_names[cancer.target[i]]]) for i in own]
         (directory / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+
+
+def open_as_node(data_dir: Path, table: Path) -> ArrayDataset:
+    """What a site trains on, by the split that it has made."""
+    data = {"format": "csv", "path": str(table)}
+    return open_dataset(data, sides=open_own_sides(data_dir, data))[0]
 
 
 @pytest.mark.slow
@@ -62,7 +70,7 @@ async def test_sites_with_unscaled_features_agree_on_constants_and_learn(tmp_pat
             lambda now: all(status["done"] and status["applied_round"] == ROUNDS for status in now.values()), "the end"
         )
         assert await net.check_agreement() == ROUNDS
-        trained = [open_dataset({"format": "csv", "path": str(tmp_path / f"{name}.csv")})[0] for name in SITES]
+        trained = [open_as_node(net.get_data_dir(name), tmp_path / f"{name}.csv") for name in SITES]
         num = sum(map(len, trained))
         for status in statuses.values():
             assert status["statistics"] == f"agreed from 3 sites, {num} samples"
