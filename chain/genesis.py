@@ -37,7 +37,7 @@ from chain.signing import SIGNATURE_BYTES, encode_id, tag
 from chain.state import Member, Observer, State, read_key, read_observer
 from chain.waits import PROFILES, Waits
 
-FIRST_PROTOCOL, PROTOCOL_VERSION = 2, 3  # that a chain may begin with here, and that a new one does
+FIRST_PROTOCOL, PROTOCOL_VERSION = 2, 4  # that a chain may begin with here, and that a new one does
 GENESIS_TAG = tag("genesis")
 ADAPTIVE_FACTOR = 64  # how far `pow.adaptive` lets difficulty move from where it begins, both ways
 
@@ -112,6 +112,8 @@ class Genesis:
         check_name("chain_name", self.chain_name)
         check_range("created_at", self.created_at_ms, 0, MAX_TIME_MS)
         check_choice("profile", self.profile, tuple(PROFILES))
+        if self.run.first_protocol > self.protocol:
+            raise GenesisError("protocol", f"expected {self.run.first_protocol} for such a run, got {self.protocol}")
         state = self.state  # which checks members, rules and the run
         if self.rules.min_contributions is not None:
             check_range("min_contributions", self.rules.min_contributions, 1, state.q)

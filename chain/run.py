@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from chain.agreed_input import AGREED, AGREED_KEYS, INHERITED, read_agreed
+from chain.agreed_input import AGREED, INHERITED
 from chain.block import Digest
 from chain.errors import GenesisError
 from chain.layout import MAX_HEIGHT, MAX_U32
+from chain.run_input import check_deviations, has_later_terms, read_input
 from chain.schema import Section, check_choice, check_range, check_unique, copy_tree, quote, read_digest, read_number
 
 MAX_SCHEMA_BYTES = 64 * 1024
+FIRST_FILLING = 4  # the first protocol under which sites agree on what fills empty cells, and a class has labels
 CLASSIFICATION, REGRESSION = "classification", "regression"
 TASKS = (CLASSIFICATION, "multilabel", REGRESSION)
 
@@ -27,7 +29,8 @@ class Run:
     `rounds` is how many are planned, 0 for no end; of masked sums each makes two blocks (`num_heights`). `schema` says
     what its contributions carry and what its aggregate holds. `initial_model` is the digest of the aggregate that it
     begins from. `is_ended`: a change has ended it. `classes` name the model's outputs, which by `task` are classes,
-    labels or targets; `target` has the mean and the deviation of each target.
+    labels or targets; `target` has the mean and the deviation of each target, `labels` what stands in the data for
+    each class, where that is not its name.
     """
 
     number: int
@@ -42,6 +45,7 @@ class Run:
     is_ended: bool = False
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
+    labels: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         check_range("number", self.number, 1, MAX_U32)
@@ -59,6 +63,11 @@ class Run:
         check_range("rounds", self.rounds, 0, MAX_HEIGHT)
         size = len(encode_canonical(self.schema))
         check_range("size of the schema", size, 2, MAX_SCHEMA_BYTES, path="schema")
+
+    @property
+    def first_protocol(self) -> int:
+        """The first protocol under which there can be such a run."""
+        return FIRST_FILLING if self.labels is not None or has_later_terms(self.input) else 1
 
     @property
     def is_masked(self) -> bool:
@@ -111,6 +120,8 @@ class Run:
             terms["task"] = self.task
         if self.target is not None:
             terms["target"] = copy_tree("target", self.target)
+        if self.labels is not None:
+            terms["labels"] = {name: list(self.labels[name]) for name in self.classes}
         return terms
 
     @classmethod
@@ -127,26 +138,27 @@ class Run:
     @classmethod
     def from_terms(cls, top: Section, *, number: int, first_height: int, is_ended: bool = False) -> Self:
         """From what members agree on, where genesis or a change says it. Raises GenesisError."""
-        classes, task = top.texts("classes"), top.text("task", CLASSIFICATION)
+        task = top.text("task", CLASSIFICATION)
+        classes, labels = _read_classes(top, task)
         return cls(
             number=number,
             first_height=first_height,
             method=top.tree("method"),
             model=top.tree("model"),
             classes=classes,
-            input=_read_input(top),
+            input=read_input(top),
             rounds=top.integer("rounds"),
             initial_model=read_digest(top.path("initial_model"), top.text("initial_model")),
             schema=top.tree("schema", {}),
             is_ended=is_ended,
             task=task,
             target=_read_target(top, task, len(classes)),
+            labels=labels,
         )
 
 
-TERMS = ("method", "model", "classes", "input", "rounds", "initial_model", "schema", "task", "target")
-OF_TABLES = {"columns": (), "missing": ("mean", "zero"), "unknown": ("other",)}  # of `input`: each may be refuse
-OPTIONAL_TERMS = ("task", "target")  # which are not written where they are not set
+TERMS = ("method", "model", "classes", "input", "rounds", "initial_model", "schema", "task", "target", "labels")
+OPTIONAL_TERMS = ("task", "target", "labels")  # which are not written where they are not set
 
 
 def encode_canonical(value: object) -> bytes:
@@ -154,56 +166,39 @@ def encode_canonical(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
-def _read_input(top: Section) -> dict[str, Any]:
-    """Shape [channels, height, width]; resize null or [height, width]; a mean and std for all channels or for each, or
-    what says that members agree on these."""
-    section = top.section("input", ("shape", "resize", "mean", "std", *AGREED_KEYS, *OF_TABLES))
-    shape = _read_sizes(section.path("shape"), section.items("shape"), range(1, 5))
-    resize = section.value("resize", None)
-    if resize is not None:
-        resize = _read_sizes(section.path("resize"), section.items("resize"), range(2, 3))
-    if agreed := read_agreed(section, shape[0]):
-        table = _read_table(section, shape)
-        if table.get("missing") == "mean":
-            raise GenesisError(section.path("missing"), "expected refuse or zero where members agree on the mean")
-        return {"shape": shape, "resize": resize, **agreed, **table}
-    constants: dict[str, list[float]] = {}
-    for key, default in (("mean", [0.0]), ("std", [1.0])):
-        values, path = section.items(key, default), section.path(key)
-        if len(values) not in (1, shape[0]):
-            raise GenesisError(path, f"expected 1 value or {shape[0]}, got {len(values)}")
-        constants[key] = [read_number(f"{path}[{i}]", value) for i, value in enumerate(values)]
-    check_deviations(section.path("std"), constants["std"])
-    return {"shape": shape, "resize": resize, **constants, **_read_table(section, shape)}
+def _read_classes(top: Section, task: str) -> tuple[tuple[str, ...], dict[str, list[str]] | None]:
+    """The names of the classes, and the labels of each: `{no: [0], yes: [1, 2]}`, or beside a list of names the same
+    under `labels`."""
+    given = top.value("classes")
+    labels = given if isinstance(given, Mapping) else top.value("labels", None)
+    if labels is None:
+        return top.texts("classes"), None
+    path = top.path("classes" if labels is given else "labels")
+    if labels is given and top.value("labels", None) is not None:
+        raise GenesisError(top.path("labels"), "expected none beside classes that have their labels")
+    if not isinstance(labels, Mapping) or not all(isinstance(name, str) for name in labels):
+        raise GenesisError(path, f"expected a list of labels by class, got {quote(labels)}")
+    if task != CLASSIFICATION:
+        raise GenesisError(path, f"expected none for task {quote(task)}")
+    classes = tuple(labels) if labels is given else top.texts("classes")
+    if set(classes) != set(labels):
+        raise GenesisError(path, f"expected the labels of {', '.join(classes)}, got those of {', '.join(labels)}")
+    read = {name: _read_labels(f"{path}.{name}", labels[name]) for name in classes}
+    check_unique(path, [label for own in read.values() for label in own])
+    return classes, read
 
 
-def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
-    """What becomes of a table's columns, each a number or a category: what is not set is not there."""
-    told: dict[str, Any] = {}
-    for key, choice in OF_TABLES.items():
-        if section.has(key) and choice and (value := section.text(key)) != "refuse":
-            check_choice(section.path(key), value, choice)
-            told[key] = value
-    if told and len(shape) == 3 and list(shape[1:]) != [1, 1]:
-        raise GenesisError(section.path(next(iter(told))), "expected none for images")
-    if section.value("columns", None) is None:
-        return told
-    columns: list[dict[str, Any]] = []
-    num_features = 0
-    for i, item in enumerate(section.items("columns")):
-        column = Section(f"{section.path('columns')}[{i}]", item, ("name", "values"))
-        columns.append({"name": column.text("name")})
-        if column.has("values"):
-            values = column.texts("values")
-            check_unique(column.path("values"), values)
-            columns[-1]["values"] = list(values)
-            num_features += len(values) + int("unknown" in told)
-        else:
-            num_features += 1
-    check_unique(section.path("columns"), [column["name"] for column in columns], "name")
-    if list(shape) != [num_features, 1, 1]:
-        raise GenesisError(section.path("columns"), f"expected {shape[0]} features, as in shape, got {num_features}")
-    return {"columns": columns, **told}
+def _read_labels(path: str, given: object) -> list[str]:
+    """The labels that mean one class, as text."""
+    if not isinstance(given, list | tuple) or not given:
+        raise GenesisError(path, f"expected a list of labels, got {quote(given)}")
+    labels = []
+    for i, label in enumerate(given):
+        text = str(label) if isinstance(label, int) and not isinstance(label, bool) else label
+        if not isinstance(text, str) or not text or not text.isprintable():
+            raise GenesisError(f"{path}[{i}]", f"expected text or a whole number, got {quote(label)}")
+        labels.append(text)
+    return labels
 
 
 def _read_target(top: Section, task: str, num_targets: int) -> dict[str, Any] | None:
@@ -221,22 +216,3 @@ def _read_target(top: Section, task: str, num_targets: int) -> dict[str, Any] | 
         target[key] = [read_number(f"{path}[{i}]", value) for i, value in enumerate(values)]
     check_deviations(section.path("std"), target["std"])
     return target
-
-
-def check_deviations(path: str, values: Sequence[float]) -> None:
-    """Raise GenesisError unless all are above 0."""
-    for i, value in enumerate(values):
-        if value <= 0:
-            raise GenesisError(f"{path}[{i}]", f"expected more than 0, got {value:g}")
-
-
-def _read_sizes(path: str, values: Sequence[object], counts: range) -> list[int]:
-    if len(values) not in counts:
-        wanted = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
-        raise GenesisError(path, f"expected {wanted} sizes, got {len(values)}")
-    sizes: list[int] = []
-    for i, value in enumerate(values):
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65_536:
-            raise GenesisError(f"{path}[{i}]", f"expected 1 to 65536, got {quote(value)}")
-        sizes.append(value)
-    return sizes

@@ -128,6 +128,10 @@ class AsyncClient:
         """As `Client.runs`."""
         return await self._do(Client.runs)
 
+    async def statistics(self, run: int = 0) -> Record:
+        """As `Client.statistics`."""
+        return await self._do(lambda client: client.statistics(run))
+
     async def proposals(self) -> list[Record]:
         """As `Client.proposals`."""
         return await self._do(Client.proposals)

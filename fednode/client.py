@@ -217,6 +217,12 @@ class Client:
         with self._asking() as admin:
             return [to_json(run) for run in admin.list_runs()]
 
+    def statistics(self, run: int = 0) -> Record:
+        """What the members of a run told of their samples, all together and site by site; 0 is the newest run. As
+        `fednode statistics --json`."""
+        with self._asking() as admin:
+            return to_json(admin.get_statistics(run))
+
     def proposals(self) -> list[Record]:
         """The changes that wait for approval. As `fednode proposals list --json`."""
         with self._asking() as admin:
@@ -270,7 +276,8 @@ class Client:
         prior: float | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
-        """Classifies samples with the node's model: an array of them, or files as `fednode predict` reads them.
+        """Classifies samples with the node's model: an array of them, a data frame of pandas or polars, or files as
+        `fednode predict` reads them. The columns of a table and a frame are matched by name.
 
             said = node.predict(images)         # [N, H, W], [N, H, W, C], [N, C, H, W] or, for features, [N, F]
             said.labels, said.probabilities     # [N], and [N, K] for K classes

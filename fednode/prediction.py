@@ -5,6 +5,7 @@ Dimensions: N samples, K classes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ml.data.array_layout import to_samples
-from ml.data.inference_files import InferenceFile, lay_out, validate_samples
+from ml.data.column_checks import describe_passed_over
+from ml.data.inference_files import InferenceFile, lay_out, read_frame, validate_samples
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from node.admin.answer_record import make_record
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from node.admin.client import AdminClient
 
 Given = ArrayLike | str | PathLike[str] | Sequence[PathLike[str]]
+_log = logging.getLogger(__name__)
 ARRAY = Path("samples")  # what an array is called where it cannot be read
 
 
@@ -90,7 +93,7 @@ def predict(
     if paths is not None:
         return _gather([*ask(admin, terms, paths, top, labelled, timeout_s, prior=prior)], terms)
     try:
-        file = _read_array(given, terms)
+        file = _read_frame(given, terms, labelled) if hasattr(given, "columns") else _read_array(given, terms)
         return _gather([*ask_about(admin, terms, [file], top, timeout_s, prior=prior)], terms)
     except DataError as error:
         raise NodeError(str(error)) from error
@@ -105,6 +108,24 @@ def _get_paths(given: Given) -> list[Path] | None:
     return None
 
 
+def _read_frame(given: Any, terms: Terms, labelled: Labelled) -> InferenceFile:
+    """As a table in a file would be, its columns matched by name. Raises DataError."""
+    shape = terms.input.shape
+    if shape[1:] != (1, 1):
+        raise DataError(f"{ARRAY}: expected images {list(shape)} (channels, height, width), got a data frame")
+    return read_frame(
+        given,
+        ARRAY,
+        shape,
+        terms.classes,
+        labelled.column,
+        default_label=labelled.default,
+        task=terms.task,
+        table=terms.input.table,
+        meaning=terms.labels,
+    )
+
+
 def _read_array(given: Any, terms: Terms) -> InferenceFile:
     """As a file of one array would be. Raises DataError."""
     try:
@@ -112,7 +133,7 @@ def _read_array(given: Any, terms: Terms) -> InferenceFile:
     except ValueError as error:
         raise DataError(f"{ARRAY}: expected an array, or the path of a file ({error})") from error
     x = to_samples(lay_out(array, terms.input.shape), str(ARRAY))
-    validate_samples(x, terms.input.shape)
+    validate_samples(x, terms.input.shape, takes_empty=terms.input.takes_empty)
     return InferenceFile(ARRAY, x, tuple(range(len(x))))
 
 
@@ -121,6 +142,9 @@ def _gather(answers: Sequence[Answered], terms: Terms) -> Predictions:
     if not said:
         raise NodeError("expected samples, got none")
     classes = terms.classes
+    for file, passed_over in {answered.file: answered.passed_over for answered in answers}.items():
+        if passed_over:
+            _log.warning("%s: %s", file, describe_passed_over(passed_over))
     known = [_number(answered.expected, terms) for answered in answers if answered.expected is not None]
     if terms.task == REGRESSION:
         values = get_values(answers, classes)

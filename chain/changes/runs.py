@@ -52,6 +52,10 @@ class StartRun(Kind):
         if self.number != state.run.number + 1:
             raise InvalidChange.differs("number of the run", state.run.number + 1, self.number)
         run = self._make_run(place.height + 1, place.aggregate if self.initial is None else self.initial)
+        if run.first_protocol > state.protocol:
+            raise InvalidChange(
+                f"run: needs protocol {run.first_protocol}, to which an upgrade leads; in force is {state.protocol}"
+            )
         made = place.height - state.run.first_height
         why = explain_uninherited(state.run.input, run.input, continues=self.initial is None, num_rounds=made)
         if why is not None:

@@ -4,6 +4,8 @@ Integers alone, so that a sum is exact whatever the order, and the same however 
 counted in units of 2^-44, a square in units of 2^-88. Such sums have more digits than an int64: each stands as a row of
 digits to the base 2^40, lowest first, all of the sum's own sign.
 
+Where cells may be empty a site tells of each channel how many values are `present`, and its sums are those of these.
+
 A site that tells nothing has `count` 0, and is left out. Where the run caps weights, no site counts more samples than
 that; its sums shrink alike. The trimmed sum leaves out, channel by channel, the f sites with the smallest and the f
 with the largest mean square: what is left is no larger than some honest site's, and its mean cannot be either.
@@ -28,17 +30,19 @@ DIGIT_BITS = 40
 BASE = 1 << DIGIT_BITS
 SUM_DIGITS = 5  # 2^200: of values below 2^84 units, and 2^112 of them
 SQUARE_DIGITS = 7  # 2^280, of squares below 2^168
-PER_CLASS = "classes"
+PER_CLASS, PRESENT, PER_BIN = "classes", "present", "bins"
 
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """One site's word, as integers: samples, and for each channel the sums of values and of squares."""
+    """One site's word, as integers: samples, and for each channel how many of them have a value, and the sums of values
+    and of squares; how many samples each class has, and how many values each bin, where that is asked for."""
 
     count: int
+    present: list[int]
     sums: list[int]
     squares: list[int]
-    classes: list[int] | None
+    counted: dict[str, list[int]]
 
 
 def to_digits(totals: Iterable[int], num_digits: int) -> Array:
@@ -58,9 +62,9 @@ def from_digits(digits_CD: Array) -> list[int]:
 def sum_(
     contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
 ) -> dict[str, Array]:
-    """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes` where they
-    have them, `counts` int64[C] samples in these sums by channel, and what the sites have told: how many `sites` there
-    are int64[], and how many `samples` they have int64[]."""
+    """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes` and `bins`
+    where they have them, `counts` int64[C] samples with a value in these sums by channel, and what the sites have told:
+    how many `sites` there are int64[], and how many `samples` they have int64[]."""
     return _combine(contributions, settings, num_dropped=0)
 
 
@@ -85,20 +89,23 @@ def _combine(contributions: Sequence[Contributed], settings: RuleSettings, num_d
     combined = {
         "sites": np.array(len(told), np.int64),
         "samples": np.array(sum(site.count for site in told), np.int64),
-        "counts": np.array([sum(site.count for site in sites) for sites in kept], np.int64),
+        "counts": np.array([sum(site.present[c] for site in sites) for c, sites in enumerate(kept)], np.int64),
         "sums": to_digits((sum(site.sums[c] for site in sites) for c, sites in enumerate(kept)), SUM_DIGITS),
         "squares": to_digits((sum(site.squares[c] for site in sites) for c, sites in enumerate(kept)), SQUARE_DIGITS),
     }
-    if PER_CLASS in names:
-        zeros = [0] * len(ordered[0].arrays[PER_CLASS])
-        by_class = zip(zeros, *(site.classes for site in capped if site.classes is not None), strict=True)
-        combined[PER_CLASS] = np.array([sum(counts) for counts in by_class], np.int64)
+    for name in (PER_CLASS, PER_BIN):
+        if name in names:
+            zeros = [0] * len(ordered[0].arrays[name])
+            by_place = zip(zeros, *(site.counted[name] for site in capped), strict=True)
+            combined[name] = np.array([sum(counts) for counts in by_place], np.int64)
     return combined
 
 
 def _read(arrays: Arrays) -> _Site:
-    classes = arrays[PER_CLASS].tolist() if PER_CLASS in arrays else None
-    return _Site(int(arrays["count"]), from_digits(arrays["sums"]), from_digits(arrays["squares"]), classes)
+    counted = {name: arrays[name].tolist() for name in (PER_CLASS, PER_BIN) if name in arrays}
+    count = int(arrays["count"])
+    present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
+    return _Site(count, present, from_digits(arrays["sums"]), from_digits(arrays["squares"]), counted)
 
 
 def _cap(told: Sequence[_Site], cap: int | None) -> list[_Site]:
@@ -113,14 +120,18 @@ def _shrink(site: _Site, most: int) -> _Site:
     def scale(total: int) -> int:
         return abs(total) * most // site.count * (-1 if total < 0 else 1)
 
-    classes = None if site.classes is None else [scale(count) for count in site.classes]
-    return _Site(most, [scale(total) for total in site.sums], [scale(total) for total in site.squares], classes)
+    counted = {name: [scale(count) for count in counts] for name, counts in site.counted.items()}
+    present, sums, squares = ([scale(total) for total in own] for own in (site.present, site.sums, site.squares))
+    return _Site(most, present, sums, squares, counted)
 
 
 def _trim(sites: Sequence[_Site], channel: int, num_dropped: int) -> Sequence[_Site]:
-    """The sites left of one channel: at least one, where there is one."""
+    """The sites left of one channel, of those that have a value of it: at least one, where there is one."""
+    sites = [site for site in sites if site.present[channel]]
     dropped = min(num_dropped, (len(sites) - 1) // 2) if sites else 0
     if not dropped:
         return sites
-    ranked = sorted(sites, key=lambda site: Fraction(site.squares[channel], site.count))  # stable: in author order
+    ranked = sorted(
+        sites, key=lambda site: Fraction(site.squares[channel], site.present[channel])
+    )  # stable: in author order
     return ranked[dropped:-dropped]

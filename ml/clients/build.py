@@ -21,13 +21,14 @@ from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
 from ml.clients.feature_cache import place_samples
 from ml.clients.masked import MaskedClient
-from ml.data import get_augment, open_dataset
+from ml.data import Meaning, get_augment, open_dataset
 from ml.data.base import AnyLabels, ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.fit_input import fit
 from ml.data.own_transform import Transform, load_transform
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
+from ml.data.sample_notes import TrainedRange
 from ml.data.split import Sides
 from ml.data.table_checks import check_agreed
 from ml.errors import DataError, MlError, PayloadError
@@ -64,6 +65,7 @@ class Federation:
     plugins: Plugins = NO_PLUGINS
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
+    labels: Meaning | None = None
 
     def get_spec(self) -> MethodSpec:
         """Raises SpecError."""
@@ -123,7 +125,9 @@ def make_client(
         splits, index = splits_from_mapping(partition, source.train.y, source.test.y, source.domains)
         own = splits[index]
     deal = _Deal(source, splits, 0 if partition is None else partition["seed"], num_classes)
-    return _make_client(spec, net, deal, own, initial, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+    client = _make_client(spec, net, deal, own, initial, seed=seed, engine=engine, max_loss_ratio=max_loss_ratio)
+    client.trained_range = source.measure_range(own)
+    return client
 
 
 def make_clients(
@@ -262,6 +266,7 @@ class _Opened(NamedTuple):
             task=federation.task,
             table=wanted.table,
             sides=sides,
+            meaning=federation.labels,
         )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         return cls(train, test, wanted, TargetScale.from_mapping(federation.target))
@@ -321,6 +326,10 @@ class _Source:
         if split is None:
             return self.transform(fit(self.train.x, self.input.shape))
         return self.transform(self._show("train", split.train, split.transform, seed))
+
+    def measure_range(self, split: ClientSplit | None) -> TrainedRange | None:
+        """The range of what one client trains on, where that is a table; of all where it is not split."""
+        return TrainedRange.measure(self.train.x if split is None else self.train.x[split.train])
 
     def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
         """Fitted and in a client's domain, before the site's own transform."""

@@ -24,6 +24,7 @@ from ml.clients.common_model import CommonModel
 from ml.clients.privacy import describe_release, make_step_privacy
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
+from ml.data.sample_notes import TrainedRange
 from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
 from ml.measures.curves import describe_curves
@@ -104,6 +105,7 @@ class Client:
         self.seed = seed
         self.engine = engine or Engine()
         self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
+        self.trained_range: TrainedRange | None = None  # of a table's features as they come, where a node trains
         self.state = State(model, data)
         model.criterion = make_criterion(
             method.spec.hyperparameters, data.train.y, data.num_classes, kind=method.spec.task.kind

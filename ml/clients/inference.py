@@ -44,12 +44,13 @@ def answer(
     there are `values` float64[N, T] alone, in the targets' units.
 
     Where prototypes answer, also `distances` float32[N] to the nearest, and where the prototypes are a pool `authors`
-    int64[N], the place in the applied block of whose that was, -1 for a sample of this client's own. With `kappa` all
-    are adjusted to the client's own prior (`ml.training.prior`). Raises DataError for samples that are none of this
+    int64[N], the place in the applied block of whose that was, -1 for a sample of this client's own. Of a table `low`
+    and `high` float32[F] are the range of what the client trains on. With `kappa` all are adjusted to the client's own
+    prior (`ml.training.prior`). Raises DataError for samples that are none of this
     input's, MlError for a model that gives no numbers or answers without a prior, and Stopped where `should_stop` says
     so between two chunks.
     """
-    validate_samples(x_NCHW, input_format.shape)
+    validate_samples(x_NCHW, input_format.shape, takes_empty=input_format.takes_empty)
     input_format = client.complete_input(input_format)
     predict = client.predict if kappa is None else make_predict_at(client, kappa)
     parts: dict[str, list[Tensor]] = {}
@@ -61,7 +62,9 @@ def answer(
         chunk = client.engine.lay_out_samples(torch.tensor(fitted).to(client.device))
         for name, tensor in _describe(predict(chunk), client.spec.task).items():
             parts.setdefault(name, []).append(tensor.cpu())
-    return {name: torch.cat(tensors).numpy() for name, tensors in parts.items()}
+    trained = client.trained_range
+    ranges = {} if trained is None else {"low": trained.low, "high": trained.high}
+    return {name: torch.cat(tensors).numpy() for name, tensors in parts.items()} | ranges
 
 
 def _describe(prediction: Prediction, task: Task) -> dict[str, Tensor]:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ml.data.base import AnyLabels, ArrayDataset, InputFormat, SampleDomains, Samples, Shape
+from ml.data.base import AnyLabels, ArrayDataset, InputFormat, Labels, SampleDomains, Samples, Shape
+from ml.data.columns import ColumnSummary, summarise_columns
 from ml.data.cut import cut, find_groups_on_both_sides, find_trained_on, leave_out_unknown, place
 from ml.data.findings import Finding
 from ml.data.fit_input import fit, validate_finite, validate_fit
-from ml.data.labels import number_labels, validate_are_classes
+from ml.data.labels import number_by_meaning, number_labels, validate_are_classes
 from ml.data.outputs import arrange
-from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, translated
-from ml.data.source import HELD_OUT, DataSource, Part, get_augment
+from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated
+from ml.data.source import HELD_OUT, DataSource, Locate, Part, RawTable, get_augment
 from ml.data.source_cache import forget_sources, open_once
 from ml.data.split import Side, Sides
 from ml.data.table_input import TableInput, detect_columns
@@ -35,6 +36,7 @@ __all__ = [
     "FORMATS",
     "HELD_OUT",
     "LabelSplit",
+    "Meaning",
     "Resplit",
     "Split",
     "TABLES",
@@ -51,10 +53,14 @@ __all__ = [
     "open_dataset",
     "open_labels",
     "open_once",
+    "open_raw_table",
+    "open_train",
     "split_anew",
 ]
 
 Split = tuple[ArrayDataset, ArrayDataset]
+Meaning = Mapping[str, Sequence[str]]  # the labels that stand for each class, by its name, in genesis' order
+MAX_SUMMARISED = 50_000_000  # cells of a table: a look at more takes longer than reading them
 
 
 def open_dataset(
@@ -64,6 +70,7 @@ def open_dataset(
     classes: Sequence[str] | None = None,
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
+    meaning: Meaning | None = None,
     sides: Sides | None = None,
 ) -> Split:
     """The (training, test) samples that `data` of a configuration describes, as they lie there.
@@ -72,7 +79,8 @@ def open_dataset(
     it at once; arrays, which may be memory-mapped, stay as they are, but must be fit for it. Labels are numbered by
     `classes`, genesis' list, by name, or else by the source's own. Without a test split a fifth of each class is held
     out, always the same one, and that split is called "held out". By `task` a sample has labels or targets instead of a
-    class, and `classes` are their names. `table` says what a table's columns become.
+    class, and `classes` are their names. `table` says what a table's columns become, `meaning` which labels stand for
+    each class where these are not its name.
 
     Where they are a site's own, `sides` are its split, and rows are left out whose categories the run does not know.
 
@@ -81,38 +89,34 @@ def open_dataset(
     source = replace(DataSource.from_mapping(data, task, classes), sides=sides)
     splits, notes = _open(source, data), list[Finding]()
     if table is not None:
-        if sides is not None:
-            splits, notes = _leave_out_unknown(splits, table)
-        splits = _encode(splits, table)
+        splits = _encode(splits if sides is None else _leave_out_unknown(splits, table), table)
     if shape is not None:
         for part in splits.parts:
             validate_fit(part.shape, shape)
-    labels, names = _number(splits, data, task, classes)
-    read = [_read(part, own, shape) for part, own in zip(splits.parts, labels, strict=True)]
+    labels, names = _number(splits, data, task, classes, meaning)
+    takes_empty = table is not None and table.leaves_empty
+    read = [_read(part, own, shape, takes_empty=takes_empty) for part, own in zip(splits.parts, labels, strict=True)]
+    train, test = splits.train, splits.test or splits.train
+    locate_train, locate_test = train.locate, test.locate
     if splits.test is not None:
         (train_x, train_y), (test_x, test_y) = read
         notes += find_groups_on_both_sides(splits.train, splits.test, source)
     else:
         [(x, y)] = read
-        own = cut(splits.train, source, y, names, x)
-        (train_x, train_y), (test_x, test_y) = (x[own.train], y[own.train]), (x[own.test], y[own.test])
-        notes += own.notes
-    train, test = splits.train, splits.test or splits.train
-    domains, columns = splits.domains, train.features
-    return (
+        rows = cut(train, source, y, names, x)
+        (train_x, train_y), (test_x, test_y) = (x[rows.train], y[rows.train]), (x[rows.test], y[rows.test])
+        locate_train, locate_test = _locate_rows(train.locate, rows.train), _locate_rows(train.locate, rows.test)
+        notes += rows.notes
+    domains, features, more = splits.domains, train.features, (task, train.passed_over)
+    made = (
         ArrayDataset(
-            train_x,
-            train_y,
-            names,
-            splits.train_name,
-            train.place,
-            domains,
-            train.domain_of,
-            columns,
-            task,
-            tuple(notes),
+            train_x, train_y, names, splits.train_name, train.place, domains, train.domain_of, features, *more
         ),
-        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, columns, task),
+        ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, features, *more),
+    )
+    return (
+        replace(made[0], columns=_summarise(train, table), notes=(*train.notes, *notes), locate=locate_train),
+        replace(made[1], notes=test.notes, locate=locate_test),
     )
 
 
@@ -134,6 +138,7 @@ def split_anew(
     classes: Sequence[str] | None = None,
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
+    meaning: Meaning | None = None,
 ) -> Resplit:
     """Splits samples by new sides, which know them from then on, and holds that against what was trained on `before`.
     Raises DataError, also where the data say themselves what tests."""
@@ -142,8 +147,8 @@ def split_anew(
     if splits.test is not None or source.split is not None:
         raise DataError(f"{splits.train.place}: the data say themselves what tests: there is nothing to split anew")
     if table is not None:
-        splits = _encode(_leave_out_unknown(splits, table)[0], table)
-    [labels], _ = _number_all(splits, data, task, classes)
+        splits = _encode(_leave_out_unknown(splits, table), table)
+    [labels], _ = _number_all(splits, data, task, classes, meaning)
     part = splits.train
     side_N, _ = place(part, source, after, labels)
     is_test = side_N == Side.TEST.value
@@ -170,12 +175,16 @@ class LabelSplit:
 
 
 def open_labels(
-    data: Mapping[str, Any], *, classes: Sequence[str] | None = None, task: str = CLASSIFICATION
+    data: Mapping[str, Any],
+    *,
+    classes: Sequence[str] | None = None,
+    task: str = CLASSIFICATION,
+    meaning: Meaning | None = None,
 ) -> LabelSplit:
     """The labels that `open_dataset` gives, without a look at any sample. Raises DataError."""
     source = DataSource.from_mapping(data, task, classes)
     splits = _open(source, data)
-    labels, names = _number_all(splits, data, task, classes)
+    labels, names = _number_all(splits, data, task, classes, meaning)
     if len(labels) == 1:
         own = cut(splits.train, source, labels[0], names)
         labels = [labels[0][own.train], labels[0][own.test]]
@@ -187,10 +196,14 @@ def open_labels(
 
 
 def validate_labels(
-    data: Mapping[str, Any], *, classes: Sequence[str] | None = None, task: str = CLASSIFICATION
+    data: Mapping[str, Any],
+    *,
+    classes: Sequence[str] | None = None,
+    task: str = CLASSIFICATION,
+    meaning: Meaning | None = None,
 ) -> None:
     """Raises DataError where `open_labels` would, but for the split of the samples."""
-    _number_all(_open(DataSource.from_mapping(data, task, classes), data), data, task, classes)
+    _number_all(_open(DataSource.from_mapping(data, task, classes), data), data, task, classes, meaning)
 
 
 def get_split_names(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -229,14 +242,25 @@ def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None
     return TargetScale.measure(np.asarray(split.train_y, np.float64)).to_mapping()
 
 
+def open_train(data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None) -> Part:
+    """The training part of a data set, its labels read and its samples not. Raises DataError."""
+    return _open(DataSource.from_mapping(data, task, classes), data, with_test=False).train
+
+
 def detect_table(
     data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """The run's `input.columns` that would be for these data alone: text is a category. Raises DataError."""
-    train = _open(DataSource.from_mapping(data, task, classes), data, with_test=False).train
+    train = open_train(data, task, classes)
     if train.cells is None:
         raise DataError(f"{train.place}: expected a table, as only tables have columns")
     return [column.to_mapping() for column in detect_columns(train.cells(), train.place)]
+
+
+def open_raw_table(data: Mapping[str, Any], task: str = CLASSIFICATION) -> RawTable | None:
+    """The training rows of a table with all their columns, whether they can be trained on or not; None of what is no
+    table. Raises DataError."""
+    return open_table(DataSource.from_mapping(data, task))
 
 
 def get_default_input(
@@ -250,7 +274,7 @@ def get_default_input(
 
     Raises DataError. A model that nobody knows is left for genesis to refuse.
     """
-    train = _open(DataSource.from_mapping(data, task, classes), data, with_test=False).train
+    train = open_train(data, task, classes)
     own = train.shape if table is None else train.encode(table).shape
     shape: Sequence[int] = own
     if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes
@@ -275,19 +299,20 @@ def _encode(splits: Splits, table: TableInput) -> Splits:
     return replace(splits, train=splits.train.encode(table), test=test)
 
 
-def _leave_out_unknown(splits: Splits, table: TableInput) -> tuple[Splits, list[Finding]]:
-    train, notes = leave_out_unknown(splits.train, table)
-    if splits.test is None:
-        return replace(splits, train=train), notes
-    test, of_test = leave_out_unknown(splits.test, table)
-    return replace(splits, train=train, test=test), notes + of_test
+def _leave_out_unknown(splits: Splits, table: TableInput) -> Splits:
+    test = None if splits.test is None else leave_out_unknown(splits.test, table)
+    return replace(splits, train=leave_out_unknown(splits.train, table), test=test)
 
 
 def _number_all(
-    splits: Splits, data: Mapping[str, Any], task: str, classes: Sequence[str] | None
+    splits: Splits,
+    data: Mapping[str, Any],
+    task: str,
+    classes: Sequence[str] | None,
+    meaning: Meaning | None = None,
 ) -> tuple[list[AnyLabels], tuple[str, ...]]:
     """As `_number`, of parts that have samples."""
-    labels, names = _number(splits, data, task, classes)
+    labels, names = _number(splits, data, task, classes, meaning)
     for part, own in zip(splits.parts, labels, strict=True):
         if not len(own):
             raise DataError(f"{part.place}: expected samples, got none")
@@ -295,26 +320,48 @@ def _number_all(
 
 
 def _number(
-    splits: Splits, data: Mapping[str, Any], task: str, classes: Sequence[str] | None
+    splits: Splits,
+    data: Mapping[str, Any],
+    task: str,
+    classes: Sequence[str] | None,
+    meaning: Meaning | None = None,
 ) -> tuple[list[AnyLabels], tuple[str, ...]]:
     """Each part's labels as numbers, and what the classes are called. Raises DataError, also for labels that look like
     measurements where nobody has listed them as classes."""
     if task != CLASSIFICATION:
         return arrange(splits.parts, DataSource.from_mapping(data, task, classes))
+    if meaning is not None:
+        labels, names = number_by_meaning(splits.parts, splits.classes, meaning)
+        return [*labels], names
     if classes is None and splits.classes is None:
         validate_are_classes(splits.parts)
     labels, names = number_labels(splits.parts, splits.classes, classes)
     return [*labels], names
 
 
-def _read(part: Part, labels: AnyLabels, shape: Shape | None) -> tuple[Samples, AnyLabels]:
-    """A part's samples, all of them finite, beside its labels."""
+def _read(
+    part: Part, labels: AnyLabels, shape: Shape | None, *, takes_empty: bool = False
+) -> tuple[Samples, AnyLabels]:
+    """A part's samples, all of them finite but for empty cells, beside its labels."""
     with translated(part.place):
         x = part.read(shape)
     if not len(labels):
         raise DataError(f"{part.place}: expected samples, got none")
-    validate_finite(x, part.locate)
+    validate_finite(x, part.locate, takes_empty=takes_empty)
     return x, labels
+
+
+def _locate_rows(locate: Locate, rows: Labels) -> Locate:
+    return lambda i: locate(int(rows[i]))
+
+
+def _summarise(part: Part, table: TableInput | None) -> tuple[ColumnSummary, ...]:
+    """The columns that become features, as they lie there; none of what is no table, or too large for a look."""
+    if part.cells is None or len(part.labels) * max(1, part.shape[0]) > MAX_SUMMARISED:
+        return ()
+    cells = part.cells()
+    names = list(cells) if table is None or table.columns is None else [column.name for column in table.columns]
+    return summarise_columns({name: cells[name] for name in names}, () if table is None else table.empty)
 
 
 def _fit(dataset: ArrayDataset, wanted: InputFormat) -> ArrayDataset:

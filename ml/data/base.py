@@ -7,13 +7,14 @@ channels of one pixel, [N, F, 1, 1], so that each has its own mean and deviation
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.columns import ColumnSummary
 from ml.data.findings import Finding
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
@@ -27,7 +28,7 @@ Samples = NDArray[np.uint8] | NDArray[np.float32]
 Shape = tuple[int, int, int]  # channels, height, width
 
 _AGREED_KEYS = ("normalize", "min_count", "class_counts", "low", "high")  # where members agree in the first round
-_INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS, "columns", "missing", "unknown")
+_INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS, "columns", "missing", "unknown", "empty")
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
 
 
@@ -38,7 +39,9 @@ class ArrayDataset:
 
     x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
-    `features` are the names of a table's columns, where it says them. `notes` are what reading them has shown.
+    `features` are the names of a table's columns, where it says them, `passed_over` those of its columns that a run
+    does not name, `columns` what lies in the others, and `notes` what was left out or taken for granted as it was read.
+    `locate` says where a sample is.
     Raises DataError when the parts do not fit each other.
     """
 
@@ -51,7 +54,10 @@ class ArrayDataset:
     domain_of: Labels | None = None
     features: tuple[str, ...] = ()
     task: str = CLASSIFICATION
+    passed_over: tuple[str, ...] = ()
+    columns: tuple[ColumnSummary, ...] = ()
     notes: tuple[Finding, ...] = ()
+    locate: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
         place = f"{self.origin}: " if self.origin else ""
@@ -184,10 +190,17 @@ class InputFormat:
         """The same input by these constants, one for each channel."""
         return InputFormat(self.shape, mean, std, table=self.table)
 
+    @property
+    def takes_empty(self) -> bool:
+        """Whether not a number stands for an empty cell, which is filled by the mean that members agree on."""
+        return self.table is not None and self.table.leaves_empty
+
     def normalise(self, x_NCHW: Images) -> Images:
-        """(x - mean) / std by channel; the same array when there is nothing to do."""
+        """(x - mean) / std by channel, 0 for an empty cell; the same array when there is nothing to do."""
         if x_NCHW.shape[1:] != self.shape:
             raise DataError(f"samples: expected shape {list(self.shape)}, got {list(x_NCHW.shape[1:])}")
+        if self.takes_empty:
+            x_NCHW = np.where(np.isnan(x_NCHW), np.array(self.mean, np.float32).reshape(1, -1, 1, 1), x_NCHW)
         if not any(self.mean) and all(s == 1.0 for s in self.std):
             return x_NCHW
         mean = np.asarray(self.mean, np.float32).reshape(1, -1, 1, 1)

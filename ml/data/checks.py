@@ -8,7 +8,8 @@ may mislead:
     empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
     constant         samples that are one value all over, as a failed export leaves them
     scale            floats far from 0..1, as pixels that nobody divided by 255
-    tables           what `ml.data.table_checks` looks at
+    tables           what `ml.data.table_checks` and `ml.data.column_checks` look at, and `ml.data.columns` before
+                     anything is made of the cells
     other tasks      what `ml.data.output_checks` looks at, in the place of classes
 
 A sample's identity is the SHA-256 of its bytes.
@@ -25,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import ArrayDataset, InputFormat
+from ml.data.column_checks import check_columns
+from ml.data.columns import check_summaries, find_alike
 from ml.data.findings import Finding
 from ml.data.fit_input import fit
 from ml.data.output_checks import check_outputs
@@ -44,15 +47,15 @@ def check_data(
 ) -> list[Finding]:
     """The findings about a training and a test set, which become genesis' `input_` where that is known. Without
     `thorough` no sample is looked at, only labels."""
-    found = [*train.notes]
     if train.task == CLASSIFICATION:
-        found += [*_check_classes(train, test), *check_labels(train)]
+        found = [*_check_classes(train, test), *check_labels(train)]
     else:
-        found += check_outputs(train, test)
+        found = list(check_outputs(train, test))
+    found = [*dict.fromkeys((*train.notes, *test.notes)), *found, *check_columns(train, input_)]
     if not thorough:
         found.append(Finding("note", "too large to look at every sample on each start: fednode data inspect does"))
     else:
-        found += [*_check_scale(train), *check_features(train, input_)]
+        found += [*_check_scale(train), *check_summaries(train.columns), *check_features(train, input_)]
         for part in (train, test):
             found += _check_constant(part)
         found += [*_check_duplicates(train, test), *check_twins(train, test)]
@@ -111,6 +114,8 @@ def _check_classes(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]
         if (in_train & ~in_domain).any():
             names = ", ".join(train.classes[label] for label in np.flatnonzero(in_train & ~in_domain))
             yield Finding("note", f"domain {name} has no training sample of {_shorten(names)}")
+    for name, other in find_alike(train.classes):
+        yield Finding("warning", f"the classes {name!r} and {other!r} differ by case or blanks only: are they one?")
     if int(in_train.sum()) == 1:
         yield Finding(
             "warning", f"{train.split} has samples of one class alone: {train.classes[int(in_train.argmax())]}"
@@ -137,7 +142,10 @@ def _check_constant(part: ArrayDataset) -> Iterable[Finding]:
     suspects = np.flatnonzero((probes == probes[:, :1]).all(1))
     constant = [i for i in suspects.tolist() if (part.x[i] == part.x[i].flat[0]).all()]
     if constant:
-        yield Finding("warning", f"{len(constant)} of {part.split} are one value all over, the first is {constant[0]}")
+        yield Finding(
+            "warning",
+            f"{len(constant)} of {part.split} are one value all over, the first is {_locate(part, constant[0])}",
+        )
 
 
 def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
@@ -147,7 +155,8 @@ def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Findi
         again = [(i, first[own]) for i, own in enumerate(ids) if first.setdefault(own, i) != i]
         if again:
             i, earlier = again[0]
-            yield Finding("warning", f"{len(again)} of {part.split} are there twice, as {i} and {earlier} are")
+            i_at, earlier_at = _locate_both(part, i, part, earlier)
+            yield Finding("warning", f"{len(again)} of {part.split} are there twice, as {i_at} and {earlier_at} are")
         if part.task == CLASSIFICATION:
             yield from _check_labels(part, again)
     place = {own: i for i, own in enumerate(train_ids)}
@@ -155,7 +164,8 @@ def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Findi
     if shared:
         i, twin = shared[0]
         noun = "rows" if test.is_table else "samples"
-        text = f"{len(shared)} of {len(test)} {noun} of {test.split} are in {train.split} too: {i} is {twin} there"
+        i_at, twin_at = _locate_both(test, i, train, twin)
+        text = f"{len(shared)} of {len(test)} {noun} of {test.split} are in {train.split} too: {i_at} is {twin_at}"
         yield Finding("warning", text)
 
 
@@ -164,10 +174,26 @@ def _check_labels(part: ArrayDataset, again: Sequence[tuple[int, int]]) -> Itera
     if other:
         i, earlier = other[0]
         names = part.classes[int(part.y[earlier])], part.classes[int(part.y[i])]
+        i_at, earlier_at = _locate_both(part, i, part, earlier)
         yield Finding(
             "warning",
-            f"{len(other)} of {part.split} have two labels: {earlier} is {names[0]!r}, and again as {i} {names[1]!r}",
+            f"{len(other)} of {part.split} have two labels: {earlier_at} is {names[0]!r}, "
+            f"and again as {i_at} {names[1]!r}",
         )
+
+
+def _locate(part: ArrayDataset, i: int) -> str:
+    """Where a sample is; its number where nobody knows more."""
+    return str(i) if part.locate is None else part.locate(i)
+
+
+def _locate_both(part: ArrayDataset, i: int, other: ArrayDataset, k: int) -> tuple[str, str]:
+    """Where two samples are, without the file where it is one."""
+    at, other_at = _locate(part, i), _locate(other, k)
+    file = at.rpartition(": ")[0]
+    if file and other_at.rpartition(": ")[0] == file:
+        return at.rpartition(": ")[2], other_at.rpartition(": ")[2]
+    return at, other_at
 
 
 def _identify(dataset: ArrayDataset) -> list[bytes]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ml.data.published import find_archive_named
+from ml.data.readers.csv_dialect import ENDINGS, EXCEL
 from ml.data.readers.images import SUFFIXES
 from ml.data.readers.medmnist import CLASSES as MEDMNIST
 from ml.data.readers.npz import find_archive
 from ml.errors import DataError
 
-_BY_SUFFIX = {".npz": "npz", ".csv": "csv", ".parquet": "parquet"}
+_BY_SUFFIX = {".npz": "npz", ".parquet": "parquet", ".data": "csv"}
+_EXCEL = (".xlsx", ".xlsm", ".xls")
 _BY_PATTERN = (
     ("state.json", "hf"),
     ("dataset_dict.json", "hf"),
@@ -19,7 +21,7 @@ _BY_PATTERN = (
     ("meta", "cifar"),
     ("*_32x32.mat", "svhn"),
     ("*ubyte*", "idx"),
-    ("*.csv", "csv"),
+    *((f"*{ending}", "csv") for ending in ENDINGS),
     ("*.parquet", "parquet"),
     ("*/*.parquet", "parquet"),
 )
@@ -41,6 +43,10 @@ def guess_format(path: Path) -> str:
     if path.is_file():
         if path.suffix == ".npz" and path.stem.split("_", 1)[0] in MEDMNIST:
             return "medmnist"
+        if path.name.lower().endswith(ENDINGS):
+            return "csv"
+        if path.suffix.lower() in _EXCEL:
+            raise DataError(f"{path}: {EXCEL}")
         if path.suffix in _BY_SUFFIX:
             return _BY_SUFFIX[path.suffix]
         if (packed := find_archive_named(path.name)) is not None:

@@ -64,12 +64,15 @@ def validate_fit(got: Shape, wanted: Shape) -> None:
         raise DataError(f"input.shape: the data's images come in {choice} channels, got {wanted[0]}")
 
 
-def validate_finite(x_NCHW: Samples, locate: Callable[[int], str]) -> None:
-    """Raise DataError, naming the sample as `locate` does, unless all numbers are finite."""
+def validate_finite(x_NCHW: Samples, locate: Callable[[int], str], *, takes_empty: bool = False) -> None:
+    """Raise DataError, naming the sample as `locate` does, unless all numbers are finite, or not a number where that
+    stands for an empty cell."""
     if x_NCHW.dtype != np.float32:
         return
     for start in range(0, len(x_NCHW), 4096):
         is_finite = np.isfinite(x_NCHW[start : start + 4096])
+        if takes_empty:
+            is_finite |= np.isnan(x_NCHW[start : start + 4096])
         if not is_finite.all():
             i, channel, row, column = (int(n) for n in np.argwhere(~is_finite)[0])
             is_feature = x_NCHW.shape[2:] == (1, 1)

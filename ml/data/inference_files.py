@@ -10,16 +10,19 @@ model.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.array_layout import to_labels, to_samples
 from ml.data.base import AnyLabels, Labels, Outputs, Samples, Shape
+from ml.data.cells import to_label
 from ml.data.fit_input import validate_finite, validate_fit
-from ml.data.labels import number_labels, to_text
+from ml.data.labels import number_by_meaning, number_labels, to_text
 from ml.data.outputs import arrange, read_text_columns
 from ml.data.readers.csv_table import Table, get_cells, read_features
 from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_image
@@ -40,12 +43,17 @@ class InferenceFile:
 
     `rows`: where in the file each stands, by its place in the archive or its line of the table; None for an image.
     `labels`: what the file itself says they are, [N] or by the task [N, T], None where it says nothing.
+    `passed_over`: the columns of a table that the run does not name. `num_empty`: how many cells of each row are empty,
+    [N], of the `num_columns` that the run takes; None of what is no table.
     """
 
     path: Path
     x: Samples
     rows: tuple[int, ...] | None = None
     labels: AnyLabels | None = None
+    passed_over: tuple[str, ...] = ()
+    num_empty: Labels | None = None
+    num_columns: int = 0
 
     def __len__(self) -> int:
         return len(self.x)
@@ -105,23 +113,25 @@ def read_inference_file(
     class_name: str | None = None,
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
+    meaning: Mapping[str, Sequence[str]] | None = None,
     most: Most | None = None,
 ) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`; of an image it may be known that it is
     of `class_name`.
 
     `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
-    there. `table` says what its columns become. By `task` there may be several columns of labels or targets, `classes`
-    being their names. Of a file that comes from elsewhere there is a `most`, which holds before anything is unpacked.
-    Raises DataError naming the place of what is broken or unfit.
+    there. `table` says what its columns become, and `meaning` which labels stand for each class. By `task` there may be
+    several columns of labels or targets, `classes` being their names. Of a file that comes from elsewhere there is a
+    `most`, which holds before anything is unpacked. Raises DataError naming the place of what is broken or unfit.
     """
     validate_kind(path)
+    named = _Named(classes, label, default_label, task, meaning)
     try:
         match path.suffix.lower():
             case ".npz":
-                file = _read_archive(path, shape, classes, task, most)
+                file = _read_archive(path, shape, named, most)
             case ".csv":
-                file = _read_table(path, shape, classes, label, default_label, task, table, most)
+                file = _read_table(path, shape, named, table, most)
             case _:
                 require_extra("PIL", "pillow")
                 known = None if class_name is None else np.array([classes.index(class_name)], np.int64)
@@ -131,12 +141,13 @@ def read_inference_file(
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except MemoryError as error:
         raise DataError(f"{path}: does not fit into memory") from error
-    validate_samples(file.x, shape, str(path))
+    validate_samples(file.x, shape, str(path), takes_empty=table is not None and table.leaves_empty)
     return file
 
 
-def validate_samples(x_NCHW: Samples, shape: Shape, place: str = "samples") -> None:
-    """Raise DataError unless these are numbers that can be fitted to `shape`."""
+def validate_samples(x_NCHW: Samples, shape: Shape, place: str = "samples", *, takes_empty: bool = False) -> None:
+    """Raise DataError unless these are numbers that can be fitted to `shape`, or not a number where that stands for an
+    empty cell."""
     if x_NCHW.dtype not in (np.uint8, np.float32) or x_NCHW.ndim != 4:
         raise DataError(f"{place}: expected uint8 or float32 [N, C, H, W], got {x_NCHW.dtype} {list(x_NCHW.shape)}")
     if 0 in x_NCHW.shape:
@@ -154,12 +165,11 @@ def validate_samples(x_NCHW: Samples, shape: Shape, place: str = "samples") -> N
             f"{place}: expected images that can be made {list(shape)} (channels, height, width), "
             f"got {[channels, height, width]}"
         ) from error
-    validate_finite(x_NCHW, lambda i: f"{place}: sample {i}")
+    validate_finite(x_NCHW, lambda i: f"{place}: sample {i}", takes_empty=takes_empty)
 
 
-def _read_archive(
-    path: Path, shape: Shape, classes: tuple[str, ...], task: str, most: Most | None = None
-) -> InferenceFile:
+def _read_archive(path: Path, shape: Shape, named: _Named, most: Most | None = None) -> InferenceFile:
+    classes, task = named.classes, named.task
     file = NpzFile.open(path, None if most is None else most.num_bytes)
     if most is not None:
         unread = np.broadcast_to(np.uint8(0), file.get_shape("x"))  # of one byte, whatever its shape
@@ -173,7 +183,7 @@ def _read_archive(
     elif "y" in file.names:
         place, known = file.get_place("y"), file.read("y")
         raw = to_labels(known.reshape(1) if known.ndim == 0 else known, len(x_NCHW), place)
-        labels = _number(path, raw, read_classes(file), classes, lambda i: f"{place}[{i}]")
+        labels = _number(path, raw, read_classes(file), named, lambda i: f"{place}[{i}]")
     return InferenceFile(path, x_NCHW, tuple(range(len(x_NCHW))), labels)
 
 
@@ -191,55 +201,133 @@ def lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
 
 
 def _read_table(
-    path: Path,
-    shape: Shape,
-    classes: tuple[str, ...],
-    label: Columns | None,
-    default_label: Columns,
-    task: str,
-    agreed: TableInput | None,
-    most: Most | None = None,
+    path: Path, shape: Shape, named: _Named, agreed: TableInput | None, most: Most | None = None
 ) -> InferenceFile:
     if shape[1:] != (1, 1):
         raise DataError(
             f"{path}: expected images, as the model takes {list(shape)} (channels, height, width), got a table"
         )
     table = Table.read(path, None if most is None else most.num_samples)
-    found = _find_labels(table, classes, label, default_label, task)
-    columns = [c for c in range(len(table.header)) if c not in found]
-    if agreed is None and len(columns) != shape[0]:
-        is_label = not found and len(columns) > shape[0]
+    cells = get_cells(table, range(len(table.header)))
+    if agreed is not None:
+        return _read_cells(path, cells, tuple(table.lines), shape, named, agreed, table.locate)
+    found = _find_labels(path, table.header, named)
+    columns = [c for c, name in enumerate(table.header) if name not in found]
+    _check_number(path, table.header, found, shape)
+    labels = _read_labels(path, cells, found, named, table.locate)
+    return InferenceFile(path, read_features(table, columns), tuple(table.lines), labels)
+
+
+def read_frame(
+    frame: Any,
+    place: Path,
+    shape: Shape,
+    classes: tuple[str, ...],
+    label: Columns | None = None,
+    *,
+    default_label: Columns = DEFAULT_LABEL,
+    task: str = CLASSIFICATION,
+    table: TableInput | None = None,
+    meaning: Mapping[str, Sequence[str]] | None = None,
+) -> InferenceFile:
+    """The rows of a data frame of pandas or polars, as `read_inference_file` reads a table: columns go by their names.
+    Raises DataError."""
+    header = [str(name) for name in frame.columns]
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{place}: column {twice!r} is there twice")
+    cells = {str(name): [_read_cell(cell) for cell in frame[name]] for name in frame.columns}
+    named = _Named(classes, label, default_label, task, meaning)
+    num_rows = len(frame)
+    if not num_rows:
+        raise DataError(f"{place}: expected rows, got none")
+    found = _find_labels(place, header, named)
+    if table is None:
+        _check_number(place, header, found, shape)
+        table = TableInput()
+    file = _read_cells(place, cells, tuple(range(num_rows)), shape, named, table, lambda i: f"{place}: row {i}")
+    validate_samples(file.x, shape, str(place), takes_empty=table.leaves_empty)
+    return file
+
+
+def _read_cell(cell: Any) -> Any:
+    """A cell of a data frame; None for what stands there for an empty one."""
+    return None if type(cell).__name__ in ("NAType", "NaTType") else cell
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The names by which the labels of a table are found, and of the classes that they are; `meaning` has the labels
+    that stand for each class, where these are not its name."""
+
+    classes: tuple[str, ...]
+    label: Columns | None
+    default_label: Columns
+    task: str
+    meaning: Mapping[str, Sequence[str]] | None = None
+
+
+def _read_cells(
+    path: Path,
+    cells: Mapping[str, Sequence[Any]],
+    rows: tuple[int, ...],
+    shape: Shape,
+    named: _Named,
+    table: TableInput,
+    locate: Locate,
+) -> InferenceFile:
+    """The samples of a table whose columns are matched by name."""
+    found = _find_labels(path, list(cells), named)
+    own = {name: column for name, column in cells.items() if name not in found}
+    chosen = table.choose(list(own), path)
+    return InferenceFile(
+        path,
+        table.encode(own, locate),
+        rows,
+        _read_labels(path, cells, found, named, locate),
+        table.list_passed_over(list(own)),
+        table.count_empty(own),
+        len(chosen),
+    )
+
+
+def _check_number(path: Path, header: Sequence[str], found: Sequence[str], shape: Shape) -> None:
+    """Raise DataError unless there is a column for each feature, which go by their place."""
+    own = [name for name in header if name not in found]
+    if len(own) != shape[0]:
+        is_label = not found and len(own) > shape[0]
         raise DataError(
-            f"{path}: expected {shape[0]} columns of numbers, one for each feature, got {len(columns)}: "
-            f"{', '.join(table.header[c] for c in columns)}"
+            f"{path}: expected {shape[0]} columns of numbers, one for each feature, got {len(own)}: {', '.join(own)}"
             f"{'; --label names the one that has labels' if is_label else ''}"
         )
-    labels: AnyLabels | None = None
-    cells = {table.header[c]: [row[c].strip() for row in table.rows] for c in found}
-    if any(any(texts) for texts in cells.values()):
-        if task == CLASSIFICATION:
-            labels = _number(path, to_text(cells[table.header[found[0]]], str(path)), None, classes, table.locate)
-        else:
-            y_NT, names = read_text_columns(cells, task, classes, table.locate)
-            labels = _arrange(str(path), y_NT, names, DataSource(format="csv", path=path, task=task, outputs=classes))
-    x = read_features(table, columns) if agreed is None else agreed.encode(get_cells(table, columns), table.locate)
-    return InferenceFile(path, x, tuple(table.lines), labels)
 
 
-def _find_labels(
-    table: Table, classes: tuple[str, ...], label: Columns | None, default_label: Columns, task: str
-) -> list[int]:
+def _read_labels(
+    path: Path, cells: Mapping[str, Sequence[Any]], found: Sequence[str], named: _Named, locate: Locate
+) -> AnyLabels | None:
+    """What the columns `found` say that samples are; None where they say nothing."""
+    texts = {name: [to_label(cell) for cell in cells[name]] for name in found}
+    if not any(any(column) for column in texts.values()):
+        return None
+    if named.task == CLASSIFICATION:
+        return _number(path, to_text(texts[found[0]], str(path)), None, named, locate)
+    y_NT, names = read_text_columns(texts, named.task, named.classes, locate)
+    source = DataSource(format="csv", path=path, task=named.task, outputs=named.classes)
+    return _arrange(str(path), y_NT, names, source)
+
+
+def _find_labels(path: Path, header: Sequence[str], named: _Named) -> tuple[str, ...]:
     """The columns of a table with labels or targets; none where it has none."""
-    named = (label,) if isinstance(label, str) else label
-    for name in named or ():
-        if name not in table.header:
-            raise DataError(f"{table.path}: expected a column {name!r} of labels, got {', '.join(table.header)}")
-    default = (default_label,) if isinstance(default_label, str) else default_label
-    usual = [default] if task == CLASSIFICATION else [default, classes]
-    found = next((names for names in [named, *usual] if names and all(name in table.header for name in names)), ())
-    if task == CLASSIFICATION and len(found) > 1:
-        raise DataError(f"{table.path}: expected one column of classes, got {', '.join(found)}")
-    return [table.header.index(name) for name in found]
+    asked = (named.label,) if isinstance(named.label, str) else named.label
+    for name in asked or ():
+        if name not in header:
+            raise DataError(f"{path}: expected a column {name!r} of labels, got {', '.join(header)}")
+    default = (named.default_label,) if isinstance(named.default_label, str) else named.default_label
+    usual = [default] if named.task == CLASSIFICATION else [default, named.classes]
+    found = next((names for names in [asked, *usual] if names and all(name in header for name in names)), ())
+    if named.task == CLASSIFICATION and len(found) > 1:
+        raise DataError(f"{path}: expected one column of classes, got {', '.join(found)}")
+    return tuple(found)
 
 
 def _arrange(place: str, y_NT: Outputs, names: tuple[str, ...], source: DataSource) -> AnyLabels:
@@ -249,10 +337,10 @@ def _arrange(place: str, y_NT: Outputs, names: tuple[str, ...], source: DataSour
     return arrange([part], source)[0][0]
 
 
-def _number(
-    path: Path, raw: RawLabels, names: tuple[str, ...] | None, classes: tuple[str, ...], locate: Locate
-) -> Labels:
+def _number(path: Path, raw: RawLabels, names: tuple[str, ...] | None, named: _Named, locate: Locate) -> Labels:
     """The labels of a file as indices into the model's classes."""
     nothing = np.empty((0, 1, 1, 1), np.float32)
     part = Part(str(path), raw, (1, 1, 1), lambda _: nothing, locate)
-    return number_labels([part], names, classes)[0][0]
+    if named.meaning is not None:
+        return number_by_meaning([part], names, named.meaning)[0][0]
+    return number_labels([part], names, named.classes)[0][0]

@@ -1,5 +1,7 @@
 """Labels as numbers: a source's own classes, or those of genesis' list, matched by name.
 
+Where a class of genesis has labels that mean it (`{no: [0], yes: [1, 2]}`) these stand in the data in its place.
+
 Whole numbers without names stand for the classes of those names where genesis' classes are numbers too ("0", "1", …),
 and are indices into its list otherwise.
 """
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,7 @@ from ml.seeding import numpy_rng
 MAX_CLASSES = 65_536
 MAX_TABLE_CLASSES = 100  # different labels of a table that nobody has listed
 IS_REGRESSION = "; is this a regression? task: regression learns numbers"
+BOOLEANS = ("False", "True")  # the classes of a column of truth values, as pandas writes them
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
@@ -33,6 +37,8 @@ def number_labels(
     The source's own are `names`, or else the labels there are, sorted; for numbers all from 0 to the largest, or from 1
     where no 0 occurs. Raises DataError with the place of the first label that has no class.
     """
+    if names is None and classes is not None and tuple(classes) == ("0", "1"):
+        parts = [_count_booleans(part) for part in parts]
     if names is None and all(part.labels.dtype.kind in "iu" or are_numbers(np.unique(part.labels)) for part in parts):
         labels = [part.labels.astype(np.int64) for part in parts]
         return _number_integers(parts, labels, classes)
@@ -55,6 +61,32 @@ def number_labels(
                 f"{part.locate(i)}: class {names[int(own[i])]!r} is not one of genesis' classes: {_list(classes)}"
             )
     return numbered, tuple(classes)
+
+
+def number_by_meaning(
+    parts: Sequence[Part], names: Sequence[str] | None, classes: Mapping[str, Sequence[str]]
+) -> tuple[list[Labels], tuple[str, ...]]:
+    """Each part's labels as indices into the classes, each of which has the labels that mean it. A whole number is the
+    same however it is written. Raises DataError with the place of the first label that means none."""
+    labels, own = number_labels(parts, names, None)
+    place = {_unify(label): i for i, meaning in enumerate(classes.values()) for label in meaning}
+    table = np.array([place.get(_unify(name), -1) for name in own], np.int64)
+    numbered = [table[own_labels] for own_labels in labels]
+    for part, raw, made in zip(parts, labels, numbered, strict=True):
+        if len(made) and made.min() < 0:
+            i = int(np.argmin(made))
+            meant = "; ".join(f"{name}: {', '.join(meaning)}" for name, meaning in classes.items())
+            raise DataError(f"{part.locate(i)}: label {own[int(raw[i])]!r} means no class of genesis ({meant})")
+    return numbered, tuple(classes)
+
+
+def _unify(label: str) -> str:
+    """A label as it is, or as a whole number is usually written."""
+    try:
+        number = float(label)
+    except ValueError:
+        return label
+    return str(int(number)) if number.is_integer() else label
 
 
 def to_text(names: Sequence[str], place: str) -> NDArray[np.str_]:
@@ -137,6 +169,13 @@ def _number_integers(
             i = int(np.argmin(made))
             raise DataError(f"{part.locate(i)}: label {int(own[i])} is not one of genesis' classes: {_list(classes)}")
     return numbered, tuple(classes)
+
+
+def _count_booleans(part: Part) -> Part:
+    """Truth values as 0 and 1, where the classes are called so."""
+    if part.labels.dtype.kind != "U" or not np.isin(part.labels, BOOLEANS).all():
+        return part
+    return replace(part, labels=(part.labels == BOOLEANS[1]).astype(np.int64))
 
 
 def _number_names(parts: Sequence[Part], names: Sequence[str] | None) -> tuple[list[Labels], tuple[str, ...]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ml.data.keys import set_aside
 from ml.data.labels import number_labels
-from ml.data.source import ALL, HELD_OUT, DataSource, Part, Parts
+from ml.data.source import ALL, HELD_OUT, DataSource, Part, Parts, RawTable
 from ml.data.source_cache import open_part, open_parts
 from ml.errors import DataError, suggest
 from ml.plugins import PluginRefused, Plugins, list_offered
@@ -55,6 +55,15 @@ def open_source(source: DataSource) -> Parts:
     opener = partial(_open_own, source) if source.format in _MODULES else partial(_open_plugins, source)
     with translated(source.path):
         return open_parts(source, opener)
+
+
+def open_table(source: DataSource) -> RawTable | None:
+    """The training rows of a table as they lie there; None of another format. Raises DataError."""
+    if source.format not in TABLES:
+        return None
+    with translated(source.path):
+        table: RawTable | None = import_module(_MODULES[source.format]).open_table(source)
+        return table
 
 
 def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 from bisect import bisect_right
+from codecs import lookup
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Labels, Samples, Shape
+from ml.data.cells import Cells, ReadCells
+from ml.data.findings import Finding
 from ml.data.readers.images import GetEncoded, get_image_shape, hash_encoded, stack_images
 from ml.data.split import CONTENT, Rule, Sides
-from ml.data.table_input import Cells, TableInput
+from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
@@ -50,8 +54,41 @@ _KEYS = (
     "split",
     "test",
     "held_out",
+    "csv",
 )
-_COLUMNS = ("image", "label")
+_COLUMNS = ("image", "label", "names")
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFormat:
+    """The signs of a table of text, `data.csv`; what is None is found by itself, but for thousands, which have no sign
+    then."""
+
+    separator: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    encoding: str | None = None
+
+    @classmethod
+    def from_mapping(cls, given: Any) -> CsvFormat:
+        """Reads `{separator: ";", decimal: ","}`. Raises DataError."""
+        if not isinstance(given or {}, Mapping):
+            raise DataError(f"data.csv: expected {{separator: SIGN, decimal: SIGN, encoding: NAME}}, got {given!r}")
+        keys = [field.name for field in fields(cls)]
+        for key in given or {}:
+            if key not in keys:
+                raise DataError(f"data.csv.{key}: unknown key: {suggest(key, keys)}")
+        own = cls(**{key: _get_text(given or {}, "data.csv", key) for key in keys})
+        if own.separator is not None and (len(own.separator) != 1 or own.separator in '"\r\n'):
+            raise DataError(f"data.csv.separator: expected one sign, got {own.separator!r}")
+        if own.decimal not in (None, ".", ","):
+            raise DataError(f"data.csv.decimal: expected . or ,, got {own.decimal!r}")
+        if own.thousands is not None and (len(own.thousands) != 1 or own.thousands == (own.decimal or ".")):
+            raise DataError(f"data.csv.thousands: expected one sign besides the decimal one, got {own.thousands!r}")
+        with suppress(LookupError):
+            lookup(own.encoding or "utf-8")
+            return own
+        raise DataError(f"data.csv.encoding: unknown encoding {own.encoding!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +118,8 @@ class DataSource:
     test: Path | None = None
     held_out: float = SHARE
     sides: Sides | None = None
+    names: tuple[str, ...] | None = None  # of all columns of a table of text that has no header
+    csv: CsvFormat = CsvFormat()
 
     @classmethod
     def from_mapping(
@@ -137,7 +176,14 @@ class DataSource:
             split=split,
             test=None if test is None else Path(test),
             held_out=_get_share(data),
+            names=_get_names(columns, "names", "data.columns"),
+            csv=CsvFormat.from_mapping(data.get("csv")),
         )
+
+    @property
+    def aside(self) -> tuple[str, ...]:
+        """The columns of a table by which its rows are known or split, which are no features."""
+        return tuple(name for name in dict.fromkeys((*(self.group or ()), self.id, self.split)) if name is not None)
 
     @property
     def rule(self) -> Rule:
@@ -177,7 +223,8 @@ class DataSource:
     def refuse_columns(self) -> None:
         """Raise DataError if columns are named for a format that has none."""
         named = None if self.labels is None else ", ".join(self.labels)
-        for key, column in (("image", self.image), ("label", named)):
+        names = None if self.names is None else ", ".join(self.names)
+        for key, column in (("image", self.image), ("label", named), ("names", names)):
             if column is not None:
                 raise DataError(f"data.columns.{key}: data.format {self.format} has no columns, got {column!r}")
 
@@ -191,7 +238,9 @@ class Part:
     as they are. `locate(i)`: where sample i is. `read_rows(shape, rows)`: those samples alone, if that is less work
     than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
     table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
-    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order.
+    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `passed_over`: the
+    columns of a table that a run does not name. `pieces`: the tables that one was joined of, each of which needs all
+    columns. `notes`: what was left out or taken for granted as it was read.
 
     By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen
     some of them; `beside()`, the columns of a table that are no features of it; `paths`, the file of each sample;
@@ -208,6 +257,9 @@ class Part:
     features: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     cells: Callable[[], Cells] | None = None
+    passed_over: tuple[str, ...] = ()
+    pieces: tuple[Part, ...] = ()
+    notes: tuple[Finding, ...] = ()
     whole: Callable[[], Cells] | None = None
     beside: Callable[[], Cells] | None = None
     paths: Sequence[str] | None = None
@@ -265,25 +317,24 @@ class Part:
         if self.cells is None:
             raise DataError(f"{self.place}: genesis' input has columns, missing or unknown, which only tables have")
         cells, locate = self.cells, self.locate
+        for piece in self.pieces:
+            table.choose(piece.features, piece.place)
         columns = table.choose(self.features, self.place)
         names = tuple(table.get_features(columns))
-
-        def get_chosen() -> Cells:
-            own = cells()
-            return {column.name: own[column.name] for column in columns}
-
         return replace(
             self,
             shape=(len(names), 1, 1),
-            read=lambda _: table.encode(get_chosen(), locate),
+            read=lambda _: table.encode(cells(), locate),
             read_rows=None,
             features=names,
-            cells=get_chosen,
+            cells=lambda: choose_columns(cells(), [column.name for column in columns]),
+            passed_over=(*self.passed_over, *table.list_passed_over(self.features)),
             whole=cells,
         )
 
     def select(self, rows: Labels) -> Part:
         """These samples of it, in this order."""
+        locate = self.locate  # alone, as a data set keeps it for longer than the samples
 
         def read_rows(shape: Shape | None, own: Labels) -> Samples:
             return self.read(shape)[rows[own]] if self.read_rows is None else self.read_rows(shape, rows[own])
@@ -293,12 +344,15 @@ class Part:
             labels=self.labels[rows],
             shape=self.shape,
             read=lambda shape: read_rows(shape, np.arange(len(rows))),
-            locate=lambda i: self.locate(int(rows[i])),
+            locate=lambda i: locate(int(rows[i])),
             read_rows=read_rows,
             domain_of=None if self.domain_of is None else self.domain_of[rows],
             features=self.features,
             outputs=self.outputs,
             cells=None if self.cells is None else self._select_cells(self.cells, rows),
+            passed_over=self.passed_over,
+            pieces=self.pieces,
+            notes=self.notes,
             whole=None if self.whole is None else self._select_cells(self.whole, rows),
             beside=None if self.beside is None else self._select_cells(self.beside, rows),
             paths=None if self.paths is None else [self.paths[i] for i in rows.tolist()],
@@ -316,7 +370,23 @@ class Part:
 
     @staticmethod
     def _select_cells(cells: Callable[[], Cells], rows: Labels) -> Callable[[], Cells]:
-        return lambda: {name: [column[i] for i in rows.tolist()] for name, column in cells().items()}
+        def select() -> Cells:
+            whole = cells()
+            return ReadCells(tuple(whole), lambda name: [whole[name][i] for i in rows.tolist()])
+
+        return select
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawTable:
+    """A table as it lies there, before anybody has said what its columns become. `cells`: all by name; `labels`: those
+    that have labels or targets, none where that is not known."""
+
+    place: str
+    cells: Cells
+    locate: Locate
+    labels: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +407,11 @@ class Parts:
         return part if isinstance(part, Part) else part()
 
 
+def choose_columns(cells: Cells, names: Sequence[str]) -> Cells:
+    """These of a table's columns, each read when it is asked for."""
+    return ReadCells(tuple(names), cells.__getitem__)
+
+
 def get_augment(data: Mapping[str, Any]) -> str:
     """`data.transform.augment`: what training does to a batch. Raises DataError."""
     transform = data.get("transform") or {}
@@ -355,11 +430,8 @@ def get_augment(data: Mapping[str, Any]) -> str:
 
 def missing_label(place: object, columns: Iterable[str]) -> str:
     """The message about a table in which no column is called as labels are."""
-    names = list(columns)
-    hint = "; columns are separated by commas" if len(names) == 1 and any(sign in names[0] for sign in ";\t|") else ""
     return (
-        f"{place}: expected a column 'label', or the name of another in data.columns.label: one of "
-        f"{', '.join(names)}{hint}"
+        f"{place}: expected a column 'label', or the name of another in data.columns.label: one of {', '.join(columns)}"
     )
 
 

@@ -31,13 +31,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ml.aggregation.sums import LIMIT_BITS, PER_CLASS, SQUARE_DIGITS, SUM_DIGITS, UNIT_BITS, to_digits
+from ml.aggregation.sums import LIMIT_BITS, PER_BIN, PER_CLASS, PRESENT, SQUARE_DIGITS, SUM_DIGITS, UNIT_BITS, to_digits
 from ml.data.base import Images, Labels
 from ml.errors import DataError
 from ml.gaussian import add_noise
 from ml.payload import Array
 from ml.secret_stream import SecretStream
-from ml.specs.statistics import Agreement
+from ml.specs.statistics import Agreement, hide_few
 
 _PART_BITS = 32  # of an integer that is added in parts; a part's sum over a chunk fits an int64
 _CHUNK_VALUES = 1 << 20
@@ -47,11 +47,22 @@ def compute_statistics(x_NCHW: Images, y_N: Labels, num_classes: int, agreement:
     """The payload of samples as they are before any normalisation: all zeros of too few. Raises DataError for a value
     that is too large, or no number."""
     told = len(y_N) >= agreement.min_count
-    sums, squares = _sum(x_NCHW if told else x_NCHW[:0])
+    x_NCHW = x_NCHW if told else x_NCHW[:0]
+    bins: dict[str, Array] = {}
+    if agreement.edges:
+        bins = {PER_BIN: count_bins(x_NCHW, agreement)}
+    present: dict[str, Array] = {}
+    if agreement.counts_present:
+        x_NCHW, present_C = _leave_out_empty(x_NCHW, agreement.min_count)
+        x_NCHW = _leave_out_rare(x_NCHW, agreement)
+        present = {PRESENT: present_C}
+    sums, squares = _sum(x_NCHW)
     payload: dict[str, Array] = {
         "count": np.array(len(y_N) if told else 0, np.int64),
         "sums": to_digits(sums, SUM_DIGITS),
         "squares": to_digits(squares, SQUARE_DIGITS),
+        **present,
+        **bins,
     }
     if agreement.class_counts:
         payload[PER_CLASS] = count_classes(y_N if told else y_N[:0], num_classes, agreement.min_count)
@@ -133,6 +144,39 @@ def count_classes(y_N: Labels, num_classes: int, min_count: int) -> Array:
     counts_K[counts_K < min_count] = 0
     rest = len(y_N) - int(counts_K.sum())
     return np.zeros_like(counts_K) if 0 < rest < min_count else counts_K
+
+
+def count_bins(x_NCHW: Images, agreement: Agreement) -> Array:
+    """int64[B]: how many values of each feature lie in each of its bins, an edge in the one that it begins; without
+    what `hide_few` hides."""
+    told = []
+    for values, edges in zip(x_NCHW[:, :, 0, 0].T, agreement.edges, strict=True):
+        if edges:
+            known = values[~np.isnan(values)].astype(np.float64)
+            known = known[: 0 if len(known) < agreement.min_count else None]
+            counts = np.bincount(np.searchsorted(edges, known, side="right"), minlength=len(edges) + 1)
+            told.append(hide_few(counts, len(known), agreement.min_count))
+    return np.concatenate(told).astype(np.int64)
+
+
+def _leave_out_empty(x_NCHW: Images, min_count: int) -> tuple[Images, NDArray[np.int64]]:
+    """The samples with 0 where a cell is empty, which adds nothing to a sum, and how many are not, by channel; of one
+    with fewer than `min_count` nothing is left."""
+    is_empty = np.isnan(x_NCHW)
+    present_C = (~is_empty).sum(axis=(0, 2, 3), dtype=np.int64)
+    present_C[present_C < min_count] = 0
+    left: Images = np.where(is_empty | (present_C == 0).reshape(1, -1, 1, 1), np.float32(0), x_NCHW)
+    return left, present_C
+
+
+def _leave_out_rare(x_NCHW: Images, agreement: Agreement) -> Images:
+    """The samples without those values of categories that `hide_few` hides."""
+    x_NCHW = x_NCHW.copy() if agreement.categories else x_NCHW
+    for places in agreement.categories:
+        counts = x_NCHW[:, places, 0, 0].sum(axis=0).astype(np.int64)
+        hidden = hide_few(counts, len(x_NCHW), agreement.min_count) == 0
+        x_NCHW[:, np.array(places)[hidden]] = 0.0
+    return x_NCHW
 
 
 def _sum(x_NCHW: Images) -> tuple[list[int], list[int]]:

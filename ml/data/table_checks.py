@@ -20,6 +20,7 @@ import numpy as np
 from ml.data.base import ArrayDataset, Images, InputFormat, Samples
 from ml.data.findings import Finding
 from ml.data.labels import are_numbers
+from ml.data.table_input import FLAG_SUFFIX
 
 FLOAT32_NOISE = 1e-6  # of a value: what its float32 may be off by, and a little more
 APART = 100.0  # times as wide as another: beyond that, training sees the wider feature alone
@@ -60,6 +61,9 @@ def _compute_stats(x: Samples, names: Sequence[str]) -> list[FeatureStats]:
     stats = []
     for i, name in enumerate(names):
         x_N = x[:, i, 0, 0].astype(np.float64)
+        x_N = x_N[~np.isnan(x_N)]  # an empty cell
+        if not len(x_N):
+            x_N = np.zeros(1)
         stats.append(FeatureStats(name, float(x_N.min()), float(x_N.max()), float(x_N.mean()), float(x_N.std())))
     return stats
 
@@ -69,7 +73,8 @@ def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[
     if not train.is_table or not len(train):
         return
     stats = compute_feature_stats(train)
-    if constant := [own for own in stats if own.is_constant]:
+    constant = [] if train.columns else [own for own in stats if own.is_constant]  # of columns it is said by name
+    if constant := [own for own in constant if not own.name.endswith(FLAG_SUFFIX)]:
         has = "has" if len(constant) == 1 else "have"
         yield Finding(
             "warning", f"{len(constant)} of {len(stats)} features {has} one value in all rows: {_list(constant)}"

@@ -2,9 +2,13 @@
 for a cell that is empty.
 
     columns   by name, in the order of the features; with `values` a column is a category, and becomes a feature for
-              each of them, 1 for the one a row has. Other columns of a site's table are not looked at. Without
+              each of them, 1 for the one a row has; `edges` part the bins in which agreed statistics count a number's
+              values. Other columns of a site's table are not looked at. Without
               `columns` all are numbers, in the order of the file
-    missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value
+    missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value. With
+              mean+flag each column becomes one more feature, 1 where its cell is empty
+    empty     the texts that stand for an empty cell, beside those that always do; a number among them, such as -999,
+              stands for it however it is written
     unknown   of a value that is not among a category's: refuse, or other, which is one more feature of each category
 
 It is the same at training, at prediction and at evaluation, so that nothing of a row hangs on the rows beside it.
@@ -12,7 +16,6 @@ It is the same at training, at prediction and at evaluation, so that nothing of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,14 +23,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data.cells import PLACEHOLDERS, Cells, has_doubtful_commas, hint_at, is_date, is_empty, parse_numbers, to_text
 from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
-MISSING, UNKNOWN = ("refuse", "mean", "zero"), ("refuse", "other")
-EMPTY = ("", "NA", "N/A", "NaN", "nan", "null", "None")
+MISSING, UNKNOWN = ("refuse", "mean", "mean+flag", "zero"), ("refuse", "other")
+FLAG, FLAG_SUFFIX = "+flag", " (empty)"  # at the end of `missing`, and of the name of the feature that says it
 MAX_VALUES = 100  # of a category that is found by itself
-
-Cells = Mapping[str, Sequence[Any]]  # of a table, by column: text, or numbers and None
+CATEGORIES = "; categories and empty cells need input.columns and input.missing in genesis"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +39,30 @@ class Column:
 
     name: str
     values: tuple[str, ...] = ()
+    edges: tuple[float, ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
-        return {"name": self.name} | ({"values": list(self.values)} if self.values else {})
+        told: dict[str, Any] = {"name": self.name} | ({"values": list(self.values)} if self.values else {})
+        return told | ({"edges": list(self.edges)} if self.edges else {})
 
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
     """What a run's `input` says of tables. `mean` is the run's, of each feature; where nobody has measured it yet, a
-    table's own stands for it."""
+    table's own stands for it. Where members agree on it (`is_agreed`) empty cells stay what they are, not a number,
+    until it is known."""
 
     columns: tuple[Column, ...] | None = None
     missing: str = "refuse"
     unknown: str = "refuse"
     mean: tuple[float, ...] = ()
+    empty: tuple[str, ...] = ()
+    is_agreed: bool = False
 
     @classmethod
     def from_mapping(cls, input_: Mapping[str, Any], mean: tuple[float, ...] = ()) -> Self | None:
         """Of a run's `input`; None where that says nothing of tables. Raises DataError."""
-        if not any(input_.get(key) is not None for key in ("columns", "missing", "unknown")):
+        if not any(input_.get(key) is not None for key in ("columns", "missing", "unknown", "empty")):
             return None
         chosen = {}
         for key, choices in (("missing", MISSING), ("unknown", UNKNOWN)):
@@ -65,7 +73,11 @@ class TableInput:
         columns = None if given is None else tuple(_read_column(i, item) for i, item in enumerate(_read_list(given)))
         if columns is not None and len({column.name for column in columns}) != len(columns):
             raise DataError("input.columns: expected each name once")
-        return cls(columns, chosen["missing"], chosen["unknown"], mean)
+        empty = input_.get("empty") or ()
+        if not isinstance(empty, list | tuple) or not all(isinstance(text, str) and text for text in empty):
+            raise DataError(f"input.empty: expected a list of texts, got {empty!r}")
+        is_agreed = input_.get("normalize") is not None
+        return cls(columns, chosen["missing"], chosen["unknown"], mean, tuple(empty), is_agreed)
 
     def to_mapping(self) -> dict[str, Any]:
         """As it stands in a run's `input`: what is not set is left out."""
@@ -73,34 +85,70 @@ class TableInput:
         if self.columns is not None:
             told["columns"] = [column.to_mapping() for column in self.columns]
         rules = {"missing": self.missing, "unknown": self.unknown}
-        return told | {key: value for key, value in rules.items() if value != "refuse"}
+        told |= {key: value for key, value in rules.items() if value != "refuse"}
+        return told | ({"empty": list(self.empty)} if self.empty else {})
+
+    @property
+    def has_flags(self) -> bool:
+        """Whether each column has a feature that says where its cell is empty."""
+        return self.missing.endswith(FLAG)
+
+    @property
+    def leaves_empty(self) -> bool:
+        """Whether empty cells stay not a number until members have agreed on their mean."""
+        return self.is_agreed and self.missing.startswith("mean")
 
     def get_features(self, columns: Sequence[Column]) -> list[str]:
         """The names of the features of these columns."""
         names: list[str] = []
         for column in columns:
-            if not column.values:
-                names.append(column.name)
-                continue
             others = ["(other)"] if self.unknown == "other" else []
-            names += [f"{column.name}={value}" for value in (*column.values, *others)]
+            categories = [f"{column.name}={value}" for value in (*column.values, *others)]
+            names += categories if column.values else [column.name]
+            names += [f"{column.name}{FLAG_SUFFIX}"] if self.has_flags else []
         return names
 
     def get_numbers(self, num_features: int) -> NDArray[np.bool_]:
         """Which features are numbers, not values of a category."""
+        flag = [False] * self.has_flags
         if self.columns is None:
-            return np.ones(num_features, np.bool_)
+            return np.resize(np.array([True, *flag]), num_features)
         other = int(self.unknown == "other")
-        return np.concatenate([np.full(len(c.values) + other if c.values else 1, not c.values) for c in self.columns])
+        kinds = [[not c.values] * (len(c.values) + other if c.values else 1) + flag for c in self.columns]
+        return np.array([kind for own in kinds for kind in own], np.bool_)
 
     def choose(self, names: Sequence[str], place: object) -> list[Column]:
         """The columns that become features, of a table's own `names`. Raises DataError."""
         if self.columns is None:
             return [Column(name) for name in names]
-        for column in self.columns:
-            if column.name not in names:
-                raise DataError(f"{place}: expected a column {column.name!r} of genesis: {suggest(column.name, names)}")
+        lacking = [column.name for column in self.columns if column.name not in names]
+        if len(lacking) == 1:
+            raise DataError(f"{place}: expected a column {lacking[0]!r} of genesis: {suggest(lacking[0], names)}")
+        if lacking:
+            raise DataError(
+                f"{place}: expected the {len(self.columns)} columns of genesis, and {len(lacking)} are not there: "
+                f"{', '.join(map(repr, lacking))}; it has {', '.join(map(repr, names)) or 'none'}"
+            )
         return list(self.columns)
+
+    def list_passed_over(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of a table's own `names` that become no feature."""
+        if self.columns is None:
+            return ()
+        chosen = {column.name for column in self.columns}
+        return tuple(name for name in names if name not in chosen)
+
+    def count_empty(self, cells: Cells) -> NDArray[np.int64]:
+        """How many cells of each row are empty, of the columns that become features."""
+        chosen = [self.clear(cells[column.name]) for column in self.choose(list(cells), "the table")]
+        empty: NDArray[np.int64] = np.array([[is_empty(cell) for cell in column] for column in chosen]).sum(0)
+        return empty
+
+    def clear(self, cells: Sequence[Any]) -> Sequence[Any]:
+        """A column in which none stands for what the run takes for an empty cell."""
+        if not self.empty:
+            return cells
+        return [None if is_empty(cell, self.empty) else cell for cell in cells]
 
     def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
         """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
@@ -109,25 +157,28 @@ class TableInput:
         num_rows, num_features = len(cells[columns[0].name]), len(self.get_features(columns))
         validate_fits(8 * num_rows * num_features, f"{num_rows} rows of {num_features} features")
         for column in columns:
-            texts = cells[column.name]
+            texts = self.clear(cells[column.name])
             blocks.append(
                 self._encode_category(column, texts, locate)
                 if column.values
                 else self._encode_number(column.name, texts, locate, sum(block.shape[1] for block in blocks))
             )
+            if self.has_flags:
+                blocks.append(np.array([[is_empty(cell)] for cell in texts], np.float64))
         x_NF = np.concatenate(blocks, axis=1).astype(np.float32)
         return x_NF.reshape(*x_NF.shape, 1, 1)
 
     def _encode_category(
         self, column: Column, cells: Sequence[Any], locate: Callable[[int], str]
     ) -> NDArray[np.float64]:
-        place = {value: i for i, value in enumerate(column.values)}
-        x = np.zeros((len(cells), len(place) + (self.unknown == "other")))
+        place = {to_text(value): i for i, value in enumerate(column.values)}
+        place |= {value: i for i, value in enumerate(column.values)}  # as it stands there, where that is another's text
+        x = np.zeros((len(cells), len(column.values) + (self.unknown == "other")))
         for i, cell in enumerate(cells):
             text = to_text(cell)
             if text in place:
                 x[i, place[text]] = 1.0
-            elif text in EMPTY:
+            elif is_empty(cell):
                 self._refuse_missing(column.name, i, locate)
             elif self.unknown == "other":
                 x[i, -1] = 1.0
@@ -139,16 +190,16 @@ class TableInput:
     def _encode_number(
         self, name: str, cells: Sequence[Any], locate: Callable[[int], str], feature: int
     ) -> NDArray[np.float64]:
-        x = np.empty((len(cells), 1))
-        for i, cell in enumerate(cells):
-            value = parse_number(cell)
-            if value is None:
-                raise DataError(f"{locate(i)}: column {name!r}: expected a finite number, got {to_text(cell)!r}")
-            if math.isnan(value):
+        values_N, is_wrong = parse_numbers(cells)
+        is_bad = is_wrong | (np.isnan(values_N) if self.missing == "refuse" else False)
+        if is_bad.any():
+            i = int(is_bad.argmax())
+            if not is_wrong[i]:
                 self._refuse_missing(name, i, locate)
-            x[i] = value
+            raise DataError(f"{locate(i)}: {describe_wrong(name, cells[i])}")
+        x = values_N.reshape(-1, 1)
         is_missing = np.isnan(x)
-        if is_missing.any():
+        if is_missing.any() and not self.leaves_empty:
             x[is_missing] = 0.0 if self.missing == "zero" else self._get_mean(feature, x)
         return x
 
@@ -166,14 +217,24 @@ class TableInput:
 
 
 def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
-    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for text
-    that is different in nearly every row."""
+    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for
+    dates, and for text that is different in nearly every row."""
     columns = []
     for name, texts in cells.items():
-        if all(parse_number(cell) is not None for cell in texts):
+        if not parse_numbers(texts)[1].any():
             columns.append(Column(name))
             continue
-        values = tuple(sorted({to_text(cell) for cell in texts} - set(EMPTY)))
+        known = [cell for cell in texts if not is_empty(cell)]
+        if all(map(is_date, known)):
+            raise DataError(
+                f"{place}: column {name!r} has dates, such as {str(known[0])!r}: expected numbers or a category; take "
+                "the column out, or make a number of it, as days since another date"
+            )
+        values = tuple(sorted(set(map(to_text, known))))
+        others = [text for text in values if parse_numbers([text], PLACEHOLDERS)[1].any()]
+        if not others or has_doubtful_commas(values):
+            wrong = next(text for text in values if parse_numbers([text])[1].any())
+            raise DataError(f"{place}: {describe_wrong(name, wrong)}")
         if len(values) > MAX_VALUES:
             raise DataError(
                 f"{place}: column {name!r} has {len(values)} different texts, such as {values[0]!r}: expected numbers, "
@@ -183,22 +244,9 @@ def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def parse_number(cell: Any) -> float | None:
-    """A finite number, no number (nan) for an empty cell, None for anything else."""
-    if cell is None or (isinstance(cell, str) and cell in EMPTY):
-        return math.nan
-    try:
-        value = float(cell)
-    except (TypeError, ValueError):
-        return None
-    if math.isnan(value):
-        return math.nan
-    return value if abs(value) <= float(np.finfo(np.float32).max) else None
-
-
-def to_text(cell: Any) -> str:
-    """A cell as a category's values are written; nothing for an empty one."""
-    return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else str(cell).strip()
+def describe_wrong(name: str, cell: Any) -> str:
+    """The words about a cell that should have been a number, and what it may be."""
+    return f"column {name!r}: expected a finite number, got {str(cell).strip()!r}{hint_at(cell)}"
 
 
 def _read_list(given: Any) -> Sequence[Any]:
@@ -209,11 +257,15 @@ def _read_list(given: Any) -> Sequence[Any]:
 
 def _read_column(i: int, item: Any) -> Column:
     path = f"input.columns[{i}]"
-    if not isinstance(item, Mapping) or not set(item) <= {"name", "values"} or not isinstance(item.get("name"), str):
+    keys = {"name", "values", "edges"}
+    if not isinstance(item, Mapping) or not set(item) <= keys or not isinstance(item.get("name"), str):
         raise DataError(f"{path}: expected {{name: …}} or {{name: …, values: […]}}, got {item!r}")
     values = item.get("values") or ()
     if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
         raise DataError(f"{path}.values: expected a list of texts, got {values!r}")
     if len(set(values)) != len(values):
         raise DataError(f"{path}.values: expected each value once")
-    return Column(item["name"], tuple(values))
+    edges = item.get("edges") or ()
+    if not isinstance(edges, list | tuple) or not all(type(edge) in (int, float) for edge in edges):
+        raise DataError(f"{path}.edges: expected a list of numbers, got {edges!r}")
+    return Column(item["name"], tuple(values), tuple(map(float, edges)))

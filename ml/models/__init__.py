@@ -81,6 +81,10 @@ def initial_parameters(
     return drawn if pretrained is None else drawn | dict(pretrained.arrays)
 
 
+def _build_linear(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return Mlp(math.prod(shape), (), num_classes)
+
+
 def _build_mlp(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
     return Mlp(math.prod(shape), get_mlp_hidden(model), num_classes)
 
@@ -110,6 +114,7 @@ def _build_head_256(model: Mapping[str, Any], shape: Shape, num_classes: int) ->
 
 
 _BUILDERS: dict[str, Callable[[Mapping[str, Any], Shape, int], Model]] = {
+    "linear": _build_linear,
     "mlp": _build_mlp,
     "mlp_mnist": _build_mlp_mnist,
     "cnn_mnist": _build_cnn_mnist,

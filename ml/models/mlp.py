@@ -1,6 +1,7 @@
 """`mlp`, for small inputs: flatten, fully connected layers with ReLU, classifier (ALGORITHMS §6).
 
-The embedding is the last hidden layer. On 8x8 digits 64-64-32-10 has 6,570 parameters.
+The embedding is the last hidden layer; `linear` has none, and its embedding is the input. On 8x8 digits 64-64-32-10 has
+6,570 parameters.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Mlp(Model):
         layers = [x.flatten(1)]
         for layer in self._hidden:
             layers.append(F.relu(F.linear(layers[-1], layer.weight, layer.bias)))
-        return layers[1:]
+        return layers[1:] or layers
 
     def classify(self, z_BD: Tensor) -> Tensor:
         (layer,) = self._classifier

@@ -32,17 +32,20 @@ class OnnxRefused(MlError):
 
 
 class _Classifier(nn.Module):
-    """A model between its normalisation and its probabilities."""
+    """A model between its normalisation and its probabilities. Where it `fills` empty cells not a number stands for
+    one, and becomes the mean."""
 
-    def __init__(self, model: Model, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(self, model: Model, mean: Sequence[float], std: Sequence[float], *, fills: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.fills = model, fills
         self.mean_1C11: Tensor
         self.std_1C11: Tensor
         self.register_buffer("mean_1C11", torch.tensor(mean, dtype=torch.float32).reshape(1, -1, 1, 1))
         self.register_buffer("std_1C11", torch.tensor(std, dtype=torch.float32).reshape(1, -1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fills:
+            x = torch.where(torch.isnan(x), self.mean_1C11, x)
         logits_BC: Tensor = self.model((x - self.mean_1C11) / self.std_1C11)
         return torch.softmax(logits_BC, dim=1)
 
@@ -55,15 +58,21 @@ def require_onnx() -> None:
 
 
 def encode_onnx(
-    model: Model, shape: Sequence[int], mean: Sequence[float], std: Sequence[float], card: Mapping[str, str]
+    model: Model,
+    shape: Sequence[int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    card: Mapping[str, str],
+    *,
+    fills: bool = False,
 ) -> tuple[bytes, float | None]:
-    """The file of a model for samples of `shape`, with `card` as its metadata; and by how much onnxruntime's
-    probabilities differ from torch's, None where it is not installed. Raises OnnxRefused."""
+    """The file of a model for samples of `shape`, with `card` as its metadata, which `fills` empty cells; and by how
+    much onnxruntime's probabilities differ from torch's, None where it is not installed. Raises OnnxRefused."""
     require_onnx()
     size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     if size > MAX_BYTES:
         raise OnnxRefused(f"expected a model of at most {MAX_BYTES:,} bytes for an ONNX file, got {size:,}")
-    net = _Classifier(model, mean, std).eval()
+    net = _Classifier(model, mean, std, fills=fills).eval()
     data = _record(net, tuple(shape), card)
     return data, _compare(net, tuple(shape), data)
 

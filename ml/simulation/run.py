@@ -60,7 +60,8 @@ class SimulationConfig:
     where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does.
     `max_loss_ratio` is as `Client` has it; nodes have 4. `attack` is a name in `ml.attacks.ATTACKS`, how many `liars`
     there are, and the settings that differ from its defaults. `target` is by default what the data's targets have, for
-    task regression. With `participation` below 1 only so many of the clients, drawn anew each round, take part in it.
+    task regression; `labels` is what means each class in the data, where that is not its name. With `participation`
+    below 1 only so many of the clients, drawn anew each round, take part in it.
     """
 
     method: Mapping[str, Any]
@@ -81,6 +82,7 @@ class SimulationConfig:
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
     participation: float = 1.0
+    labels: Mapping[str, Sequence[str]] | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.participation <= 1:
@@ -106,7 +108,7 @@ class SimulationConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Every setting; of those that few runs have, what is set."""
-        rare = {"task": CLASSIFICATION, "target": None, "participation": 1.0}
+        rare = {"task": CLASSIFICATION, "target": None, "participation": 1.0, "labels": None}
         return {name: value for name, value in asdict(self).items() if name not in rare or value != rare[name]}
 
 
@@ -334,7 +336,7 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
     assert config.input is not None  # noqa: S101 - set when the configuration was made
     shape = config.input["shape"]
     with open_once():
-        classes = get_classes(config.data, config.task)
+        classes = get_classes(config.data, config.task) if config.labels is None else tuple(config.labels)
         model = resolve_model(config.model, shape, len(classes))
         pretrained = None
         if config.pretrained is not None:
@@ -351,6 +353,7 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             plugins=ANY_PLUGIN,
             task=config.task,
             target=config.target,
+            labels=config.labels,
         )
         clients = make_clients(
             federation,

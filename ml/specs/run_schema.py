@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from ml.aggregation.nova import NOVA_NUMBERS
+from ml.aggregation.sums import PRESENT
 from ml.payload import ArraySchema, ArraySpec
 from ml.specs.base import MethodSpec, RoundKinds
 from ml.specs.masked import INPUTS, MASKED, OPENINGS, MaskedSpec
@@ -113,7 +114,7 @@ def _get_result(rule: str, schema: ArraySchema) -> Mapping[str, ArraySpec]:
     if rule in ("sum", "trimmed_sum"):
         channels = arrays["sums"].shape[:1]
         shapes = {"sites": (), "samples": (), "counts": channels}
-        summed = {name: array for name, array in arrays.items() if name != "count"}
+        summed = {name: array for name, array in arrays.items() if name not in ("count", PRESENT)}
         return {**summed, **{name: ArraySpec("int64", shape) for name, shape in shapes.items()}}
     if rule == "nova":
         return {name: array for name, array in arrays.items() if name not in NOVA_NUMBERS}

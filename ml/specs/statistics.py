@@ -1,7 +1,9 @@
 """Agreed statistics: a run's first round, in which members add up what normalises everyone's samples.
 
 Each site tells how many training samples it has and, for each channel of an image or feature of a table, the sum of the
-values and of their squares; where the run asks for class counts, how many samples each class has, too. The mean and the
+values and of their squares; where the run asks for class counts, how many samples each class has, too. Where empty
+cells of a table are filled by the mean, sums are over the cells that are there, and each site tells how many these are,
+feature by feature. Of a column with `edges` it tells how many values lie in each bin between them. The mean and the
 deviation of all follow from the sums, for anyone who has them. They stay in every later aggregate of the run, so that
 whoever has one, a late joiner too, has the constants. A run that continues with `normalize: inherited` takes over those
 of the run before, and has no such round.
@@ -13,7 +15,8 @@ Where samples are hidden, values count within bounds that the run's input names,
 (`ml.data.statistics`). What comes of that are sums that some samples can have, so that validators ask the same of them.
 
 What a site may tell of few samples is bounded: `count` is 0, and all else is too, or at least `min_count`; so is each
-class, and what of the samples is in no class told.
+class, and what of the samples is in no class told, and how many cells of a feature are there, and each bin, and each
+value of a category in runs that say what becomes of empty cells.
 """
 
 from __future__ import annotations
@@ -24,11 +27,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ml.aggregation import RuleSettings
 from ml.aggregation.sums import (
     BASE,
     LIMIT_BITS,
+    PER_BIN,
     PER_CLASS,
+    PRESENT,
     SQUARE_DIGITS,
     SUM_DIGITS,
     UNIT_BITS,
@@ -53,13 +61,23 @@ MAX_UNITS = 1 << (LIMIT_BITS + UNIT_BITS)  # of a value
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """What the run's `input` says of statistics: the fewest samples that a site tells of, whether it tells of classes,
-    whether the sums are those of the run before, and what values lie between, by channel, where it says that or they
-    are pixels."""
+    whether the sums are those of the run before, what values lie between, by channel, where it says that or they are
+    pixels, whether cells may be empty, so that each site tells how many are there, and by feature what parts its values
+    into bins, nothing where they are not counted so. `categories` are the features of each category, where cells may be
+    empty; each counts the rows that have a value."""
 
     min_count: int = MIN_COUNT
     class_counts: bool = False
     is_inherited: bool = False
     bounds: tuple[tuple[float, float], ...] | None = None
+    counts_present: bool = False
+    edges: tuple[tuple[float, ...], ...] = ()
+    categories: tuple[range, ...] = ()
+
+    @property
+    def num_bins(self) -> int:
+        """The number of bins of all features together."""
+        return sum(len(edges) + 1 for edges in self.edges if edges)
 
     @classmethod
     def from_input(cls, input_: Mapping[str, Any]) -> Self | None:
@@ -72,9 +90,39 @@ class Agreement:
                 if type(min_count) is not int or not 1 <= min_count < MAX_COUNT:
                     raise SpecError("input.min_count", f"expected a whole number from 1, got {min_count!r}")
                 counts = bool(input_.get("class_counts", False))
-                return cls(min_count, counts, word == INHERITED, _read_bounds(input_))
+                is_filled = str(input_.get("missing", "")).startswith("mean")
+                edges, categories = read_edges(input_), read_categories(input_) if is_filled else ()
+                return cls(min_count, counts, word == INHERITED, _read_bounds(input_), is_filled, edges, categories)
             case other:
                 raise SpecError("input.normalize", f"expected {AGREED} or {INHERITED}, got {other!r}")
+
+
+def read_categories(input_: Mapping[str, Any]) -> tuple[range, ...]:
+    """The places of the features that each category has become."""
+    others = int(input_.get("unknown") == "other")
+    flag = int(str(input_.get("missing", "")).endswith("+flag"))
+    found, start = [], 0
+    for column in input_.get("columns") or ():
+        values = column.get("values")
+        size = len(values) + others if values else 1
+        found += [range(start, start + size)] if values else []
+        start += size + flag
+    return tuple(found)
+
+
+def read_edges(input_: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
+    """What parts the bins of each feature of a table; nothing where there is no histogram."""
+    columns = input_.get("columns") or ()
+    if not any(column.get("edges") for column in columns):
+        return ()
+    others = int(input_.get("unknown") == "other")
+    flag = ((),) if str(input_.get("missing", "")).endswith("+flag") else ()
+    found: list[tuple[float, ...]] = []
+    for column in columns:
+        values = column.get("values")
+        found += [()] * (len(values) + others) if values else [tuple(map(float, column.get("edges") or ()))]
+        found += flag
+    return tuple(found)
 
 
 def _read_bounds(input_: Mapping[str, Any]) -> tuple[tuple[float, float], ...] | None:
@@ -155,14 +203,22 @@ def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
             "input.low",
             "expected low and high with dp_noise where members agree: what the values of each feature lie between",
         )
+    if agreement and spec.hyperparameters.is_private and agreement.counts_present and not agreement.is_inherited:
+        raise SpecError(
+            "input.missing",
+            "expected refuse or zero with dp_noise where members agree on the mean, as how many cells are empty has no "
+            "noise",
+        )
+    if agreement and spec.hyperparameters.is_private and agreement.edges:
+        raise SpecError("input.columns", "expected no edges with dp_noise: how many values a bin has gets no noise")
     return spec if agreement is None else StatisticsSpec(spec.task, spec.hyperparameters, spec, agreement)
 
 
 @dataclass(frozen=True)
 class StatisticsSpec(MethodSpec):
     """A method in a run that agrees on statistics. One voted kind in the first round, `statistics`: `count` int64[],
-    `sums` int64[C, 5] and `squares` int64[C, 7] as `ml.aggregation.sums` has them, and with class counts `classes`
-    int64[K]."""
+    `sums` int64[C, 5] and `squares` int64[C, 7] as `ml.aggregation.sums` has them, where cells may be empty `present`
+    int64[C], with class counts `classes` int64[K], and with histograms `bins` int64[B] of all features in turn."""
 
     inner: MethodSpec
     agreement: Agreement
@@ -216,8 +272,12 @@ class StatisticsSpec(MethodSpec):
             "sums": ArraySpec("int64", (channels, SUM_DIGITS), (1 - BASE, BASE - 1)),
             "squares": ArraySpec("int64", (channels, SQUARE_DIGITS), (0, BASE - 1)),
         }
+        if self.agreement.counts_present:
+            arrays[PRESENT] = ArraySpec("int64", (channels,), (0, most))
         if self.agreement.class_counts:
             arrays[PER_CLASS] = ArraySpec("int64", (self.task.num_classes,), (0, most))
+        if self.agreement.edges:
+            arrays[PER_BIN] = ArraySpec("int64", (self.agreement.num_bins,), (0, most))
         return {STATISTICS: ArraySchema(arrays)}
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
@@ -277,6 +337,7 @@ class StatisticsSpec(MethodSpec):
         super().validate_payload(kind, arrays, height)
         try:
             validate_statistics(arrays, self.agreement.min_count, get_num_values(self.task.input_shape))
+            validate_counts(arrays, self.agreement)
         except PayloadError as error:
             raise PayloadError(f"payload {kind!r}: {error}") from error
 
@@ -372,14 +433,65 @@ def validate_statistics(arrays: Arrays, min_count: int, num_values: int) -> None
     for name, totals in (("sums", sums), ("squares", squares)):
         if (to_digits(totals, arrays[name].shape[1]) != arrays[name]).any():
             raise PayloadError(f"array {name!r}: expected the digits of a number, all of one sign")
-    most = count * num_values
-    for channel, (total, square) in enumerate(zip(sums, squares, strict=True)):
+    present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(sums)
+    for channel, (own, total, square) in enumerate(zip(present, sums, squares, strict=True)):
+        most = own * num_values
+        if own > count or 0 < own < min_count:
+            raise PayloadError(
+                f"channel {channel}: expected 0 or {min_count} to {count} values that are present, got {own}"
+            )
         if abs(total) > most * MAX_UNITS or square > most * MAX_UNITS**2:
-            raise PayloadError(f"channel {channel}: expected sums of {count} samples below 2^{LIMIT_BITS} either way")
+            raise PayloadError(f"channel {channel}: expected sums of {own} samples below 2^{LIMIT_BITS} either way")
         if square < abs(total) or square * most < total * total:
             raise PayloadError(f"channel {channel}: expected a sum of squares that values with this sum can have")
     if PER_CLASS in arrays:
         _validate_classes(arrays[PER_CLASS].tolist(), count, min_count)
+
+
+def validate_counts(arrays: Arrays, agreement: Agreement) -> None:
+    """Raise PayloadError unless each feature's bins, and each category's values, have as many samples as there are, or
+    leave out at least `min_count` of them, and none has fewer."""
+    count = int(arrays["count"])
+    present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
+    for feature, bins in split_bins(arrays, agreement.edges).items():
+        _validate_hidden(bins.tolist(), present[feature], agreement.min_count, f"channel {feature}", "bin")
+    sums, squares = from_digits(arrays["sums"]), from_digits(arrays["squares"])
+    for places in agreement.categories:
+        counts = [sums[i] >> UNIT_BITS for i in places]
+        where = f"channels {places[0]} to {places[-1]}"
+        own = [(sums[i], squares[i]) for i in places]
+        if own != [(n << UNIT_BITS, n << 2 * UNIT_BITS) for n in counts]:
+            raise PayloadError(f"{where}: expected sums of values that are 0 or 1")
+        _validate_hidden(counts, count, agreement.min_count, where, "value of a category")
+
+
+def _validate_hidden(counts: Sequence[int], all_: int, min_count: int, where: str, what: str) -> None:
+    """Raise PayloadError where somebody can work out a count of fewer than `min_count`."""
+    rest = all_ - sum(counts)
+    if any(n < 0 or 0 < n < min_count for n in counts) or rest < 0 or 0 < rest < min_count:
+        raise PayloadError(
+            f"{where}: expected 0 or at least {min_count} samples of each {what}, and that many or none left out of "
+            f"{all_}, got {list(counts)}"
+        )
+
+
+def hide_few(counts: NDArray[np.int64], all_: int, min_count: int) -> NDArray[np.int64]:
+    """`counts` of `all_` samples with 0 for those below `min_count`, and for the smallest besides until what is left
+    out are none or as many."""
+    told = np.where(counts < min_count, 0, counts)
+    while 0 < all_ - told.sum() < min_count and told.any():
+        told[np.where(told > 0, told, told.max() + 1).argmin()] = 0
+    return told
+
+
+def split_bins(arrays: Arrays, edges: Sequence[Sequence[float]]) -> dict[int, Array]:
+    """The counts of each feature that has a histogram, by its place."""
+    split, start = {}, 0
+    for feature, own in enumerate(edges):
+        if own:
+            split[feature] = arrays[PER_BIN][start : start + len(own) + 1]
+            start += len(own) + 1
+    return split
 
 
 def _validate_classes(classes: Sequence[int], count: int, min_count: int) -> None:

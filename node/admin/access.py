@@ -51,6 +51,7 @@ ROLES: Mapping[str, Role] = {
     "ListProposals": Role.READ,
     "GetProposal": Role.READ,
     "ListRuns": Role.READ,
+    "GetStatistics": Role.READ,
     "ListMembers": Role.READ,
     "BanPeer": Role.ADMIN,
     "UnbanPeer": Role.ADMIN,

@@ -26,6 +26,7 @@ def make_record(answered: Answered, file: str | None) -> dict[str, Any]:
         "file": file,
         "row": answered.row,
         **told,
+        "notes": list(answered.notes),
         "expected": expected,
         "correct": answered.is_correct,
         "applied_round": answered.applied_round,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ml.data import Meaning
 from ml.data.base import InputFormat
 from ml.data.inference_files import (
     DEFAULT_LABEL,
@@ -49,8 +50,9 @@ class Labelled(NamedTuple):
 
 class Answered(NamedTuple):
     """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so: its class,
-    or by the task its labels or the values of its targets. `alone` is what the model says that was trained without the
-    others, and `trained_alone` how far that is, where it was asked for and is there."""
+    or by the task its labels or the values of its targets. `passed_over` are columns of a table that the run does not
+    name, `filled` says how many of a row's cells were empty, of how many. `alone` is what the model says that was
+    trained without the others, and `trained_alone` how far that is, where it was asked for and is there."""
 
     file: Path
     row: int | None
@@ -59,6 +61,15 @@ class Answered(NamedTuple):
     applied_round: int
     alone: pb.Prediction | None = None
     trained_alone: pb.TrainedAlone | None = None
+    passed_over: tuple[str, ...] = ()
+    filled: tuple[int, int] = (0, 0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What makes the answer doubtful: empty cells, and what the node has not trained on."""
+        empty, columns = self.filled
+        filled = (f"{empty} of {columns} filled",) if empty else ()
+        return (*filled, *self.prediction.notes)
 
     @property
     def is_correct(self) -> bool | None:
@@ -78,13 +89,16 @@ class Terms:
     classes: tuple[str, ...]
     task: str = CLASSIFICATION
     scale: TargetScale = field(default_factory=TargetScale)
+    labels: Meaning | None = None
 
     @classmethod
     def fetch(cls, node: AdminClient) -> Self:
         (run,) = node.list_runs(0)
         terms = json.loads(run.terms)
         task, scale = terms.get("task", CLASSIFICATION), TargetScale.from_mapping(terms.get("target"))
-        return cls(InputFormat.from_mapping(terms["input"]), tuple(terms["classes"]), task, scale)
+        classes, labels = tuple(terms["classes"]), terms.get("labels")
+        meaning = None if labels is None else {name: tuple(labels[name]) for name in classes}
+        return cls(InputFormat.from_mapping(terms["input"]), classes, task, scale, meaning)
 
 
 def ask(
@@ -140,6 +154,7 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
         class_name=class_name,
         task=terms.task,
         table=terms.input.table,
+        meaning=terms.labels,
     )
 
 
@@ -155,7 +170,8 @@ def _match(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answe
     for (file, i), prediction, alone in zip(samples, reply.predictions, of_alone, strict=True):
         row = None if file.rows is None else file.rows[i]
         expected = None if file.labels is None else _name(terms, file.labels[i])
-        yield Answered(file.path, row, expected, prediction, reply.applied_round, alone, told)
+        filled = (0, 0) if file.num_empty is None else (int(file.num_empty[i]), file.num_columns)
+        yield Answered(file.path, row, expected, prediction, reply.applied_round, alone, told, file.passed_over, filled)
 
 
 def _name(terms: Terms, label: Any) -> Expected:

@@ -254,6 +254,11 @@ class AdminClient:
         with self._translated(PROPOSE_S):
             return self._admin.ListRuns(pb.ListRunsRequest(run=number), timeout=PROPOSE_S).runs
 
+    def get_statistics(self, run: int = 0) -> pb.StatisticsReply:
+        """What the members of a run agreed on; 0 is the newest."""
+        with self._translated():
+            return self._admin.GetStatistics(pb.GetStatisticsRequest(run=run), timeout=CALL_S)
+
     def list_members(self) -> pb.ListMembersReply:
         with self._translated():
             return self._admin.ListMembers(pb.ListMembersRequest(), timeout=CALL_S)

@@ -11,6 +11,7 @@ from node.admin.peer_view import PeerView
 from node.admin.stored_chain import StoredChain
 from node.consensus.service import RoundService
 from node.ledger.runs_view import AuthorCount, RunsReader
+from node.ledger.site_statistics import read_statistics
 from node.pb import admin_pb2 as pb
 
 
@@ -98,3 +99,7 @@ class FederationView:
                 count.add(*await disk.run(self._runs.read_page, first, last))
             count.put()
         return pb.ListRunsReply(runs=runs)
+
+    async def get_statistics(self, number: int) -> pb.StatisticsReply:
+        """What the members of a run agreed on, 0 being the newest. Raises NotFound."""
+        return await self._chain.disk.run(read_statistics, self._chain.store, self._chain.runs, number)

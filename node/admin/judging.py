@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ from node.pb import admin_pb2 as pb
 class Evaluation:
     """The measures of the model that stood after `applied_round`, and the signs that it has not learned, by name.
 
-    `alone` is the model trained without the others, measured on the same samples: None where the node trains none."""
+    `alone` is the model trained without the others, measured on the same samples: None where the node trains none.
+    `passed_over` are the columns of each file that the run does not name."""
 
     applied_round: int
     measures: pb.Measures
     signs: dict[str, str]
     alone: pb.TrainedAlone | None = None
+    passed_over: Mapping[Path, Sequence[str]] = field(default_factory=dict)
 
     def to_record(self) -> dict[str, Any]:
         """As `fednode evaluate --json` prints it."""
@@ -63,7 +65,9 @@ def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluati
     measures, intervals = evaluate(y, labels, said, terms.classes, resamples, kind=terms.task, scale=terms.scale)
     signs = {sign.value: text for sign, text in find_signs(measures, {}).items()}
     newest = max(answered.applied_round for answered in answers)
-    return Evaluation(newest, show_measures(measures, intervals), signs, _judge_alone(answers, terms, resamples))
+    passed_over = {answered.file: answered.passed_over for answered in answers if answered.passed_over}
+    alone = _judge_alone(answers, terms, resamples)
+    return Evaluation(newest, show_measures(measures, intervals), signs, alone, passed_over)
 
 
 def _judge_alone(answers: Sequence[Answered], terms: Terms, resamples: int) -> pb.TrainedAlone | None:

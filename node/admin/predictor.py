@@ -7,7 +7,7 @@ into words here: classes by name, and members by the block whose aggregate their
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,9 +18,10 @@ from chain.run import REGRESSION, Run
 from chain.signing import encode_id
 from chain.state import State
 from ml.data.base import InputFormat
+from ml.data.sample_notes import TrainedRange, describe_unusual, name_features
 from ml.payload import Array, decode_arrays
 from ml.specs.masked import has_shown, read_shown
-from node.admin.samples import decode_samples, get_max_samples, get_top
+from node.admin.samples import NAME, decode_samples, get_max_samples, get_top
 from node.admin.stored_chain import StoredChain
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.ledger.measures_view import show_alone
@@ -83,9 +84,10 @@ class Predictor:
 
     async def _predict(self, request: pb.PredictRequest, wait_s: float) -> pb.PredictReply:
         run, num_bytes = self._get_run(self._learner.run_number), len(request.samples)
-        shape = InputFormat.from_mapping(run.input).shape
-        max_samples = get_max_samples(shape, len(run.classes), request.top, 1 + request.alone)
-        await run_sized(self._arithmetic, num_bytes, decode_samples, request.samples, shape, max_samples)
+        wanted = InputFormat.from_mapping(run.input)
+        most = get_max_samples(wanted.shape, len(run.classes), request.top, 1 + request.alone)
+        asked = (request.samples, wanted.shape, most, wanted.takes_empty)
+        await run_sized(self._arithmetic, num_bytes, decode_samples, *asked)
         predicted = await self._ask_worker(request, wait_s)
         run = self._get_run(predicted.run)
         height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))
@@ -93,7 +95,7 @@ class Predictor:
         owners = await self._find_owners(run, block)
         top = get_top(request.top, len(run.classes))
         # milliseconds, for few bytes
-        return await self._arithmetic.run(_describe, predicted, owners, judge, run, top)
+        return await self._arithmetic.run(_describe, predicted, owners, judge, run, top, request.samples)
 
     async def _find_owners(self, run: Run, block: Block) -> _Owners:
         if not run.is_masked:
@@ -147,14 +149,29 @@ class _Owners:
     may_lack: bool = False
 
 
-def _describe(predicted: Predicted, owners: _Owners, judge: State, run: Run, top: int) -> pb.PredictReply:
+def _describe(
+    predicted: Predicted, owners: _Owners, judge: State, run: Run, top: int, samples: bytes
+) -> pb.PredictReply:
     reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run)
     reply.predictions.extend(_describe_answer(predicted.answer, owners, judge, run, top))
+    for said, notes in zip(reply.predictions, _note_unusual(predicted.answer, run, samples), strict=False):
+        said.notes.extend(notes)
     if predicted.trained_alone is not None:
         reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None)))
         if predicted.alone is not None:
             reply.alone.extend(_describe_answer(predicted.alone, owners, judge, run, top))
     return reply
+
+
+def _note_unusual(answer: bytes, run: Run, samples: bytes) -> Iterator[Sequence[str]]:
+    """What of each row of a table lies outside of what the node trains on; nothing of images."""
+    told = decode_arrays(answer, len(answer))
+    if "low" not in told:
+        return
+    x, table = decode_arrays(samples, len(samples))[NAME], InputFormat.from_mapping(run.input).table
+    names = name_features(table, x.shape[1])
+    is_number = [True] * len(names) if table is None else table.get_numbers(len(names)).tolist()
+    yield from describe_unusual(x, TrainedRange(told["low"], told["high"]), names, is_number)
 
 
 def _describe_answer(data: bytes, owners: _Owners, judge: State, run: Run, top: int) -> Iterator[pb.Prediction]:

@@ -48,7 +48,7 @@ def get_room_bytes() -> int:
 # ---- the node's end
 
 
-def decode_samples(data: bytes, shape: Shape, max_samples: int) -> Samples:
+def decode_samples(data: bytes, shape: Shape, max_samples: int, takes_empty: bool = False) -> Samples:
     """At most so many samples that are fit for `shape`. Raises InvalidRequest."""
     try:
         arrays = decode_arrays(data, MAX_BYTES)
@@ -57,7 +57,7 @@ def decode_samples(data: bytes, shape: Shape, max_samples: int) -> Samples:
         x: Samples = arrays[NAME]
         if len(x.shape) == 4 and len(x) > max_samples:
             raise InvalidRequest(f"samples: expected at most {max_samples} in one request, got {len(x)}")
-        validate_samples(x, shape)
+        validate_samples(x, shape, takes_empty=takes_empty)
     except PayloadError as error:
         raise InvalidRequest(f"samples: {error}") from error
     except DataError as error:

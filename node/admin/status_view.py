@@ -114,6 +114,8 @@ class StatusView:
         status.clocks_wrong.extend(service.clocks.describe_wrong())
         if (silence := service.opener.describe_silence(service.tip.state)) is not None:
             status.silence = silence
+        if (other := service.other_history) is not None:
+            status.other_history = other
         if (upgrade := describe_upgrade(service.proposals, service.peers, service.tip.state.q)) is not None:
             status.upgrade = upgrade
         if service.consent.reason is not None:

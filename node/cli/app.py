@@ -53,6 +53,7 @@ MODULES = (
     "node.cli.proposals",
     "node.cli.members",
     "node.cli.runs",
+    "node.cli.statistics",
     "node.cli.peers",
     "node.cli.chain",
     "node.cli.rounds",

@@ -17,12 +17,15 @@ from node.cli.predict import read_columns
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
+    from chain.run import Run
     from ml.data import Split
     from ml.data.base import ArrayDataset, InputFormat
     from ml.data.findings import Finding
     from ml.data.published import Recognised
     from ml.data.readers.domain_folders import Domain
+    from ml.data.split import Sides
     from ml.data.table_checks import FeatureStats
+    from ml.data.table_input import TableInput
 
 SHOWN_FEATURES = 40
 
@@ -78,6 +81,9 @@ def inspect(
     code 1. What may mislead is a warning: duplicates between training and test, classes without samples, images of one
     colour, features whose scales are far apart or that never change, labels that look like measurements.
 
+    A table may be as it lies there: its columns are shown with their types, empty cells, ranges and categories, and
+    what genesis new may be told of them. Which column has the labels may be said later.
+
     Examples: fednode data inspect scans/ --size 64, or fednode data inspect csv:patients.csv --label diagnosis, or
     fednode data inspect csv:labs.csv --task regression --label glucose --label iron, or
     fednode data inspect --config node0.yaml
@@ -86,12 +92,26 @@ def inspect(
     from ml.data.checks import check_data
     from ml.data.published import recognise
     from ml.data.table_checks import compute_feature_stats
+    from node.cli.inspect_table import describe_raw, print_columns, print_proposed
     from node.cli.output import print_json
 
     with open_once():
-        asked, split, wanted = _open(data, _add_label(settings, label), config, genesis, size, task)
+        asked, run, sides = _find(data, _add_label(settings, label), config, genesis, task)
+        raw = None if run is not None else describe_raw(asked, task)
+        if raw is not None and not raw.labels:
+            raw.show_alone(asked, as_json=as_json)
+            return
+        try:
+            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table, sides)
+        except NodeError:
+            if raw is not None and not as_json:
+                print_columns(raw.columns, raw.labels)
+            raise
         domains, names = list_domains(asked), list(get_split_names(asked))
     findings = check_data(*split, input_=wanted)
+    columns = split[0].columns if raw is None else raw.columns
+    if raw is not None:
+        findings = raw.add_findings(findings)
     features = compute_feature_stats(split[0]) if split[0].is_table else []
     places = [(domain.format, domain.path) for domain in domains]
     places += [(asked["format"], Path(asked["path"]).expanduser())] if asked.get("path") else []
@@ -105,6 +125,8 @@ def inspect(
                 "input_shape": None if wanted is None else list(wanted.shape),
                 "kind": "table" if split[0].is_table else "images",
                 "features": [asdict(own) for own in features] or None,
+                "columns": [own.to_mapping() for own in columns] or None,
+                "proposed_input": None if raw is None else raw.proposed.to_mapping(),
                 "held_out": _is_held_out(split),
                 "split_names": names,
                 "splits": [_describe(part) for part in split],
@@ -116,8 +138,12 @@ def inspect(
     else:
         _print(asked, split, names, domains)
         _print_published(published)
-        if features:
+        if columns:
+            print_columns(columns, () if raw is None else raw.labels)
+        elif features:
             _print_features(features)
+        if raw is not None:
+            print_proposed(raw)
         _print_findings(findings, is_table=bool(features))
 
 
@@ -177,15 +203,22 @@ def _open(
 
     Raises ConfigError for what was asked, NodeError for what is there.
     """
-    from ml.data import open_dataset
-    from ml.data.base import InputFormat
+    asked, run, sides = _find(data, settings, config, genesis, task)
+    return asked, *_open_split(asked, run, size, task, None, sides)
+
+
+def _find(
+    data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, task: str
+) -> tuple[dict[str, Any], Run | None, Sides | None]:
+    """What was asked for, the run in the genesis that goes with it, and the split of the node whose data these are, if
+    there are such. Raises ConfigError, or NodeError where that is damaged."""
     from ml.errors import DataError
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
     from node.training.own_split import open_own_sides
 
     join_file: Path | None = None
-    data_dir: Path | None = None
+    sides: Sides | None = None
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
@@ -194,7 +227,10 @@ def _open(
         loaded = load_config(config, settings or ())
         asked = loaded.data.model_dump(mode="json", exclude={"partition"})
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
-        data_dir = loaded.node.data_dir if loaded.data.partition is None else None
+        try:
+            sides = None if loaded.data.partition is not None else open_own_sides(loaded.node.data_dir, asked)
+        except DataError as error:
+            raise NodeError(str(error)) from error
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
     run = None
@@ -208,10 +244,26 @@ def _open(
         run = load_genesis(genesis).genesis.run
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
+    return asked, run, sides
+
+
+def _open_split(
+    asked: dict[str, Any],
+    run: Run | None,
+    size: int | None,
+    task: str,
+    table: TableInput | None,
+    sides: Sides | None,
+) -> tuple[Split, InputFormat | None]:
+    """The samples, and the input that they are to become; `table` is what a table's columns become where there is no
+    run. Raises NodeError."""
+    from ml.data import open_dataset
+    from ml.data.base import InputFormat
+    from ml.errors import DataError
+
     classes, wanted = (None, None) if run is None else (run.classes, InputFormat.from_mapping(run.input))
     task = task if run is None else run.task
     try:
-        own_sides = None if data_dir is None else open_own_sides(data_dir, asked)
         if size is not None and wanted is None:
             wanted = InputFormat.from_mapping({"shape": [_get_channels(asked, task), size, size]})
         split = open_dataset(
@@ -219,12 +271,13 @@ def _open(
             shape=None if wanted is None else wanted.shape,
             classes=classes,
             task=task,
-            table=None if wanted is None else wanted.table,
-            sides=own_sides,
+            table=table if wanted is None else wanted.table,
+            meaning=None if run is None else run.labels,
+            sides=sides,
         )
     except DataError as error:
         raise NodeError(str(error)) from error
-    return asked, split, wanted
+    return split, wanted
 
 
 def _get_channels(asked: dict[str, Any], task: str) -> int:
@@ -241,13 +294,15 @@ def _is_held_out(split: Split) -> bool:
 
 
 def _describe(part: ArrayDataset) -> dict[str, Any]:
+    import numpy as np
+
     return {
         "split": part.split,
         "origin": part.origin,
         "samples": len(part),
         "dtype": str(part.x.dtype),
-        "min": float(part.x.min()),
-        "max": float(part.x.max()),
+        "min": float(np.nanmin(part.x)),
+        "max": float(np.nanmax(part.x)),
         "counts": part.count_classes().tolist(),
         "sha256": part.sha256,
     }
@@ -267,6 +322,8 @@ def _describe_domain(domain: Domain) -> dict[str, Any]:
 
 
 def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain]) -> None:
+    import numpy as np
+
     from ml.data.source import SHARE
     from node.cli.output import print_facts, print_table
 
@@ -278,7 +335,7 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
     print_facts(
         [
             ("data", f"{asked['format']} {asked.get('path') or ''}".rstrip()),
-            (sample, f"{what}, {train.x.dtype} from {train.x.min():g} to {train.x.max():g}"),
+            (sample, f"{what}, {train.x.dtype} from {np.nanmin(train.x):g} to {np.nanmax(train.x):g}"),
             *((part.split, f"{len(part):,} {samples} of {part.origin}") for part in split),
             (noun, str(len(train.classes))),
             *((f"sha256 {part.split}", part.sha256) for part in split),

@@ -66,6 +66,7 @@ def resplit(
             classes=run.classes,
             task=run.task,
             table=InputFormat.from_mapping(run.input).table,
+            meaning=run.labels,
         )
         has_trained = own.has_trained()
         trained_on = made.trained_on if has_trained else ()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from node.cli import demo_control
-from node.cli.options import AsJson, make_group
+from node.cli.options import AsJson, DropOption, SiteOption, add_drop, make_group, read_sites
 from node.cli.output import print_json
 from node.cli.testnet import (
     DataOption,
@@ -57,8 +57,10 @@ def run(
     method: MethodOption = "dfpl",
     data: DataOption = "digits",
     partition: PartitionOption = "classes:3,1",
+    site: SiteOption = None,
     model: ModelOption = "mlp",
     size: SizeOption = None,
+    drop: DropOption = None,
     seed: SeedOption = 1,
     settings: MethodSettings = None,
     i_understand: UnderstandOption = False,
@@ -78,16 +80,19 @@ def run(
         return
     from node.testnet.layout import TestnetSpec
 
+    sites = read_sites(context, site, ("data", "partition", "nodes"))
+    nodes = len(sites) if sites else nodes
     spec = TestnetSpec(
         num_nodes=nodes,
         method=method,
         data=data,
         model=model,
         size=size,
-        partition=partition,
+        partition="domains" if sites else partition,
+        sites=tuple(sites or ()),
         rounds=rounds,
         seed=seed,
-        settings=tuple(settings or ()),
+        settings=add_drop(settings, drop),
         base_port=0,
         http_port=http_port,
         i_understand=i_understand,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chain.pow import USUAL_DIFFICULTY
-from node.cli.options import AsJson, TaskOption, make_group
+from node.cli.options import AsJson, DropOption, TaskOption, add_drop, make_group
 from node.cli.testnet import (
     AdaptiveOption,
     DifficultyOption,
@@ -60,11 +60,13 @@ def make(
         str | None,
         typer.Option(
             "--input",
-            metavar="CxHxW|F",
-            help="Without --data: what samples are fitted to, as 1x28x28; of tables the number of features, as 30.",
+            metavar="CxHxW|F|A,B,…",
+            help="Without --data: what samples are fitted to, as 1x28x28; of tables the columns, as age,bmi, or how "
+            "many.",
         ),
     ] = None,
     size: SizeOption = None,
+    drop: DropOption = None,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=0, help="0: until stopped.")] = 0,
     seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, help="The initial model follows from it.")] = 1,
     chain_name: Annotated[str, typer.Option("--chain-name", metavar="NAME", help="What people call it.")] = "fednode",
@@ -123,12 +125,14 @@ def make(
         raise typer.BadParameter("expected --data, or --classes and --input")
     if size is not None and data is None:
         raise typer.BadParameter("--size goes with --data; without data --input says the size")
+    names = None if shape is None or "," not in shape else _read_names(shape)
     spec = GenesisSpec(
         method=method,
         model=model,
         data=data,
         classes=None if classes is None else tuple(classes.split(",")),
-        input_shape=None if shape is None else _read_shape(shape),
+        input_shape=None if shape is None else (len(names), 1, 1) if names else _read_shape(shape),
+        columns=names,
         size=size,
         rounds=rounds,
         seed=seed,
@@ -138,7 +142,7 @@ def make(
         adaptive=adaptive,
         pretrained=pretrained,
         task=task,
-        settings=tuple(settings or ()),
+        settings=add_drop(settings, drop),
         i_understand=i_understand,
         observers=tuple(observers or ()),
     )
@@ -148,6 +152,7 @@ def make(
     _warn_of_no_loss(genesis)
     _warn_of_shown(genesis)
     _explain_input(genesis, spec)
+    _explain_columns(genesis)
     _explain_target(genesis)
     if as_json:
         _print_made(out, genesis)
@@ -192,6 +197,24 @@ def _explain_input(genesis: Genesis, spec: GenesisSpec) -> None:
         print(f"fednode: input.mean and input.std are those that {spec.pretrained} names", file=sys.stderr)
 
 
+def _explain_columns(genesis: Genesis) -> None:
+    """Says what stands in genesis of a table's columns, or that features have no names."""
+    input_ = genesis.run.input
+    if list(input_["shape"][1:]) != [1, 1]:
+        return
+    if "columns" not in input_:
+        print(
+            "fednode: features have no names in genesis: at every site, and in every file to predict, the columns have "
+            "to be the same in the same order, and nobody notices others. --input age,bmi,… names them, as --data does",
+            file=sys.stderr,
+        )
+        return
+    columns = input_["columns"]
+    categories = sum("values" in column for column in columns)
+    shown = f", {categories} of them categories with their values," if categories else ""
+    print(f"fednode: {len(columns)} columns{shown} stand in genesis, and are matched by name", file=sys.stderr)
+
+
 def _explain_target(genesis: Genesis) -> None:
     """Says that targets are learned in their own units, where nobody has said their mean and deviation."""
     run = genesis.run
@@ -214,14 +237,19 @@ def _explain_left_out(left_out: Mapping[str, object], num_members: int) -> None:
     )
 
 
+def _read_names(text: str) -> tuple[str, ...]:
+    """The columns of a table, which are numbers."""
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
 def _read_shape(text: str) -> tuple[int, int, int]:
     """Channels, height and width; features are channels of one pixel."""
     parts = text.split("x")
     is_size = all(part.isascii() and part.isdecimal() and 0 < int(part) <= 65_536 for part in parts)
     if len(parts) not in (1, 3) or not is_size:
         raise typer.BadParameter(
-            f"--input: expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28, or of tables the number of features, as in 30 "
-            f"(got {text!r})"
+            "--input: expected CHANNELSxHEIGHTxWIDTH, as in 1x28x28, or of tables the number of features, as in 30, or "
+            f"their names, as in age,bmi (got {text!r})"
         )
     channels, height, width = map(int, parts if len(parts) == 3 else (parts[0], "1", "1"))
     return channels, height, width

@@ -108,10 +108,19 @@ def init(
     made = make_site(directory, spec, time.time_ns() // 1_000_000)
     if as_json:
         facts = {"id": made.id, "name": spec.name, "address": made.address, "config": str(made.config_file)}
-        joining = {} if made.request is None else {"request": made.request, "join_hash": made.join_digest}
+        joining: dict[str, object] = {}
+        if made.joined is not None:
+            trusted = {"height": made.joined.checkpoint.height, "id": made.joined.checkpoint.id.hex()}
+            joining = {"request": made.request, "join_hash": made.joined.describe_digest(), "checkpoint": trusted}
         print(json.dumps({**facts, "key": str(made.key_file), **joining}))
         return
     print(made.request or made.peer)
     print(f"fednode: wrote {made.config_file} and {made.key_file}; back the key up", file=sys.stderr)
-    if made.join_digest is not None:
-        print(f"fednode: compare by voice with the member who gave you {join}: {made.join_digest}", file=sys.stderr)
+    if made.joined is not None:
+        shown, checkpoint = made.joined.describe_digest(), made.joined.checkpoint
+        print(f"fednode: compare by voice with the member who gave you {join}: {shown}", file=sys.stderr)
+        print(
+            "fednode: no node can tell whether that member lies; have another one, whose number you do not have from "
+            f"it, read out what fednode chain show {checkpoint.height} says there: {checkpoint.id.hex()}",
+            file=sys.stderr,
+        )

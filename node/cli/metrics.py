@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 _Row = dict[str, Any]
+_PLACE = ("run", "round", "time")  # of a row
 
 
 def register(app: typer.Typer) -> None:
@@ -86,12 +87,12 @@ def show(
     else:
         names, rows = _query(socket, config, data_dir, series, first, last, max_points)
     if as_json:
-        shown = [{name: row.get(name) for name in ("round", "time", *names)} for row in rows]
+        shown = [{name: row.get(name) for name in (*_PLACE, *names)} for row in rows]
         print_json({"series": list(names), "rounds": shown})
     elif as_csv:
-        _write_csv(names, [(row["round"], row["time"], row) for row in rows])
+        _write_csv(names, [(row, row) for row in rows])
     else:
-        _print_table(names, [(row["round"], row) for row in rows])
+        _print_table(names, [(row, row) for row in rows])
 
 
 def _read(
@@ -116,12 +117,12 @@ def _show_members(rounds: Iterator[pb.Round], measure: str, *, as_csv: bool, as_
     rows = [row for row in (flatten_members(one, measure) for one in rounds) if row["members"]]
     names = sorted({name for row in rows for name in row["members"]})
     if as_json:
-        shown = [{name: row[name] for name in ("round", "time", "members")} for row in rows]
+        shown = [{name: row[name] for name in (*_PLACE, "members")} for row in rows]
         print_json({"measure": measure, "members": names, "rounds": shown})
     elif as_csv:
-        _write_csv(names, [(row["round"], row["time"], row["members"]) for row in rows])
+        _write_csv(names, [(row, row["members"]) for row in rows])
     elif rows:
-        _print_table(names, [(row["round"], row["members"]) for row in rows])
+        _print_table(names, [(row, row["members"]) for row in rows])
     else:
         print("No member has published measures of these rounds (training.publish_metrics).")
 
@@ -140,7 +141,7 @@ def _query(
         request = pb.QueryMetricsRequest(series=names, first=first, last=last, max_points=max_points)
         found = node.query_metrics(request)
     return found.series, [
-        {"round": point.round, "time": point.time}
+        {"run": point.run, "round": point.round, "time": point.time}
         | {name: int(value) if name in COUNTS else value for name, value in point.values.items()}
         for point in found.rounds
     ]
@@ -159,19 +160,23 @@ def _choose(asked: str | None, rows: Sequence[_Row]) -> tuple[str, ...]:
     return names
 
 
-def _write_csv(names: Sequence[str], rows: Iterable[tuple[int, str, _Row]]) -> None:
-    """Number and time of each round, and its values by name."""
+def _write_csv(names: Sequence[str], rows: Iterable[tuple[_Row, _Row]]) -> None:
+    """Run, number and time of each round, and its values by name."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(("round", "time", *names))
-    writer.writerows((number, time, *(values.get(name) for name in names)) for number, time, values in rows)
+    writer.writerow((*_PLACE, *names))
+    writer.writerows((*(row[name] for name in _PLACE), *(values.get(name) for name in names)) for row, values in rows)
 
 
-def _print_table(names: Sequence[str], rows: Iterable[tuple[int, _Row]]) -> None:
-    """The number of each round, and its values by name."""
+def _print_table(names: Sequence[str], rows: Sequence[tuple[_Row, _Row]]) -> None:
+    """The number of each round, where they are of several runs that, too, and its values by name."""
     from node.cli.output import print_table
 
-    headings = (">ROUND", *(f">{name.upper()}" for name in names))
-    print_table(headings, [(str(number), *(_show(values.get(name)) for name in names)) for number, values in rows])
+    place = ("run", "round") if len({row["run"] for row, _ in rows}) > 1 else ("round",)
+    headings = (*(f">{name.upper()}" for name in place), *(f">{name.upper()}" for name in names))
+    shown = [
+        (*(str(row[name]) for name in place), *(_show(values.get(name)) for name in names)) for row, values in rows
+    ]
+    print_table(headings, shown)
 
 
 def _show(value: float | None) -> str:

@@ -53,12 +53,18 @@ def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) 
         info = write_model(plain, chunks)
         try:
             model, input_, card = _rebuild(info, plain, plugins=plugins)
-            data, difference = encode_onnx(model, input_.shape, input_.mean, input_.std, card)
+            constants = input_.mean, input_.std
+            data, difference = encode_onnx(model, input_.shape, *constants, card, fills=_fills_empty(input_))
         except (MlError, ValueError) as error:
             raise NodeError(f"{out}: {error}") from error
     with writing_whole(out, over=True) as file:
         file.write(data)
     return OnnxExport(info, len(data), hashlib.sha256(data).hexdigest(), difference)
+
+
+def _fills_empty(input_: InputFormat) -> bool:
+    """Whether a mean stands for an empty cell."""
+    return input_.table is not None and input_.table.missing.startswith("mean")
 
 
 def _rebuild(info: pb.ModelInfo, file: Path, *, plugins: Plugins) -> tuple[Model, InputFormat, dict[str, str]]:

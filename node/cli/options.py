@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +42,35 @@ TaskOption = Annotated[
         help="classification: a class for each sample; multilabel: any of several labels; regression: numbers.",
     ),
 ]
+DropOption = Annotated[
+    str | None,
+    typer.Option("--drop", metavar="A,B,…", help="Columns of a table that become no feature, as identifiers are none."),
+]
+SiteOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--site",
+        metavar="FILE",
+        help="A site's own data, a table or what --data takes, in the place of --data and --partition. Once for each.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout; its keys are stable.")]
+
+
+def add_drop(settings: list[str] | None, drop: str | None) -> tuple[str, ...]:
+    """The settings, and `--drop` as the one that it stands for."""
+    return (*(settings or ()), *([] if drop is None else [f"input.drop={json.dumps(drop.split(','))}"]))
+
+
+def read_sites(context: typer.Context, sites: list[Path] | None, others: Sequence[str]) -> list[str] | None:
+    """The paths of `--site`; None where there is none. Raises ConfigError where one of `others`, which they stand in
+    the place of, is given too."""
+    if not sites:
+        return None
+    given = [name for name in others if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
+    if given:
+        raise ConfigError(f"--site: expected no --{given[0]} beside it: each site has the data of one file")
+    return [str(site) for site in sites]
 
 
 def read_counts(option: str, text: str, example: str, *, are_different: bool = False) -> tuple[int, ...]:

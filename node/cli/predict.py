@@ -63,6 +63,9 @@ def predict(
     A sample is named by its file, and by its place in the archive or its line in the table. PROBABILITY is the
     classifier's. Where a method's prototypes answer, DISTANCE is that of the nearest, and NEAREST the member it is of.
 
+    The columns of a table are matched by name, where genesis names them; one that lacks any is refused. NOTE says how
+    many cells of a row were empty, and which values lie outside of what this node trains on.
+
     Examples: fednode predict scan1.png scan2.png --config node0.yaml, or fednode predict test.npz --prior 0.25 --json
     """
     from node.admin.asking import Labelled, Terms, ask
@@ -103,7 +106,9 @@ def make_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[Sequenc
     has_distance = any(answered.prediction.HasField("distance") for answered in answers)
     has_nearest = any(answered.prediction.HasField("nearest") for answered in answers)
     has_expected = any(answered.expected is not None for answered in answers)
+    has_notes = any(answered.notes for answered in answers)
     headings += [">DISTANCE"] * has_distance + ["NEAREST"] * has_nearest + ["LABEL"] * has_expected
+    headings += ["NOTE"] * has_notes
     rows: list[Sequence[str]] = []
     for answered in answers:
         said = answered.prediction
@@ -112,7 +117,7 @@ def make_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[Sequenc
             row = [_name(answered), _show_labels([label.class_name for label in said.labels]), _show_top(said)]
         row += [f"{said.distance:.4f}" if said.HasField("distance") else "-"] * has_distance
         row += [_show_nearest(said)] * has_nearest
-        row += [_show_expected(answered)] * has_expected
+        row += [_show_expected(answered)] * has_expected + [_show_notes(answered)] * has_notes
         rows.append(row)
     return headings, rows
 
@@ -123,14 +128,20 @@ def _make_value_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[
     has_expected = any(answered.expected is not None for answered in answers)
     headings = ["SAMPLE", *(f">{target}" for target in targets)]
     headings += [f">{target} IN FILE" for target in targets] * has_expected
+    has_notes = any(answered.notes for answered in answers)
+    headings += ["NOTE"] * has_notes
     rows: list[Sequence[str]] = []
     for answered in answers:
         row = [_name(answered), *(f"{each.value:.6g}" for each in answered.prediction.values)]
         if has_expected:
             known = answered.expected or ()
             row += [f"{value:.6g}" for value in known] if known else ["-"] * len(targets)
-        rows.append(row)
+        rows.append([*row, *[_show_notes(answered)] * has_notes])
     return headings, rows
+
+
+def _show_notes(answered: Answered) -> str:
+    return "; ".join(answered.notes) or "-"
 
 
 def _show_labels(names: Sequence[str]) -> str:
@@ -170,12 +181,18 @@ def name_model(rounds: Sequence[int]) -> str:
 
 
 def summarise(answers: Sequence[Answered]) -> str:
-    """Which model it was, and how often it agreed with the files' own labels."""
+    """Which model it was, how often it agreed with the files' own labels, and which of their columns it did not see."""
+    from ml.data.column_checks import describe_passed_over
+
     model = name_model([answered.applied_round for answered in answers])
     text = f"{len(answers)} sample{'s' if len(answers) != 1 else ''}, by the {model}"
     judged = [answered.is_correct for answered in answers if answered.is_correct is not None]
     if judged:
         text += f"; {sum(judged)} of {len(judged)} as labelled"
+    for file, passed_over in {
+        answered.file: answered.passed_over for answered in answers if answered.passed_over
+    }.items():
+        text += f"\nfednode: {file}: {describe_passed_over(passed_over)}"
     if len(answers) >= MIN_ALIKE and len(given := {_show_answer(answered.prediction) for answered in answers}) == 1:
         text += f"\nfednode: all are called {given.pop()}: a model that has learned tells samples apart"
     return text

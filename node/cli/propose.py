@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     group.command("add-member")(add_member)
     group.command("remove-member")(remove_member)
     group.command("run")(start_run)
+    group.command("statistics")(start_statistics)
     group.command("rounds")(set_rounds)
     group.command("end-run")(end_run)
     group.command("set")(set_rules)
@@ -223,6 +224,72 @@ def start_run(
         "initial": "continue" if initial is None else str(initial.absolute()),
     }
     _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def start_statistics(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A YAML file with the columns, as fednode data inspect prints them, and their edges."
+        ),
+    ],
+    min_count: Annotated[
+        int, typer.Option("--min-count", metavar="N", min=1, help="What fewer samples have is told as 0.")
+    ] = 5,
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose to count what members have.
+
+    It is a run of one round, before anything is trained. Each member tells how many training samples it has, by class,
+    too, and of each column that FILE names: how many cells are there, their mean and deviation, how many rows have each
+    value of a category, and how many cells lie below, between and from the last of its edges. All members see that, and
+    it stays on the chain for ever. fednode statistics shows it. What FILE names is seen by all at once: name values and
+    edges that tell nothing of your own samples.
+
+    FILE has {columns: [{name: age, edges: [30, 40, 50, 60, 70]}, {name: sex, values: [f, m]}]}, and perhaps {empty:
+    ["?"]}, texts that stand for an empty cell.
+
+    Example: fednode propose statistics columns.yaml --note "before the first run" -c node.yaml
+    """
+    from node.config.yaml_source import read_sections
+
+    given = dict(read_sections(file).value)
+    input_ = given.get("input", given)
+    if not isinstance(input_, Mapping) or not set(input_) <= {"columns", "empty"} or "columns" not in input_:
+        raise NodeError(f"{file}: expected columns, and perhaps empty, and nothing else")
+    terms = {
+        "run": {
+            "method": {"name": "local"},
+            "model": {"name": "linear"},
+            "input": {
+                "shape": [_count_features(file, input_["columns"]), 1, 1],
+                "normalize": "agreed",
+                "min_count": min_count,
+                "class_counts": True,
+                "missing": "mean",
+                "unknown": "other",
+                **input_,
+            },
+        },
+        "set": ["input.normalize=agreed"],  # said, so that nothing is taken over from the run before
+        "rounds": 1,
+        "initial": "zeros",
+    }
+    said = "What members tell of their samples is seen by all of them, and stays on the chain for ever.\n"
+    _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said)
+
+
+def _count_features(file: Path, columns: Any) -> int:
+    """A number is one, a category one for each value and one for all others. Raises NodeError."""
+    if not isinstance(columns, list) or not all(isinstance(column, Mapping) for column in columns) or not columns:
+        raise NodeError(f"{file}: expected a list of columns, as {{name: age, edges: [40, 60]}}, got {columns!r}")
+    return sum(len(column["values"]) + 1 if column.get("values") else 1 for column in columns)
 
 
 def set_rounds(

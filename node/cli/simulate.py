@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, TaskOption
+from node.cli.options import AsJson, DropOption, SiteOption, TaskOption, add_drop, read_sites
 from node.cli.output import print_json, show_bytes
 from node.cli.testnet import (
     DataOption,
@@ -46,12 +46,15 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    context: typer.Context,
     method: MethodOption = "dfpl",
     data: DataOption = "digits",
     partition: PartitionOption = "classes:3,1",
+    site: SiteOption = None,
     shots: ShotsOption = None,
     model: ModelOption = "mlp",
     size: SizeOption = None,
+    drop: DropOption = None,
     clients: Annotated[int, typer.Option("--clients", "-n", metavar="N", min=1, help="How many take part.")] = 10,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="How many rounds.")] = 10,
     seed: SeedOption = 1,
@@ -110,17 +113,19 @@ def run(
     """
     from node.experiments.simulation import SimulationSpec
 
+    sites = read_sites(context, site, ("data", "partition", "clients"))
     spec = SimulationSpec(
         method=method,
         data=data,
-        partition=partition,
+        partition="domains" if sites else partition,
+        sites=tuple(sites or ()),
         shots=shots,
         model=model,
         size=size,
-        clients=clients,
+        clients=len(sites) if sites else clients,
         rounds=rounds,
         seed=seed,
-        settings=tuple(settings or ()),
+        settings=add_drop(settings, drop),
         device=device,
         pretrained=pretrained,
         batched=batched,

@@ -165,6 +165,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
             classes=run.classes,
             task=run.task,
             table=wanted.table,
+            meaning=run.labels,
             sides=open_own_sides(config.node.data_dir, data),
         )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,7 +87,7 @@ def _watch(node: AdminClient, interval_s: float) -> None:
 
 def describe(status: pb.NodeStatus) -> _Facts:
     from node.cli.measures import describe_alone, describe_briefly, describe_privacy
-    from node.cli.output import show_bytes, show_id, show_number, show_seconds, show_time
+    from node.cli.output import show_bytes, show_id, show_number, show_seconds
 
     worker = status.unready_reason or "not ready"
     if status.HasField("device"):
@@ -102,7 +103,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
     facts = [
         ("node", f"{status.name}  {show_id(status.id)}"),
         ("chain", f"{status.chain_name} ({show_id(status.chain_id)}), {status.method}"),
-        ("head", f"height {status.height}  {show_id(status.head)}  {show_time(status.head_time)} UTC"),
+        ("head", f"height {status.height}  {show_id(status.head)}  {_describe_head_time(status)}"),
         ("round", _describe_round(status)),
         (score, accuracy),
         ("pace", _describe_pace(status)),
@@ -143,6 +144,8 @@ def list_troubles(status: pb.NodeStatus) -> _Facts:
     facts: _Facts = []
     if status.stalled:
         facts.append(("STALLED", status.stall_reason))
+    if status.HasField("other_history"):
+        facts.append(("OTHER HISTORY", status.other_history))
     if status.HasField("training_trouble"):
         facts.append(("NOT TRAINED", status.training_trouble))
     if status.HasField("data_change"):
@@ -188,6 +191,17 @@ def describe_transfer(transfer: pb.Transfer) -> str:
     rate = (transfer.bytes - transfer.resumed) / transfer.seconds if transfer.seconds > 0 else 0.0
     done = f"{show_bytes(transfer.bytes)} of {show_bytes(transfer.total_bytes)}"
     return f"{blob} {way}, {done}, {show_bytes(rate)} a second"
+
+
+def _describe_head_time(status: pb.NodeStatus) -> str:
+    """When the head was made, and how long ago by this node's clock, unless that is behind its miner's."""
+    from node.cli.output import show_seconds, show_time
+
+    shown = f"{show_time(status.head_time)} UTC"
+    if not status.time or not status.head_time:
+        return shown
+    age_s = (datetime.fromisoformat(status.time) - datetime.fromisoformat(status.head_time)).total_seconds()
+    return f"{shown}, {show_seconds(age_s)} ago" if age_s >= 0 else shown
 
 
 def _describe_pace(status: pb.NodeStatus) -> str:

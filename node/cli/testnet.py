@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chain.pow import USUAL_DIFFICULTY
-from node.cli.options import AsJson
+from node.cli.options import AsJson, DropOption, SiteOption, add_drop, read_sites
 
 if TYPE_CHECKING:
     from node.testnet.layout import Testnet
@@ -28,8 +28,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="mlp, cnn_mnist, mlp_mnist, cnn_cifar, resnet18, resnet18_cifar, resnet18_nobn, vgg11, head_256, or your "
-        "own as package.module:factory.",
+        help="linear, mlp, cnn_mnist, mlp_mnist, cnn_cifar, resnet18, resnet18_cifar, resnet18_nobn, vgg11, head_256, "
+        "or your own as package.module:factory.",
     ),
 ]
 PretrainedOption = Annotated[
@@ -109,14 +109,17 @@ def register(app: typer.Typer) -> None:
 
 
 def make(
+    context: typer.Context,
     out: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty directory.")],
     nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, help="How many members.")] = 4,
     method: MethodOption = "dfpl",
     data: DataOption = "digits",
     partition: PartitionOption = "classes:3,1",
+    site: SiteOption = None,
     shots: ShotsOption = None,
     model: ModelOption = "mlp",
     size: SizeOption = None,
+    drop: DropOption = None,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=0, help="0: until stopped.")] = 10,
     seed: SeedOption = 1,
     settings: MethodSettings = None,
@@ -172,19 +175,21 @@ def make(
 
     if gpus is not None and device is not None:
         raise typer.BadParameter(f"expected either --gpus or --device (got --gpus {gpus} and --device {device})")
+    sites = read_sites(context, site, ("data", "partition", "nodes"))
     made = make_testnet(
         out,
         TestnetSpec(
-            num_nodes=nodes,
+            num_nodes=len(sites) if sites else nodes,
             method=method,
             model=model,
             data=data,
             size=size,
-            partition=partition,
+            partition="domains" if sites else partition,
+            sites=tuple(sites or ()),
             shots=shots,
             rounds=rounds,
             seed=seed,
-            settings=tuple(settings or ()),
+            settings=add_drop(settings, drop),
             profile=profile,
             difficulty=difficulty,
             adaptive=adaptive,

@@ -35,7 +35,17 @@ from node.config.genesis_file import (
 )
 from node.config.genesis_members import parse_observers
 from node.config.recommended import find_recommended, is_told, recommend_input
-from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model, state_agreed
+from node.config.settings import (
+    apply_settings,
+    complete_data,
+    make_data,
+    make_input,
+    make_model,
+    make_sites,
+    split_classes,
+    state_agreed,
+)
+from node.config.table_settings import DROP
 from node.config.yaml_source import YamlSource
 from node.errors import ConfigError
 
@@ -49,14 +59,15 @@ CARE: Mapping[str, Any] = {"min_class_samples": 5, "weights": "bucketed"}
 MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
-    *("task", "target", "quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
+    *("task", "target", "labels", "quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenesisSpec:
     """The options from which a genesis is drafted. `data` is `digits` or `FORMAT:PATH`, which classes and input are
-    read from; without data `classes` and `input_shape` [channels, height, width] say them. `settings` are `KEY=VALUE`
+    read from; without data `classes` and `input_shape` [channels, height, width] say them, and `columns` what a table's
+    are called. Where there are `sites`, each the path of one's own data, these are the data. `settings` are `KEY=VALUE`
     of the method (`lr=0.05`) or of a section (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
 
     `normalize` is how samples of `data` are normalised where no setting says it: `auto` by what these data measure, as
@@ -81,6 +92,8 @@ class GenesisSpec:
     observers: tuple[str, ...] = ()
     classes: tuple[str, ...] | None = None
     input_shape: tuple[int, int, int] | None = None
+    columns: tuple[str, ...] | None = None
+    sites: tuple[str, ...] = ()
     normalize: str = "auto"
     task: str = CLASSIFICATION
 
@@ -111,12 +124,13 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     }
     if spec.task != CLASSIFICATION:
         mapping["task"] = spec.task
-    data = None if spec.data is None else make_data(spec.data)
+    data = make_sites(spec.sites) if spec.sites else None if spec.data is None else make_data(spec.data)
     source = apply_settings(mapping | {"data": data}, spec.settings, SETTABLE)
     asked = dict(source.value)
     data, task = asked.pop("data"), asked.get("task", CLASSIFICATION)
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
+    asked |= split_classes(asked["classes"])
     if recommended := find_recommended(asked["method"]):
         asked["method"] = {**asked["method"], **recommended}
     if spec.pretrained is not None and not is_told(asked["input"]):
@@ -127,8 +141,12 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         asked["input"] = _state_input(spec, asked["input"])
     else:
         data = complete_data(data)
+        if asked["classes"] is None:
+            asked["classes"] = _get_classes(spec, data, task)
         wanted = recommend_input(asked["input"], spec.normalize)
-        asked["input"] = make_input(data, asked["model"], spec.size, wanted, asked["classes"], task)
+        asked["input"] = make_input(
+            data, asked["model"], spec.size, wanted, asked["classes"], task, asked.get("labels")
+        )
     if asked["classes"] is None:
         asked["classes"] = _get_classes(spec, data, task)
     if task == REGRESSION and data is not None and "target" not in asked:
@@ -158,7 +176,11 @@ def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
             "read it from"
         )
     shape = list(spec.input_shape)
-    made = {"shape": shape, "resize": None if shape[1:] == [1, 1] else shape[1:]}
+    made: dict[str, Any] = {"shape": shape, "resize": None if shape[1:] == [1, 1] else shape[1:]}
+    if spec.columns is not None:
+        made["columns"] = [{"name": name} for name in spec.columns]
+    if isinstance(settings, Mapping) and DROP in settings:
+        raise ConfigError("--drop: expected --data as well, since this is about its columns")
     told = recommend_input(settings, AGREED)
     if not isinstance(told, Mapping):
         raise ConfigError(f"--set input: expected {{mean: …, std: …}} (got {told!r})")

@@ -86,15 +86,14 @@ class SiteSpec:
 @dataclass(frozen=True, slots=True)
 class Site:
     """The files that were made; `peer` is `id@host:port`, for the others' configurations and for genesis; the id alone
-    of a node that nobody dials. A site that joins has a `request` for the members, and the hash of the file it joins
-    by."""
+    of a node that nobody dials. A site that joins has a `request` for the members, and what it has `joined` by."""
 
     config_file: Path
     key_file: Path
     id: str
     address: str | None
     request: str | None = None
-    join_digest: str | None = None
+    joined: JoinFile | None = None
 
     @property
     def peer(self) -> str:
@@ -133,7 +132,7 @@ def make_site(directory: Path, spec: SiteSpec, made_ms: int = 0) -> Site:
     if joined is None:
         return Site(config_file, key_file, encode_id(key.id), address)
     request = _make_request(key, joined, spec, made_ms)
-    return Site(config_file, key_file, encode_id(key.id), address, request, joined.describe_digest())
+    return Site(config_file, key_file, encode_id(key.id), address, request, joined)
 
 
 def _make_request(key: SigningKey, joined: JoinFile, spec: SiteSpec, made_ms: int) -> str:

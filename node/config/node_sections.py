@@ -286,11 +286,23 @@ def _validate_part(part: Part) -> Part:
 
 class ColumnsSection(Section):
     """Where a table or a Hugging Face data set keeps images and labels; by default they are found by name and type.
-    Several labels or targets of a sample may be in a column each.
+    Several labels or targets of a sample may be in a column each. `names` are those of all columns of a table of text
+    that has no header.
     """
 
     image: Name | None = None
     label: Name | tuple[Name, ...] | None = None
+    names: tuple[Name, ...] | None = None
+
+
+class CsvSection(Section):
+    """How a table of text is written. What is not set is seen from the file, but for a sign of thousands, which numbers
+    have only where it is set."""
+
+    separator: Name | None = None
+    decimal: Literal[".", ","] | None = None
+    thousands: Name | None = None
+    encoding: Name | None = None
 
 
 class TransformSection(Section):
@@ -322,6 +334,7 @@ class DataSection(Section):
     id: Name | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = SHARE
     columns: ColumnsSection = ColumnsSection()
+    csv: CsvSection = CsvSection()
     domains: tuple[Name, ...] | None = None
     classes: tuple[Name, ...] | None = None
     transform: TransformSection = TransformSection()

@@ -40,14 +40,11 @@ def find_recommended(method: Any) -> dict[str, Any]:
 
 
 def recommend_input(settings: Any, normalize: str) -> Any:
-    """Genesis' `input` settings, normalised in this way unless they say something of it themselves. Empty cells that
-    are filled with a mean need one that stands in genesis."""
+    """Genesis' `input` settings, normalised in this way unless they say something of it themselves."""
     if settings is None:
         return {"normalize": normalize}
     if not isinstance(settings, Mapping) or is_told(settings):
         return settings
-    if settings.get("missing") == "mean":
-        normalize = "auto"
     return {**settings, "normalize": normalize}
 
 

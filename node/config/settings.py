@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.data import FORMATS, TABLES, detect_table, get_default_input, open_dataset
+from ml.data import FORMATS, TABLES, get_default_input, open_dataset
 from ml.data.base import InputFormat
 from ml.data.checks import compute_stats
 from ml.data.detect_format import guess_format
@@ -25,10 +25,10 @@ from ml.plugins import list_offered
 from ml.specs.architectures import complete_model, find_model, validate_model
 from ml.specs.statistics import AGREED, Agreement
 from ml.tasks import CLASSIFICATION
+from node.config.table_settings import OF_TABLES, make_table
 from node.config.yaml_source import Keys, YamlSource, parse_value, suggest
 from node.errors import ConfigError
 
-_OF_TABLES = ("columns", "missing", "unknown")
 _OPTIONS: dict[Keys, str] = {
     ("method", "name"): "--method",
     ("model", "name"): "--model",
@@ -112,6 +112,20 @@ def make_data(text: str) -> dict[str, Any]:
     return {"format": name} | ({"path": path} if path else {})
 
 
+def make_sites(paths: Sequence[str]) -> dict[str, Any]:
+    """The configuration's `data` of which each path is a domain. Raises ConfigError."""
+    whole = [os.path.abspath(Path(path).expanduser()) for path in paths]
+    for path in whole:
+        if not Path(path).exists():
+            raise ConfigError(f"--site: {path}: no such file or directory")
+    if len(set(whole)) < len(whole):
+        raise ConfigError(f"--site: expected each path once (got {', '.join(paths)})")
+    if len(whole) < 2:
+        raise ConfigError(f"--site: expected two and more, each with the data of one (got {paths[0]})")
+    common = os.path.commonpath([os.path.dirname(path) for path in whole])
+    return {"format": "domains", "path": common, "domains": [os.path.relpath(path, common) for path in whole]}
+
+
 def set_label(data: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     """`data` whose labels are in this column of a table, or in these. Raises ConfigError."""
     if data["format"] not in TABLES:
@@ -136,6 +150,20 @@ def complete_data(data: Any) -> dict[str, Any]:
     return {**data, **{key: os.path.abspath(path.expanduser()) for key, path in paths.items() if path is not None}}
 
 
+def split_classes(classes: Any) -> dict[str, Any]:
+    """Genesis' `classes`, and where each is given with the labels that mean it `labels`. Raises ConfigError."""
+    if not isinstance(classes, Mapping):
+        return {"classes": classes}
+    labels = {}
+    for name, meaning in classes.items():
+        if not isinstance(meaning, list) or not meaning or not all(type(label) in (int, str) for label in meaning):
+            raise ConfigError(
+                f"--set classes: expected the labels of each class, as in {{no: [0], yes: [1, 2]}} (got {classes!r})"
+            )
+        labels[str(name)] = [str(label) for label in meaning]
+    return {"classes": list(labels), "labels": labels}
+
+
 def make_input(
     data: Mapping[str, Any],
     model: Mapping[str, Any],
@@ -143,18 +171,19 @@ def make_input(
     settings: Any = None,
     classes: Any = None,
     task: str = CLASSIFICATION,
+    labels: Any = None,
 ) -> dict[str, Any]:
     """Genesis' `input`: what suits data and model, or `size` x `size` pixels, under `settings` of single keys.
 
     `normalize: auto` among those measures mean and deviation of each channel on the training samples, unless they are
-    given, too; `normalize: agreed` leaves them to the members. `classes` are genesis' own where they are listed. Raises
-    ConfigError.
+    given, too; `normalize: agreed` leaves them to the members. `classes` are genesis' own where they are listed, and
+    `labels` what stands for each. Raises ConfigError.
     """
     try:
         if not isinstance(model, Mapping):
             raise ConfigError(f"--model: expected a name (got {model!r})")
         listed = classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
-        table = _make_table(data, settings, listed, task)
+        table = make_table(data, settings, listed, task)
         made = get_default_input(data, model, task, listed, table) | ({} if table is None else table.to_mapping())
         if made["shape"][1:] == [1, 1]:
             _refuse_images(model, made["shape"], size)
@@ -168,18 +197,23 @@ def make_input(
             return made
         made |= {"resize": None} if "shape" in settings else {}
         if settings.get("normalize") == AGREED:
-            return state_agreed(made, {key: value for key, value in settings.items() if key not in _OF_TABLES})
-        made |= {key: value for key, value in settings.items() if key not in ("normalize", *_OF_TABLES)}
+            return state_agreed(made, {key: value for key, value in settings.items() if key not in OF_TABLES})
+        made |= {key: value for key, value in settings.items() if key not in ("normalize", *OF_TABLES)}
         try:
             InputFormat.from_mapping(made)
         except DataError as error:
             raise ConfigError(f"--set {error}") from error
         match settings.get("normalize", "none"):
             case "auto":
-                return _measure(data, made, listed, task) | {
+                return _measure(data, made, listed, task, labels) | {
                     key: made[key] for key in ("mean", "std") if key in settings
                 }
             case "none":
+                if table is not None and table.missing.startswith("mean") and "mean" not in settings:
+                    raise ConfigError(
+                        f"--set input.missing={table.missing}: expected a mean: input.normalize={AGREED} or auto, or "
+                        "input.mean"
+                    )
                 return made
             case other:
                 raise ConfigError(f"--set input.normalize: expected {AGREED}, auto or none (got {other!r})")
@@ -203,14 +237,6 @@ def state_agreed(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
     return input_
 
 
-def _make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | None, task: str) -> TableInput | None:
-    """What `settings` say of a table's columns; `columns: auto` finds them. Raises DataError."""
-    asked = dict(settings) if isinstance(settings, Mapping) else {}
-    if asked.get("columns") == "auto":
-        asked["columns"] = detect_table(data, task, classes)
-    return TableInput.from_mapping(asked)
-
-
 def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | None) -> None:
     """Raise ConfigError where data that are features meet what only images have."""
     if size is not None:
@@ -225,12 +251,12 @@ def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | N
 
 
 def _measure(
-    data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None, task: str
+    data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None, task: str, labels: Any
 ) -> dict[str, Any]:
     """`input` with the mean and the deviation of the training samples."""
     shape = InputFormat.from_mapping(input_).shape
     table = TableInput.from_mapping(input_)  # without the mean, which is what is looked for
-    train, _ = open_dataset(data, shape=shape, classes=classes, task=task, table=table)
+    train, _ = open_dataset(data, shape=shape, classes=classes, task=task, table=table, meaning=labels)
     mean, std = compute_stats(train, shape)
     if table is not None:  # a category's values stay 0 and 1
         is_number = table.get_numbers(shape[0])

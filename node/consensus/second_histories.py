@@ -32,9 +32,14 @@ class SecondHistories:
         self._events = events
         self._seen: dict[tuple[int, Id], None] = {}
         self.num_found = 0
+        self._newest: str | None = None
 
     def __repr__(self) -> str:
         return f"<SecondHistories: {self.num_found} found>"
+
+    def describe(self) -> str | None:
+        """What was found last, and how to find out which of the two is the members'; None where nothing was."""
+        return self._newest
 
     def is_news(self, tip: Tip, height: int, block_id: Id) -> bool:
         """Whether a peer's head of this height is another block than ours, as far down as the tip remembers, and one
@@ -44,14 +49,23 @@ class SecondHistories:
         ours = tip.get_block_id(height)
         return ours is not None and ours != block_id
 
-    async def look(self, peer: Peer, tip: Tip, height: int, block: bytes, certificate: bytes) -> None:
+    def is_told(self, block: Block) -> bool:
+        """Whether a block was shown before, and told of."""
+        return (block.height, block.id) in self._seen
+
+    async def has(self, block: Block) -> bool:
+        """Whether a block is one of ours."""
+        stored = await self._disk.run(self._store.get_block, block.height)
+        return stored is not None and stored.block.id == block.id
+
+    async def look(self, peer: Peer, height: int, block: bytes, certificate: bytes) -> None:
         """Checks what a peer gives as its block of this height. Raises ChainError where it proves nothing."""
-        theirs = codec.decode_block(tip.state.chain_id, block)
+        judged_by = await self._disk.run(self._store.get_state, height - 1)
+        theirs = codec.decode_block(judged_by.chain_id, block)
         if theirs.height != height:
             raise WrongHeight.differs("height of the block", height, theirs.height)
-        if theirs.id == tip.get_block_id(height) or (height, theirs.id) in self._seen:
+        if (height, theirs.id) in self._seen or await self.has(theirs):
             raise InvalidCertificate("it shows a block that is known, and not the one that its status names")
-        judged_by = await self._disk.run(self._store.get_state, height - 1)
         validation.validate_certificate(judged_by, theirs.id, height, codec.decode_certificate(certificate))
         self.tell(peer, theirs)
 
@@ -61,11 +75,10 @@ class SecondHistories:
         if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
         self.num_found += 1
-        log.error(
-            "%s has another block at height %d, %s, with a certificate: a quorum of the keys of that time has signed "
-            "two histories; this node goes on with its own",
-            peer.name,
-            theirs.height,
-            theirs.id.hex(),
+        found = (
+            f"{peer.name} has another block at height {theirs.height}, {theirs.id.hex()}, with a certificate: a quorum "
+            "of the keys of that time has signed two histories; this node goes on with its own"
         )
+        self._newest = f"{found}. Have members that you know look theirs up: fednode chain show {theirs.height}"
+        log.error("%s", found)
         self._events.publish("divergence", height=theirs.height, peer=peer.id.hex(), block=theirs.id.hex())

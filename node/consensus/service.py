@@ -170,6 +170,11 @@ class RoundService:
         return self._stall.reason
 
     @property
+    def other_history(self) -> str | None:
+        """Another history than this node's, below its head, that a peer has proved; None where none has."""
+        return self._sync.other_history
+
+    @property
     def num_iterations(self) -> int:
         """E of the round in hand."""
         return self._scheduler.num_iterations

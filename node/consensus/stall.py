@@ -187,10 +187,17 @@ def _show(seconds: float) -> str:
 
 
 class StallWatch:
-    """`reason` says why nothing can be finalised now, or is not in spite of a quorum, and is None while all is well."""
+    """`reason` says why nothing can be finalised now, or is not in spite of a quorum, and is None while all is well.
+    `describe_way` says why a node that has joined does not come to the chain of its join file."""
 
     def __init__(
-        self, peers: Peers, quiet: StallDetector, clock: Clock, events: Events, get_status_s: Callable[[], float]
+        self,
+        peers: Peers,
+        quiet: StallDetector,
+        clock: Clock,
+        events: Events,
+        get_status_s: Callable[[], float],
+        describe_way: Callable[[], str | None],
     ) -> None:
         self.reason: str | None = None
         self._peers = peers
@@ -198,13 +205,15 @@ class StallWatch:
         self._clock = clock
         self._events = events
         self._get_status_s = get_status_s
+        self._describe_way = describe_way
 
     async def run(self) -> None:
         quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._get_status_s()
         while True:
             await self._peers.until_sight_may_change(self._get_status_s() / 2)
             slowness = self.detector.describe()
-            reason = self._peers.describe_stall() or slowness
+            reasons = self._peers.describe_stall(), self._describe_way()
+            reason = "; ".join(filter(None, reasons)) or slowness
             if reason is None or self._clock.monotonic() >= quiet_until_s:
                 self._update(reason)
 

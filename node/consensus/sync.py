@@ -7,12 +7,13 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 
 from chain import codec, validation
 from chain.block import Block, Certificate, Id
 from chain.checkpoint import Checkpoint
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES
-from chain.errors import ChainError
+from chain.errors import ChainError, InvalidCertificate, OffTheWay
 from chain.protocol import speaks
 from chain.tip import Tip
 from node.boundary import Boundary
@@ -27,6 +28,7 @@ BATCH = 1024  # blocks asked for at once; a reply has room for about 1 MiB of th
 SLICE = 128  # of them verified and adopted together: as many are lost at most when the node dies
 PAUSES_S = (0.25, 0.5, 1.0, 2.0)  # before asking a peer again that had nothing good; the last repeats
 FORGIVEN_S = 60.0  # after this long without another, a peer's failures are forgotten
+PARTING_S = 60.0  # between two searches for where a peer's chain parts from ours
 ANSWER_S = 10.0  # a peer that takes longer has nothing good
 LOOK_S = 0.5  # how often one sees whether a peer that has failed before need be waited for
 FULL_BYTES = MAX_BLOCKS_REPLY_BYTES - MAX_BLOCK_BYTES - MAX_CERTIFICATE_BYTES - 1024  # with more, the next may not fit
@@ -100,6 +102,8 @@ class Sync:
         self._wake = asyncio.Event()
         self._failures: dict[Id, _Failures] = {}
         self._compared: set[tuple[int, Id]] = set()  # (height, id) of other heads already looked into
+        self._off_the_way: set[Id] = set()  # peers whose blocks do not lead to the checkpoint
+        self._searched_s: dict[Id, float] = {}  # when it was last looked for where a peer's chain parts from ours
 
     def on_status(self) -> None:
         """A peer may be ahead, or elsewhere."""
@@ -134,6 +138,29 @@ class Sync:
     def is_beyond(self, height: int) -> bool:
         """Whether a head of this height is no longer on the way to the checkpoint: only then do votes here count."""
         return self._checkpoint is None or height >= self._checkpoint.height
+
+    @property
+    def other_history(self) -> str | None:
+        """Another history that a peer has proved; None where none has."""
+        return None if self._second is None else self._second.describe()
+
+    def describe_way(self) -> str | None:
+        """The reason why this node does not come to its checkpoint; None where it is there, or on its way."""
+        height = self._get_tip().height
+        if self._checkpoint is None or self.is_beyond(height):
+            return None
+        here = [peer for peer in self._peers if self._peers.is_alive(peer.id) and peer.status is not None]
+        block = f"block {self._checkpoint.height} of the join file, {self._checkpoint.id.hex()}"
+        if off := sorted(peer.name for peer in here if peer.id in self._off_the_way):
+            found = f"the chain of {', '.join(off)} does not lead to {block}: one of the two is another history"
+        elif (highest := max(map(_get_height, here), default=None)) is not None and highest < self._get_leg_end(height):
+            found = f"nobody in sight has a chain that leads to {block}: the highest head in sight is {highest}"
+        else:
+            return None
+        return (
+            f"{found}. Have a member look the block up who did not give you the file: "
+            f"fednode chain show {self._checkpoint.height}"
+        )
 
     # ---- whom to ask
 
@@ -211,12 +238,17 @@ class Sync:
             log.debug("sync from %s: %s", peer.name, error)
             self._on_failed(peer)
         except _Refused as refused:
-            log.warning("sync from %s refused at height %d: %s", peer.name, refused.height, refused.error)
+            is_known = peer.id in self._off_the_way
+            level = logging.DEBUG if is_known else logging.WARNING
+            log.log(level, "sync from %s refused at height %d: %s", peer.name, refused.height, refused.error)
             self._peers.refuse(peer.id, get_reason(refused.error))
             self._on_failed(peer)
+            if isinstance(refused.error, OffTheWay):
+                self._off_the_way.add(peer.id)
             if refused.height == tip.height + 1 and tip.height > 0:
                 await self._compare(peer, tip)
         else:
+            self._off_the_way.discard(peer.id)
             if taken < min(claimed, tip.height + BATCH) and _get_size(replies) <= FULL_BYTES:
                 log.debug("sync from %s: it said height %d, and gave blocks up to %d", peer.name, claimed, taken)
                 self._peers.refuse(peer.id, Reason.CLAIM)
@@ -306,6 +338,8 @@ class Sync:
             except ChainError as error:
                 log.warning("%s shows no certificate for its height %d: %s", peer.name, ours.height, error)
                 self._peers.refuse(peer.id, get_reason(error))
+                if isinstance(error, InvalidCertificate):
+                    await self._look_for_parting(peer, ours.height)
                 break
             self._compared.add((ours.height, theirs.id))
             if theirs.height == ours.height and theirs.id != ours.id:
@@ -320,18 +354,54 @@ class Sync:
         """Asks `peer` for the block that is its head, and another than ours of that height."""
         if self._second is None or peer.status is None:
             return
-        height, tip = peer.status.head_height, self._get_tip()
+        height = peer.status.head_height
         try:
             replies = await self._request(peer, height, 1)
             for block_bytes, certificate_bytes in replies[:1]:
-                await self._second.look(peer, tip, height, block_bytes, certificate_bytes)
+                await self._second.look(peer, height, block_bytes, certificate_bytes)
                 return
         except PeerUnavailable as error:
             log.debug("block %d from %s: %s", height, peer.name, error)
         except ChainError as error:
             log.warning("%s shows no certificate for its height %d: %s", peer.name, height, error)
             self._peers.refuse(peer.id, get_reason(error))
+            if isinstance(error, InvalidCertificate):
+                await self._look_for_parting(peer, height)
         self._on_failed(peer)
+
+    async def _look_for_parting(self, peer: Peer, height: int) -> None:
+        """Looks for the lowest block of `peer` that is another than ours, at `height` at most, where it has another: up
+        to there members are the same, so that its certificate there counts for both, whoever certified what follows.
+        That takes one answer's time at most."""
+        now_s, second = self._get_time_s(), self._second
+        if second is None or now_s < self._searched_s.get(peer.id, -inf) + PARTING_S:
+            return
+        self._searched_s[peer.id] = now_s
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                found = await self._find_parting(peer, second, height)
+            if found is not None:
+                height, block_bytes, certificate_bytes = found
+                if not second.is_told(codec.decode_block(self._get_tip().state.chain_id, block_bytes)):
+                    await second.look(peer, height, block_bytes, certificate_bytes)
+                self._searched_s[peer.id] = inf
+        except (PeerUnavailable, TimeoutError) as error:
+            log.debug("where the chain of %s parts from ours: %s", peer.name, error)
+        except ChainError as error:
+            log.warning("%s shows no certificate where its chain parts from ours: %s", peer.name, error)
+
+    async def _find_parting(self, peer: Peer, second: SecondHistories, height: int) -> tuple[int, bytes, bytes] | None:
+        """The height, the block and the certificate, by halving; None where `peer` gives less than it did before."""
+        chain_id, common, other = self._get_tip().state.chain_id, 0, height
+        replies = await self._request(peer, other, 1)
+        while replies and other - common > 1:
+            middle = (common + other) // 2
+            asked = await self._request(peer, middle, 1)
+            if asked and await second.has(codec.decode_block(chain_id, asked[0][0])):
+                common = middle
+            else:
+                other, replies = middle, asked
+        return None if not replies else (other, *replies[0])
 
 
 def _get_size(replies: Sequence[tuple[bytes, bytes]]) -> int:

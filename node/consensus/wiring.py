@@ -209,7 +209,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
         learner=learner,
         scheduler=scheduler,
         contributor=contributor,
-        stall=StallWatch(peers, detector, c.clock, events, get_status_s),
+        stall=StallWatch(peers, detector, c.clock, events, get_status_s, ledger.sync.describe_way),
         silence=SilenceWatch(current, peers, c.clock, events, get_status_s, talk.gossip.on_step),
         auditor=ledger.auditor,
         stands_ready=StandsReady(

@@ -10,13 +10,23 @@ from ml.data import open_once
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors
-from node.config.settings import apply_settings, complete_data, make_attack, make_data, make_input, make_model
+from node.config.settings import (
+    apply_settings,
+    complete_data,
+    make_attack,
+    make_data,
+    make_input,
+    make_model,
+    make_sites,
+    split_classes,
+)
 from node.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
-    """What to run. `data` is `digits` or `FORMAT:PATH`, `attack` is `NAME:COUNT` with its settings after commas.
+    """What to run. `data` is `digits` or `FORMAT:PATH`; where there are `sites`, each the path of one's own data, these
+    are the data. `attack` is `NAME:COUNT` with its settings after commas.
     `settings` are `KEY=VALUE` of the method (`lr=0.05`), or of a section (`model.hidden=[32]`).
 
     The other fields are those of `SimulationConfig`.
@@ -39,6 +49,7 @@ class SimulationSpec:
     attack: str | None = None
     task: str = CLASSIFICATION
     participation: float = 1.0
+    sites: tuple[str, ...] = ()
 
 
 def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None] | None = None) -> SimulationResult:
@@ -46,10 +57,11 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
     asked = {
         "method": {"name": spec.method},
         "model": make_model(spec.model),
-        "data": make_data(spec.data),
+        "data": make_sites(spec.sites) if spec.sites else make_data(spec.data),
         "input": {},
         "task": spec.task,
         "target": None,
+        "classes": None,
     }
     lies = {} if spec.attack is None else {"attack": make_attack(spec.attack)}
     source = apply_settings({**asked, **lies}, spec.settings, tuple(asked))
@@ -57,12 +69,16 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
     task = source.value["task"]
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
+    classes = split_classes(source.value["classes"])
+    labels = classes.get("labels")
+    if labels is None and classes["classes"] is not None:
+        raise ConfigError("--set classes: expected the labels of each class, as in {no: [0], yes: [1, 2]}")
     with translate_errors(source), open_once():
         config = SimulationConfig(
             method=source.value["method"],
             data=own,
             model=source.value["model"],
-            input=make_input(own, source.value["model"], spec.size, source.value["input"], task=task),
+            input=make_input(own, source.value["model"], spec.size, source.value["input"], task=task, labels=labels),
             partition=spec.partition,
             shots=spec.shots,
             clients=spec.clients,
@@ -76,5 +92,6 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
             task=task,
             target=source.value["target"],
             participation=spec.participation,
+            labels=labels,
         )
         return simulate(config, on_round=on_round)

@@ -33,10 +33,11 @@ from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
 from node.federation.continuing import check_continues
 from node.federation.join_line import read_join_line
-from node.federation.run_terms import begin_from, check_data, check_run, draft_run
+from node.federation.run_terms import begin_from, begin_from_zeros, check_data, check_run, draft_run
 
 _Named = TypeVar("_Named", Member, Observer)
 
+ZEROS = "zeros"  # what a run may begin from in which nobody trains
 USUAL_HEIGHTS = 500  # for which a change stays open, unless told otherwise
 
 
@@ -110,7 +111,7 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
     is_fewer = new.is_masked and not new.is_ended and after.n != before.n  # or more: both may be too many, or too few
     if is_fewer or after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
         get_run_spec(after.run, after.rules, after.n)
-    if (new.classes, new.input) != (old.classes, old.input):
+    if (new.classes, new.labels, new.input) != (old.classes, old.labels, old.input):
         check_data(after.run, data)
     if isinstance(kind, StartRun) and kind.number == after.run.number:
         check_continues(kind, before, after)
@@ -178,8 +179,8 @@ def _remove_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> _A
 
 
 def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    """`run` has sections in the place of those in force; `initial` is `continue`, a digest, or a path on this node's
-    machine."""
+    """`run` has sections in the place of those in force; `initial` is `continue`, `zeros`, a digest, or a path on this
+    node's machine."""
     top = Section("", terms, ("run", "set", "rounds", "initial"))
     given, rounds = top.tree("run", {}), top.optional_integer("rounds")
     initial = top.text("initial")
@@ -189,6 +190,8 @@ def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
         return begin_from(start, ground.state, Path(initial))
     if initial == CONTINUE:
         return start, None
+    if initial == ZEROS:
+        return begin_from_zeros(start, ground.state)
     if len(initial) != 64:
         raise GenesisError("initial", f"expected continue, a file, or a digest of 64 hex digits, got {quote(initial)}")
     return StartRun(start.number, start.terms, read_digest("initial", initial)), None

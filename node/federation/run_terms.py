@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chain.agreed_input import AGREED, INHERITED, explain_uninherited
 from chain.changes.runs import StartRun
 from chain.run import Run
@@ -28,7 +30,7 @@ from node.config.settings import apply_settings
 from node.errors import ChangeRefused, ConfigError
 from node.training.model_file import without_card
 
-SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target")
+SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target", "labels")
 CARD_BYTES = 64 << 20  # that a model file may have beyond its arrays
 
 
@@ -71,6 +73,8 @@ def draft_run(
         terms["model"] = complete_model(terms["model"])
     if terms.get("task", CLASSIFICATION) != REGRESSION:
         terms.pop("target", None)  # that of the run in force has no place in another task
+    if terms["classes"] != in_force["classes"] and terms.get("labels") == in_force.get("labels"):
+        terms.pop("labels", None)  # nor have its labels in other classes
     number = state.run.number + 1
     draft = _make_run(terms, number)
     spec = draft_spec(draft, state.rules, state.n, plugins)
@@ -104,6 +108,16 @@ def begin_from(start: StartRun, state: State, path: Path) -> tuple[StartRun, byt
     return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
 
 
+def begin_from_zeros(start: StartRun, state: State) -> tuple[StartRun, bytes]:
+    """The run from a model of zeros, for one that agrees on statistics and trains nothing."""
+    spec = get_run_spec(_make_run(start.terms, start.number), state.rules, state.n)
+    schema = spec.task.initial_schema.arrays
+    blob = encode_arrays(
+        add_kind("model", {name: np.zeros([int(n) for n in it.shape], it.dtype) for name, it in schema.items()})
+    )
+    return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
+
+
 def read_initial(path: Path, spec: MethodSpec) -> bytes:
     """The initial aggregate in a file: as genesis has it beside it, or a model file with the names of its arrays.
     Raises ChangeRefused."""
@@ -133,6 +147,6 @@ def check_data(run: Run, data: Mapping[str, Any] | None) -> None:
     if data is None:
         return
     try:
-        validate_labels(data, classes=run.classes, task=run.task)
+        validate_labels(data, classes=run.classes, task=run.task, meaning=run.labels)
     except DataError as error:
         raise ChangeRefused(f"this site's data do not fit: {error}") from error

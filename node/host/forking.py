@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from subprocess import DEVNULL
 from typing import Any
+from weakref import WeakSet
 
 from node.host.child import make_command
 
@@ -93,6 +94,7 @@ class ForkServer:
         self._channel = channel
         self._asked: dict[int, asyncio.Future[ForkedProcess]] = {}
         self._running: dict[int, ForkedProcess] = {}
+        self._outputs: WeakSet[asyncio.ReadTransport] = WeakSet()  # of `fork_piped`
         self.loop.add_reader(channel, self._on_readable)
 
     def __repr__(self) -> str:
@@ -113,6 +115,8 @@ class ForkServer:
                 yield server
             finally:
                 server.close()
+                for output in server._outputs:  # of one that was killed a moment ago nobody has seen the end yet
+                    output.close()
                 try:
                     async with asyncio.timeout(STOP_S):
                         await process.wait()
@@ -174,8 +178,10 @@ class ForkServer:
         finally:
             os.close(writing)
         process.stdout = output = asyncio.StreamReader()
-        loop = asyncio.get_running_loop()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb"))
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb")
+        )
+        self._outputs.add(transport)
         return process
 
     def close(self) -> None:

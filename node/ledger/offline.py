@@ -27,6 +27,7 @@ from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
 from node.ledger.runs_view import AuthorCount, RunsReader
 from node.ledger.scores import add_scores_of_stopped
+from node.ledger.site_statistics import read_statistics
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
 from node.runs.initial import read_initial
@@ -144,6 +145,11 @@ class OfflineNode:
                     count.add(*reader.read_page(first, last))
                 count.put()
             return runs
+
+    def get_statistics(self, run: int = 0) -> pb.StatisticsReply:
+        """As `AdminClient.get_statistics`."""
+        with _translated(self._data_dir):
+            return read_statistics(self._store, self._runs, run)
 
     def take_snapshot(self, folder: Path, on_progress: OnProgress) -> Snapshot:
         """All that is to be in a backup, put into `folder`."""

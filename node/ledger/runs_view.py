@@ -17,7 +17,7 @@ from chain.changes.change import Change, read_change
 from chain.errors import StoreCorrupted
 from chain.run import Run
 from chain.signing import encode_id
-from chain.state import State
+from chain.state import Member, State
 from chain.store.sqlite import SqliteStore
 from node.errors import NotFound
 from node.finite import to_finite
@@ -128,7 +128,7 @@ class AuthorCount:
         self._run = run
         self._counts = Counter[Id]()
         self._num_rounds = 0
-        self._names: dict[Id, str] = {}
+        self._members: dict[Id, Member] = {}
 
     def get_pages(self) -> Iterator[tuple[int, int]]:
         """The heights, first and last of each page."""
@@ -137,7 +137,7 @@ class AuthorCount:
             yield first, min(first + PAGE - 1, last)
 
     def add(self, blocks: Sequence[Block], state: State) -> None:
-        self._names |= {member.key: member.name for member in state.members}
+        self._members |= {member.key: member for member in state.members}
         for block in blocks:
             self._num_rounds += block.change is None
             self._counts.update(contribution.author for contribution in block.contributions)
@@ -145,9 +145,19 @@ class AuthorCount:
     def put(self) -> None:
         self._run.counted = self._num_rounds
         self._run.authors.extend(
-            pb.RunAuthor(id=encode_id(author), name=self._names.get(author, encode_id(author)[:8]), rounds=count)
-            for author, count in sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+            pb.RunAuthor(id=encode_id(author), name=name, rounds=count)
+            for author, (name, count) in sorted(self._merge_keys().items(), key=lambda item: (-item[1][1], item[0]))
         )
+
+    def _merge_keys(self) -> dict[Id, tuple[str, int]]:
+        """Name and count of each seat by the newest of its keys, or of a key whose seat is not known by itself."""
+        newest = {member.seat: member for member in self._members.values()}
+        merged: dict[Id, tuple[str, int]] = {}
+        for author, count in self._counts.items():
+            known = self._members.get(author)
+            key, name = (author, encode_id(author)[:8]) if known is None else (newest[known.seat].key, known.name)
+            merged[key] = (name, merged.get(key, ("", 0))[1] + count)
+        return merged
 
 
 def show_answer(state: State, voter: Id, answer: Answer) -> pb.ApprovalView:

@@ -12,7 +12,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "run", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "data_change", "not_learning", "measures", "alone", "privacy", "statistics", "open_changes", "unapproved_changes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
+    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "run", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "other_history", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "data_change", "not_learning", "measures", "alone", "privacy", "statistics", "open_changes", "unapproved_changes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class NodeStatus(_message.Message):
     NOT_AWAITED_FIELD_NUMBER: _ClassVar[int]
     CLOCKS_WRONG_FIELD_NUMBER: _ClassVar[int]
     SILENCE_FIELD_NUMBER: _ClassVar[int]
+    OTHER_HISTORY_FIELD_NUMBER: _ClassVar[int]
     UPGRADE_FIELD_NUMBER: _ClassVar[int]
     NOT_APPROVED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_AHEAD_S_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +147,7 @@ class NodeStatus(_message.Message):
     not_awaited: _containers.RepeatedCompositeFieldContainer[NotAwaited]
     clocks_wrong: _containers.RepeatedScalarFieldContainer[str]
     silence: str
+    other_history: str
     upgrade: str
     not_approved: str
     clock_ahead_s: float
@@ -169,7 +171,7 @@ class NodeStatus(_message.Message):
     pid: int
     worker_pid: int
     miner_pids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., run: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., data_change: _Optional[str] = ..., not_learning: _Optional[_Iterable[str]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., statistics: _Optional[str] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., run: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., other_history: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., data_change: _Optional[str] = ..., not_learning: _Optional[_Iterable[str]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., statistics: _Optional[str] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NotAwaited(_message.Message):
     __slots__ = ("id", "name", "reason")
@@ -971,21 +973,23 @@ class PredictRequest(_message.Message):
     def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ..., prior: _Optional[float] = ...) -> None: ...
 
 class PredictReply(_message.Message):
-    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone")
+    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone", "passed_over")
     APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     TRAINED_ALONE_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
     applied_round: int
     run: int
     predictions: _containers.RepeatedCompositeFieldContainer[Prediction]
     trained_alone: TrainedAlone
     alone: _containers.RepeatedCompositeFieldContainer[Prediction]
-    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ...) -> None: ...
+    passed_over: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., passed_over: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Prediction(_message.Message):
-    __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values")
+    __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values", "notes")
     LABEL_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     PROBABILITY_FIELD_NUMBER: _ClassVar[int]
@@ -995,6 +999,7 @@ class Prediction(_message.Message):
     NEAREST_NAME_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
     label: int
     class_name: str
     probability: float
@@ -1004,7 +1009,8 @@ class Prediction(_message.Message):
     nearest_name: str
     labels: _containers.RepeatedCompositeFieldContainer[ClassProbability]
     values: _containers.RepeatedCompositeFieldContainer[TargetValue]
-    def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ..., top: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., distance: _Optional[float] = ..., nearest: _Optional[str] = ..., nearest_name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[TargetValue, _Mapping]]] = ...) -> None: ...
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, label: _Optional[int] = ..., class_name: _Optional[str] = ..., probability: _Optional[float] = ..., top: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., distance: _Optional[float] = ..., nearest: _Optional[str] = ..., nearest_name: _Optional[str] = ..., labels: _Optional[_Iterable[_Union[ClassProbability, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[TargetValue, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TargetValue(_message.Message):
     __slots__ = ("target", "value")
@@ -1428,6 +1434,70 @@ class ListRunsRequest(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     run: int
     def __init__(self, run: _Optional[int] = ...) -> None: ...
+
+class GetStatisticsRequest(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    def __init__(self, run: _Optional[int] = ...) -> None: ...
+
+class StatisticsReply(_message.Message):
+    __slots__ = ("run", "height", "min_count", "features", "classes", "all", "sites", "differences")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    height: int
+    min_count: int
+    features: _containers.RepeatedCompositeFieldContainer[StatisticsFeature]
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    all: SiteStatistics
+    sites: _containers.RepeatedCompositeFieldContainer[SiteStatistics]
+    differences: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[int] = ..., height: _Optional[int] = ..., min_count: _Optional[int] = ..., features: _Optional[_Iterable[_Union[StatisticsFeature, _Mapping]]] = ..., classes: _Optional[_Iterable[str]] = ..., all: _Optional[_Union[SiteStatistics, _Mapping]] = ..., sites: _Optional[_Iterable[_Union[SiteStatistics, _Mapping]]] = ..., differences: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StatisticsFeature(_message.Message):
+    __slots__ = ("name", "category", "edges")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    category: bool
+    edges: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., category: _Optional[bool] = ..., edges: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SiteStatistics(_message.Message):
+    __slots__ = ("id", "name", "held", "samples", "features", "classes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    held: bool
+    samples: int
+    features: _containers.RepeatedCompositeFieldContainer[FeatureStatistics]
+    classes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., held: _Optional[bool] = ..., samples: _Optional[int] = ..., features: _Optional[_Iterable[_Union[FeatureStatistics, _Mapping]]] = ..., classes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FeatureStatistics(_message.Message):
+    __slots__ = ("values", "mean", "std", "bins")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    values: int
+    mean: float
+    std: float
+    bins: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, values: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., bins: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListRunsReply(_message.Message):
     __slots__ = ("runs",)

@@ -220,6 +220,11 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.ListRunsRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.ListRunsReply.FromString,
                 _registered_method=True)
+        self.GetStatistics = channel.unary_unary(
+                '/fednode.v1.Admin/GetStatistics',
+                request_serializer=node_dot_pb_dot_admin__pb2.GetStatisticsRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.StatisticsReply.FromString,
+                _registered_method=True)
         self.ListMembers = channel.unary_unary(
                 '/fednode.v1.Admin/ListMembers',
                 request_serializer=node_dot_pb_dot_admin__pb2.ListMembersRequest.SerializeToString,
@@ -494,6 +499,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStatistics(self, request, context):
+        """What the members of a run told of their samples when they agreed on statistics.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListMembers(self, request, context):
         """Who decides and who reads, as the newest state has it.
         """
@@ -695,6 +707,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListRuns,
                     request_deserializer=node_dot_pb_dot_admin__pb2.ListRunsRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.ListRunsReply.SerializeToString,
+            ),
+            'GetStatistics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatistics,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.GetStatisticsRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.StatisticsReply.SerializeToString,
             ),
             'ListMembers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMembers,
@@ -1706,6 +1723,33 @@ class Admin:
             '/fednode.v1.Admin/ListRuns',
             node_dot_pb_dot_admin__pb2.ListRunsRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.ListRunsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatistics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/GetStatistics',
+            node_dot_pb_dot_admin__pb2.GetStatisticsRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.StatisticsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -122,6 +122,8 @@ class AdminStub:
     GetProposal: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetProposalRequest, _admin_pb2.ProposalView]
     ListRuns: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRunsRequest, _admin_pb2.ListRunsReply]
     """The runs there were, and the one in force; of one that is asked for also who trained in it."""
+    GetStatistics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatisticsRequest, _admin_pb2.StatisticsReply]
+    """What the members of a run told of their samples when they agreed on statistics."""
     ListMembers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListMembersRequest, _admin_pb2.ListMembersReply]
     """Who decides and who reads, as the newest state has it."""
     OpenPage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.OpenPageRequest, _admin_pb2.PageKey]
@@ -216,6 +218,8 @@ class AdminAsyncStub(AdminStub):
     GetProposal: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetProposalRequest, _admin_pb2.ProposalView]  # type: ignore[assignment]
     ListRuns: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRunsRequest, _admin_pb2.ListRunsReply]  # type: ignore[assignment]
     """The runs there were, and the one in force; of one that is asked for also who trained in it."""
+    GetStatistics: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatisticsRequest, _admin_pb2.StatisticsReply]  # type: ignore[assignment]
+    """What the members of a run told of their samples when they agreed on statistics."""
     ListMembers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListMembersRequest, _admin_pb2.ListMembersReply]  # type: ignore[assignment]
     """Who decides and who reads, as the newest state has it."""
     OpenPage: _aio.UnaryUnaryMultiCallable[_admin_pb2.OpenPageRequest, _admin_pb2.PageKey]  # type: ignore[assignment]
@@ -529,6 +533,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListRunsReply, _abc.Awaitable[_admin_pb2.ListRunsReply]]:
         """The runs there were, and the one in force; of one that is asked for also who trained in it."""
+
+    @_abc_1.abstractmethod
+    def GetStatistics(
+        self,
+        request: _admin_pb2.GetStatisticsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.StatisticsReply, _abc.Awaitable[_admin_pb2.StatisticsReply]]:
+        """What the members of a run told of their samples when they agreed on statistics."""
 
     @_abc_1.abstractmethod
     def ListMembers(

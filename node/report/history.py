@@ -139,6 +139,7 @@ class RunHistory:
     changes: list[ChainChange] = field(default_factory=list)
     rounds: list[ChainRound] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # of all who were members meanwhile, by id
+    seats: dict[str, int] = field(default_factory=dict)  # theirs, which stay where a key is replaced
 
     @property
     def run(self) -> Run:
@@ -176,11 +177,12 @@ class RunHistory:
         return sum(map(self._is_trained_for, self.rounds))
 
     def list_participants(self) -> list[Participant]:
-        """All who were members meanwhile, whoever trained in the most rounds first."""
-        found = {id_: Participant(id_, name) for id_, name in self.names.items()}
+        """All who were members meanwhile, whoever trained in the most rounds first: one for each seat, by the newest of
+        its keys."""
+        found = {self.seats[id_]: Participant(id_, name) for id_, name in self.names.items()}
         for each in self.rounds:
             for part in filter(partial(self._has_trained, each), each.parts):
-                found.setdefault(part.id, Participant(part.id, part.name)).add(each.number, part)
+                found[self.seats[part.id]].add(each.number, part)
         return sorted(found.values(), key=lambda one: (-len(one.rounds), one.name))
 
 
@@ -237,6 +239,7 @@ def _add(found: RunHistory, before: State, after: State, block: Block, certifica
 
 def _add_names(found: RunHistory, state: State) -> None:
     found.names |= {encode_id(member.key): member.name for member in state.members}
+    found.seats |= {encode_id(member.key): member.seat for member in state.members}
 
 
 def _show_change(before: State, after: State, block: Block) -> ChainChange:

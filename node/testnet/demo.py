@@ -159,7 +159,12 @@ def write_samples(testnet: Testnet) -> Path:
     run = testnet.genesis.run
     wanted = InputFormat.from_mapping(run.input)
     _, test = open_dataset(
-        config.get_data(), shape=wanted.shape, classes=run.classes, task=run.task, table=wanted.table
+        config.get_data(),
+        shape=wanted.shape,
+        classes=run.classes,
+        task=run.task,
+        table=wanted.table,
+        meaning=run.labels,
     )
     path = testnet.directory / "samples.npz"
     few = slice(NUM_SAMPLES)

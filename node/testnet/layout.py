@@ -156,6 +156,7 @@ class _Plan:
                 classes=known,
                 table=wanted.table,
                 task=draft.value.get("task", CLASSIFICATION),
+                meaning=draft.value.get("labels"),
             )
             log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
             seed, domains = get_partition_seed(spec.seed), SampleDomains.of(train, test)

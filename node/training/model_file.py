@@ -17,6 +17,7 @@ from typing import Any
 from chain.calendar import Calendar
 from chain.genesis import Genesis
 from chain.run import CLASSIFICATION, Run
+from chain.run_input import OF_TABLES
 from ml.errors import PayloadError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import get_kind
@@ -91,6 +92,7 @@ def write_out_input(run: Run, statistics: Arrays) -> Mapping[str, Any]:
         "resize": run.input["resize"],
         "mean": list(constants.mean),
         "std": list(constants.std),
+        **{key: run.input[key] for key in OF_TABLES if key in run.input},
     }
 
 
@@ -116,6 +118,8 @@ def make_model_file(
     }
     if run.task != CLASSIFICATION:
         card |= {"fednode.task": run.task, "fednode.target": json.dumps(run.target, sort_keys=True)}
+    if run.labels is not None:
+        card["fednode.labels"] = json.dumps(run.labels, sort_keys=True)
     data = _encode(arrays, card)
     info = pb.ModelInfo(
         applied_round=applied_round,

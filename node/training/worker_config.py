@@ -23,7 +23,7 @@ from node.training.trainer import RunTask, WorkerFailed
 if TYPE_CHECKING:
     from node.config.node_config import NodeConfig
 
-TERMS = ("method", "model", "classes", "input", "task", "target")  # of a run
+TERMS = ("method", "model", "classes", "input", "task", "target", "labels")  # of a run
 WORKER = "node.training.worker_child"
 LOADS = ("torch", "ml.clients.alone", "ml.clients.build", "ml.clients.inference", "ml.data.own_transform")  # take long
 WORKER_ARGUMENTS = make_arguments(WORKER)  # modules of the daemon's own directory stay out
@@ -50,6 +50,7 @@ class WorkerConfig:
     input: Mapping[str, Any]
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
+    labels: Mapping[str, Any] | None = None
     data: Mapping[str, Any]
     seed: int
     initial_model: Path | bytes = field(repr=False)
@@ -130,6 +131,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         input=run.input,
         task=run.task,
         target=run.target,
+        labels=run.labels,
         data=config.get_data(),
         seed=training.seed if run.number == 1 else derive_seed(training.seed, "run", run.number),
         initial_model=task.initial_model,

@@ -165,10 +165,16 @@ class Acting:
         prior = read_number(request, "prior")
         self._num_dropped += 1
         try:
-            samples = await self._dropped.read(request, self._chain.runs.calendar.newest.run)
+            dropped = await self._dropped.read(request, self._chain.runs.calendar.newest.run)
         finally:
             self._num_dropped -= 1
-        return to_json(await self._predictor.predict(pb.PredictRequest(samples=samples, alone=True, prior=prior)))
+        asked = pb.PredictRequest(samples=dropped.samples, alone=True, prior=prior)
+        reply = await self._predictor.predict(asked)
+        reply.passed_over.extend(dropped.passed_over)
+        for said, empty in zip(reply.predictions, dropped.num_empty, strict=False):
+            if empty:
+                said.notes.insert(0, f"{empty} of {dropped.num_columns} filled")
+        return to_json(reply)
 
 
 async def read_body(request: Request, **kinds: type) -> Mapping[str, Any]:

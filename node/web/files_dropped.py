@@ -21,11 +21,12 @@ from ml.data.readers.images import SUFFIXES
 from node.admin.samples import MAX_BYTES
 from node.errors import InvalidRequest
 from node.host.child import make_command
-from node.web.decoding_child import DECODE_S, SAMPLES
+from node.web.decoding_child import DECODE_S, SAMPLES, Decoded
 
 KINDS = (".npz", ".csv", *sorted(SUFFIXES))
 STOP_S = 5.0  # to the time that the child has, for its start
 _PIECE_BYTES = 1 << 16
+_MAX_WORDS_BYTES = 1 << 20  # of what a child says about rows and columns
 
 
 class DroppedFiles:
@@ -34,7 +35,7 @@ class DroppedFiles:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def read(self, request: Request, run: Run) -> bytes:
+    async def read(self, request: Request, run: Run) -> Decoded:
         """The samples of the file in the body of a request, which `run` takes. Raises InvalidRequest."""
         suffix = Path(request.query_params.get("name", "")).suffix.lower()
         if suffix not in KINDS:
@@ -51,7 +52,7 @@ class DroppedFiles:
             async with self._turn:
                 said = await _decode(path, run)
         if said[:1] == SAMPLES:
-            return said[1:]
+            return Decoded.read(said[1:])
         text = said[1:].decode(errors="replace") or "it takes more memory or time than a file is given"
         raise InvalidRequest(f"{path.name}: {text.replace(f'{path}: ', '').replace(f'{folder}/', '')}")
 
@@ -64,7 +65,7 @@ async def _decode(path: Path, run: Run) -> bytes:
     )
     assert process.stdin is not None  # noqa: S101 - as asked for
     assert process.stdout is not None  # noqa: S101
-    terms = {"input": run.input, "classes": list(run.classes), "task": run.task}
+    terms = {"input": run.input, "classes": list(run.classes), "task": run.task, "labels": run.labels}
     try:
         async with asyncio.timeout(DECODE_S + STOP_S):
             process.stdin.write(json.dumps(terms).encode())
@@ -72,7 +73,7 @@ async def _decode(path: Path, run: Run) -> bytes:
             said = bytearray()
             while piece := await process.stdout.read(_PIECE_BYTES):
                 said += piece
-                if len(said) > 1 + MAX_BYTES:
+                if len(said) > _MAX_WORDS_BYTES + MAX_BYTES:
                     raise InvalidRequest(f"expected samples of at most {MAX_BYTES} bytes")
             return bytes(said)
     except TimeoutError as error:

@@ -141,6 +141,13 @@ class Reading:
                 pb.RunView,
                 (Parameter("run", "integer", "Its number; 0 is the newest.", in_path=True),),
             ),
+            Endpoint(
+                "/runs/{run}/statistics",
+                "As `fednode statistics`.",
+                self._get_statistics,
+                pb.StatisticsReply,
+                (Parameter("run", "integer", "Its number; 0 is the newest.", in_path=True),),
+            ),
             Endpoint("/chain", "As `fednode chain list`.", self._list_blocks, pb.ListBlocksReply, _PAGE),
             Endpoint(
                 "/chain/{which}",
@@ -242,6 +249,10 @@ class Reading:
         number = parse_whole("run", request.path_params["run"])
         (run,) = (await self._view.federation.list_runs(number)).runs
         return to_json(run)
+
+    async def _get_statistics(self, request: Request) -> dict[str, Any]:
+        number = parse_whole("run", request.path_params["run"])
+        return to_json(await self._view.federation.get_statistics(number))
 
     # ---- the chain
 

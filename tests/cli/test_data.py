@@ -64,7 +64,7 @@ def test_a_warning_is_shown_and_is_no_failure(capsys: Captured, archive: Path) -
     code, out, _ = run(capsys, "data", "inspect", archive)
     assert code == 0
     assert "warning: trained on, but without a sample in test: eel\n" in out
-    assert "warning: 2 of 2 samples of test are in train too: 0 is 0 there\n" in out
+    assert "warning: 2 of 2 samples of test are in train too: x_test[0], y_test[0] is x_train[0], y_train[0]\n" in out
 
 
 def test_broken_data_are_a_failure_that_names_the_place(capsys: Captured, archive: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_table_is_spoken_of_as_a_table(capsys: Captured, tmp_path: Path) -> No
     assert code == 0
     assert "row              2 features, float32 from 0 to 49\n" in out
     assert "all              80 rows of " in out
-    assert re.search(r"FEATURE +MIN +MAX +MEAN +DEVIATION\narea +0 +49 ", out)
+    assert re.search(r"COLUMN +TYPE +MISSING +MIN +MAX +MEAN +DEVIATION +VALUES\narea +number +0 +0 +49 ", out)
     assert "warning: scales are far apart: 'area' from 0 to 49 beside 'smooth' from 0" in out
     assert " x 1" not in out
     answer = json.loads(run(capsys, "data", "inspect", table, "--json")[1])
@@ -300,7 +300,7 @@ def test_a_regression_is_refused_where_data_are_first_looked_at(capsys: Captured
 
 def test_hundreds_of_classes_of_a_table_are_taken_where_they_are_listed(capsys: Captured, tmp_path: Path) -> None:
     table, names = tmp_path / "codes.csv", [f"c{i}" for i in range(120)]
-    table.write_text("size,label\n" + "".join(f"{i},{names[i % 120]}\n" for i in range(480)))
+    table.write_text("size,label\n" + "".join(f"{i % 77},{names[i % 120]}\n" for i in range(480)))
     made = ("testnet", "-n", 2, "-o", tmp_path / "net", "--data", f"csv:{table}", "--partition", "iid")
     code, _, err = run(capsys, *made)
     assert (code, "the labels have 120 different values" in err) == (78, True)
@@ -320,3 +320,28 @@ def test_doctor_speaks_of_features_and_of_what_genesis_leaves(capsys: Captured, 
         warned = [text for verdict, text in found if verdict == "warn"]
         assert len(warned) == (name == "bare")
         assert all("genesis leaves them so, and the wide ones drown the others" in text for text in warned)
+
+
+def test_each_site_has_a_file_of_its_own_in_a_simulation_and_a_test_network(capsys: Captured, tmp_path: Path) -> None:
+    for name, columns in (("a", "age,crp,kind"), ("b", "kind,crp,age")):
+        rows = [{"age": i % 17, "crp": i / 9, "kind": "xy"[i % 2]} for i in range(40)]
+        lines = [",".join(str(row[column]) for column in columns.split(",")) for row in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join([columns, *lines]) + "\n")
+    sites = ("--site", tmp_path / "a.csv", "--site", tmp_path / "b.csv", "--set", "data.columns.label=kind")
+    options = ("--rounds", 1, "--method", "fedavg", "--set", "model.hidden=[4]")
+    code, out, err = run(capsys, "simulate", *sites, *options, "--json")
+    assert code == 0, err
+    assert json.loads(out)["config"]["clients"] == 2
+    code, _, err = run(capsys, "testnet", "-o", tmp_path / "net", *sites, *options)
+    assert code == 0, err
+    config = load_config(tmp_path / "net" / "node1.yaml")
+    data = config.get_data()
+    assert (data["format"], data["path"], data["domains"]) == ("domains", str(tmp_path), ["a.csv", "b.csv"])
+    assert load_genesis(tmp_path / "net" / "genesis.yaml").genesis.run.input["columns"] == [
+        {"name": "age"},
+        {"name": "crp"},
+    ]
+    code, _, err = run(capsys, "simulate", *sites, "--partition", "iid")
+    assert (code, "--site: expected no --partition beside it" in err) == (78, True)
+    code, _, err = run(capsys, "simulate", *sites[:2])
+    assert (code, "--site: expected two and more" in err) == (78, True)

@@ -64,6 +64,10 @@ def test_init_makes_a_site_that_joins(capsys: Captured, ledger: tuple[Genesis, P
     code, out, err = run(capsys, "init", site, "--join", file, "--advertise", "d.example:7050")
     assert code == 0, err
     assert shown in err
+    checkpoint = JoinFile.decode(file.read_bytes()).checkpoint
+    assert f"fednode chain show {checkpoint.height} says there: {checkpoint.id.hex()}" in err
+    code, block, _ = run(capsys, "chain", "show", str(checkpoint.height), "--data-dir", data_dir)
+    assert (code, checkpoint.id.hex() in block) == (0, True)  # as another member is asked to look up
     request = JoinRequest.decode(out, genesis.chain_id)
     assert (request.name, request.address) == ("hospital-d", "d.example:7050")
     assert request.made_ms > 1_700_000_000_000
@@ -89,6 +93,7 @@ def test_init_joins_by_a_genesis_too(capsys: Captured, ledger: tuple[Genesis, Pa
     made = json.loads(out)
     assert JoinRequest.decode(made["request"], ledger[0].chain_id).name == "d"
     assert made["join_hash"] == JoinFile.at_genesis(ledger[0]).describe_digest()
+    assert made["checkpoint"] == {"height": 0, "id": ledger[0].block0.id.hex()}
 
 
 @pytest.mark.parametrize(

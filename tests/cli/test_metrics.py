@@ -56,19 +56,19 @@ def test_the_rounds_that_were_measured_come_oldest_first(capsys: Captured, data_
         (2, 0.2, 0.5),
         (4, 0.4, 0.25),
     ]
-    assert all(list(row) == ["round", "time", "accuracy", "loss"] for row in shown["rounds"])
+    assert all(list(row) == ["run", "round", "time", "accuracy", "loss"] for row in shown["rounds"])
 
 
 def test_csv_has_a_header_and_an_empty_cell_for_what_was_not_measured(capsys: Captured, data_dir: Path) -> None:
     code, out, _ = ask(capsys, data_dir, "--csv", "--series", "bytes_sent,accuracy,train.extra", "--to", "3")
     assert code == 0
-    assert [[row[0], *row[2:]] for row in csv.reader(io.StringIO(out))] == [
-        ["round", "bytes_sent", "accuracy", "train.extra"],
-        ["1", "11", "0.1", ""],
-        ["2", "12", "0.2", "7.5"],
+    assert [[*row[:2], *row[3:]] for row in csv.reader(io.StringIO(out))] == [
+        ["run", "round", "bytes_sent", "accuracy", "train.extra"],
+        ["1", "1", "11", "0.1", ""],
+        ["1", "2", "12", "0.2", "7.5"],
     ]
     nothing = ask(capsys, data_dir, "--csv", "--series", "accuracy", "--from", "3", "--to", "3")
-    assert nothing == (0, "round,time,accuracy\n", "")
+    assert nothing == (0, "run,round,time,accuracy\n", "")
 
 
 def test_people_get_a_table(capsys: Captured, data_dir: Path) -> None:

@@ -15,14 +15,21 @@ MEMBER = "k5ry2m4aq7xw2c5tb2hs4qlek5ry2m4aq7xw2c5tb2hs4qle2345"
 
 
 def make_answer(
-    file: str = "a.npz", row: int | None = 0, expected: str | None = None, round_: int = 7, **fields: Any
+    file: str = "a.npz",
+    row: int | None = 0,
+    expected: str | None = None,
+    round_: int = 7,
+    *,
+    passed_over: tuple[str, ...] = (),
+    filled: tuple[int, int] = (0, 0),
+    **fields: Any,
 ) -> Answered:
     top = [
         pb.ClassProbability(label=1, class_name="dog", probability=0.75),
         pb.ClassProbability(label=0, class_name="cat", probability=0.25),
     ]
     said = pb.Prediction(label=1, class_name="dog", probability=0.75, top=top, **fields)
-    return Answered(Path(file), row, expected, said, round_)
+    return Answered(Path(file), row, expected, said, round_, passed_over=passed_over, filled=filled)
 
 
 def show(*answers: Answered) -> list[str]:
@@ -55,6 +62,24 @@ def test_labels_of_the_file_are_compared_where_there_are_some() -> None:
     assert summarise(answers) == "3 samples, by the model after round 7; 1 of 2 as labelled"
 
 
+def test_what_makes_an_answer_doubtful_is_a_note() -> None:
+    far = make_answer(row=0, notes=["age 999: trained on 28 to 77"], filled=(6, 13))
+    assert [line.rpartition("0.250")[2].strip() for line in show(far, make_answer(row=1))] == [
+        "SAMPLE    CLASS  PROBABILITY  TOP                   NOTE",
+        "6 of 13 filled; age 999: trained on 28 to 77",
+        "-",
+    ]
+    value = pb.Prediction(values=[pb.TargetValue(target="dose", value=2)], notes=["age 999: trained on 28 to 77"])
+    assert show(Answered(Path("a.npz"), 0, None, value, 7))[1].endswith("2  age 999: trained on 28 to 77")
+
+
+def test_columns_that_nobody_looked_at_are_said_once_a_file() -> None:
+    answers = [make_answer("a.csv", row, passed_over=("id", "site")) for row in range(3)]
+    assert summarise(answers).splitlines()[1:] == [
+        "fednode: a.csv: 2 columns passed over, which genesis does not name: 'id', 'site'"
+    ]
+
+
 def test_the_summary_says_which_model_it_was() -> None:
     assert summarise([make_answer()]) == "1 sample, by the model after round 7"
     assert summarise([make_answer(round_=8), make_answer(round_=7)]) == "2 samples, by the model after rounds 7 to 8"
@@ -82,6 +107,7 @@ def test_json_has_every_key_and_whole_ids() -> None:
         "distance": 0.5,
         "nearest": MEMBER,
         "nearest_name": "node2",
+        "notes": [],
         "expected": "cat",
         "correct": False,
         "applied_round": 7,

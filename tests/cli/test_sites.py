@@ -247,14 +247,20 @@ def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(caps
         return load_genesis(out).genesis.run, err
 
     own, err = make()
-    assert own.input == {"shape": [2, 1, 1], "resize": None, **AGREED}
+    named = [{"name": "small"}, {"name": "large"}]
+    assert own.input == {"shape": [2, 1, 1], "resize": None, **AGREED, "columns": named}
+    assert "fednode: 2 columns stand in genesis, and are matched by name" in err
+    dropped, _ = make("--drop", "small")
+    assert (dropped.input["shape"], dropped.input["columns"]) == ([1, 1, 1], named[1:])
     assert (own.method["aux"], own.method["normalize"], own.method["lambda"]) == ("contrast", True, 1.0)
     own, err = make("--set", "input.normalize=auto")
     assert f"input.mean and input.std are of csv:{tmp_path / 'a.csv'}, and all members see them" in err
     assert own.input["mean"] == pytest.approx([0.002, 200])
     assert own.input["std"] == pytest.approx([0.001, 100])
-    filled, _ = make("--set", "input.columns=auto", "--set", "input.missing=mean")  # which needs a mean at once
-    assert (filled.input["missing"], filled.input["mean"]) == ("mean", own.input["mean"])
+    filled, _ = make("--set", "input.columns=auto", "--set", "input.missing=mean")
+    assert filled.input == {"shape": [2, 1, 1], "resize": None, **AGREED, "columns": named, "missing": "mean"}
+    meant, _ = make("--set", "classes={low: [x], high: [y, z]}")
+    assert (meant.classes, meant.labels) == (("low", "high"), {"low": ["x"], "high": ["y", "z"]})
     own, err = make("--set", "input.normalize=none", "--set", "aux=l2")
     assert "input.mean" not in err
     assert (own.method["aux"], own.input["mean"], own.input["std"]) == ("l2", [0.0], [1.0])
@@ -399,6 +405,36 @@ def test_federations_of_tables_are_made_beside_one_another(capsys: Captured, tmp
         assert genesis.run.input["resize"] is None
         assert f"{file} and {model.name} beside it go to every member" in err
     assert {path.name for path in tmp_path.glob("*.safetensors")} == {INITIAL_MODEL, f"trial.{INITIAL_MODEL}"}
+
+
+def test_who_has_no_data_may_name_the_columns(capsys: Captured, tmp_path: Path) -> None:
+    peer, out = init(capsys, tmp_path / "alice", "--advertise", "a:1"), tmp_path / "genesis.yaml"
+    code, _, err = run(capsys, "genesis", "new", peer, "--input", "age, bmi", "--classes", "a,b", "-o", str(out))
+    assert code == 0, err
+    input_ = load_genesis(out).genesis.run.input
+    assert (input_["shape"], input_["columns"]) == ([2, 1, 1], [{"name": "age"}, {"name": "bmi"}])
+    unnamed = ("genesis", "new", peer, "--input", "2", "--classes", "a,b", "-o", str(tmp_path / "other.yaml"))
+    code, _, err = run(capsys, *unnamed)
+    assert (code, "features have no names in genesis" in err) == (0, True)
+    code, _, err = run(capsys, *unnamed[:-1], str(tmp_path / "third.yaml"), "--drop", "id")
+    assert (code, "--drop: expected --data as well" in err) == (78, True)
+
+
+def test_a_raw_table_is_refused_when_genesis_is_made(capsys: Captured, tmp_path: Path) -> None:
+    peer, out = init(capsys, tmp_path / "alice", "--advertise", "a:1"), tmp_path / "genesis.yaml"
+    rows = "".join(f"{900 + i},one,{i % 7},{'' if i % 4 else i % 9},{'fm'[i % 2]},{i % 3 // 2}\n" for i in range(40))
+    (tmp_path / "raw.csv").write_text(f"id,dataset,age,ca,sex,label\n{rows}")
+    made = ("genesis", "new", peer, "-o", str(out), "--data", f"csv:{tmp_path / 'raw.csv'}")
+    code, _, err = run(capsys, *made)
+    assert code == 78
+    assert "id: another value in each row; dataset: one value" in err
+    code, _, err = run(capsys, *made, "--drop", "id,dataset")
+    assert code == 78
+    assert "add --set input.columns=auto, by which words are categories, and --set input.missing=mean" in err
+    settings = ("--set", "input.columns=auto", "--set", "input.missing=mean")
+    code, _, err = run(capsys, *made, "--drop", "id,dataset", *settings)
+    assert code == 0, err
+    assert [column["name"] for column in load_genesis(out).genesis.run.input["columns"]] == ["age", "ca", "sex"]
 
 
 def test_genesis_new_writes_over_neither_of_its_files(capsys: Captured, tmp_path: Path) -> None:

@@ -75,6 +75,18 @@ def test_a_wrong_clock_stands_at_the_top() -> None:
     assert describe(make_status(clocks_wrong=lines))[:2] == [("CLOCK", lines[0]), ("", lines[1])]
 
 
+def test_another_history_stands_at_the_top() -> None:
+    told = "node0 has another block at height 5"
+    assert describe(make_status(other_history=told))[0] == ("OTHER HISTORY", told)
+
+
+def test_the_age_of_the_head_is_told() -> None:
+    times = {"head_time": "2026-11-20T14:00:00.250Z", "time": "2026-11-20T14:05:00.250Z"}
+    assert get_facts(**times)["head"].endswith("2026-11-20 14:00:00 UTC, 5 min ago")
+    turned = {"head_time": times["time"], "time": times["head_time"]}  # by the clock of whoever made it
+    assert get_facts(**turned)["head"].endswith(" UTC")
+
+
 def test_measures_and_what_is_not_learned_are_told() -> None:
     measures = pb.Measures(summary={"balanced_accuracy": 0.5, "auc": 0.61, "loss": 1.0})
     measures.classes.add(class_name="malignant", num_samples=21, values={"sensitivity": 0.0})

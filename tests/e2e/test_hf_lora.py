@@ -110,7 +110,7 @@ async def test_three_sites_send_adapters_and_classify_text(sites: list[Site], tm
     first = sites[0]
     ports = find_free_ports(SITES)
     members = [f"{site.home.name}={site.begin(port)}" for site, port in zip(sites, ports, strict=True)]
-    settings = ("input.normalize=none", "optimizer=adam", "lr=0.01", "quorum=majority")
+    settings = ("input.normalize=none", "input.columns=all", "optimizer=adam", "lr=0.01", "quorum=majority")
     first.run(
         *("genesis", "new", *members, "--data", f"csv:{first.texts / 'train.csv'}"),
         *("--method", "fedavg", "--model", "lora_text", "--profile", "local", "--rounds", ROUNDS),

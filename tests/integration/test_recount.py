@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from chain.changes.members import RemoveMember
 from chain.store.sqlite import SqliteStore
-from ml.accountant import Release, Told
+from ml.accountant import Release, Told, compute_epsilon
 from node.consensus.recount import UNSEEN
 from node.consensus.restored import RESTORED
 from node.training.account import Account
@@ -22,6 +23,7 @@ from node.training.privacy_ledger import PrivacyLedger, change_account, read_acc
 from node.training.trainer import RunTask, Trained, TrainerInfo
 from support.data.chains import make_genesis_mapping
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.proposing import approve, get_seat, propose, wait_for_state
 from support.federation.virtual_time import run_virtual
 
 SAMPLES = 100
@@ -264,6 +266,29 @@ def test_noise_of_the_sites_own_is_counted_from_when_it_was_there(tmp_path: Path
             await wait_for_own(net, "node0")
             assert get_account(net).own_since is None
             assert get_account(net).told.phases <= told.phases + UNSEEN
+
+    run_virtual(story())
+
+
+def test_who_else_is_a_member_changes_nothing_of_what_is_counted(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path / "nodes", 4, trainers=make_trainers(tmp_path / "nodes"), method=METHOD) as net:
+            await net.wait_for_height(3)
+            old = get_account(net)
+            change = await propose(net, "node0", RemoveMember(get_seat(net, "node3")))
+            await approve(net, change, "node1", "node2", "node3")
+            others = ("node0", "node1", "node2")
+            await wait_for_state(net, "three members", lambda state: state.n == 3, *others)
+            await net.wait_for_height(net["node1"].height + 4, *others)
+            await net.crash("node0")
+            sent = Told.of([RELEASE] * len(list_own(net, "node0")))
+            (net["node0"].path / "privacy.json").write_bytes(old.encode())
+            net.start("node0")
+            await wait_for_own(net, "node0")
+            account = get_account(net)
+            assert len(list_own(net, "node0")) > sent.phases > old.told.phases
+            assert account.told.phases >= len(list_own(net, "node0"))
+            assert compute_epsilon(account.told, 1e-5) >= compute_epsilon(sent, 1e-5)
 
     run_virtual(story())
 

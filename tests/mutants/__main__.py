@@ -2,6 +2,7 @@
 
 python -m tests.mutants reach                    which tests reach each mutant: one run of the default tests
 python -m tests.mutants run RESULTS              tries the mutants; once more, it goes on where it was stopped
+python -m tests.mutants run RESULTS --known BEFORE    each before the test that killed it then; needs no `reach`
 python -m tests.mutants run RESULTS --slow       what still lives, before the slow tests and the real processes
 python -m tests.mutants table RESULTS            the share killed
 python -m tests.mutants compare BEFORE AFTER     of two trees, and what died before and lives now
@@ -54,6 +55,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     run = commands.add_parser("run")
     run.add_argument("results", type=Path)
     run.add_argument("--slow", action="store_true")
+    run.add_argument("--known", type=Path, metavar="BEFORE")
     run.add_argument("--workers", type=int, default=2)
     run.add_argument("--first", type=int, help="so many of the sample")
     for command in (draw, reach_, run):
@@ -82,10 +84,14 @@ def _reach(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> None:
     mutants = sample.load_sample()[: options.first]
     clones = [_make_clone(options, i) for i in range(options.workers)]
-    known = reach.Reach.load(options.work / "reach.json", mutants)
+    killers = report.read_killers(options.known) if options.known else {}
+    reached = options.work / "reach.json"
+    known = reach.Reach(dict.fromkeys(killers.values(), 1.0), {}) if killers else reach.Reach.load(reached, mutants)
     laboratory = Laboratory(clones, known, clones[0].find_places(mutants), Results(options.results), _say)
     laboratory.report_gone(mutants)
-    if options.slow:
+    if options.known:
+        laboratory.try_known(killers)
+    elif options.slow:
         laboratory.try_slow()
     else:
         laboratory.try_unit()

@@ -35,6 +35,11 @@ def read_verdicts(path: Path) -> dict[str, Verdict]:
     return verdicts
 
 
+def read_killers(path: Path) -> dict[str, str]:
+    """Reads the test that killed each mutant, of those that died."""
+    return {key: it.test for key, it in read_verdicts(path).items() if it.test is not None}
+
+
 def format_table(verdicts: Mapping[str, Verdict]) -> str:
     """Formats the share group by group."""
     lines = [f"{'':<22}{'mutants':>8}{'unit':>6}{'other':>7}{'slow':>6}{'live':>6}{'unreached':>11}{'killed':>9}"]

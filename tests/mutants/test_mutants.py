@@ -28,6 +28,9 @@ class SayingClone(Clone):
         passed = tests if to_the_end or not failed else tests[: tests.index(failed[0])]
         return Ran(frozenset(passed) - set(failed), tuple(failed if to_the_end else failed[:1]))
 
+    def collect(self, *_: object) -> list[str]:
+        return [*self.killed.values(), BROKEN]
+
 
 def make_mutant(definition: str) -> Mutant:
     return Mutant("chain/finality.py", definition, "core/AddNot", "if it:", 0)
@@ -60,6 +63,16 @@ def test_each_dies_of_its_own_test_and_a_broken_test_kills_nobody(tmp_path: Path
         "four": ("lives", None),
         "five": ("lives", None),
     }
+
+
+def test_what_killed_it_before_is_tried_first_and_what_is_not_there_kills_nobody(tmp_path: Path) -> None:
+    quick, gone = "tests/unit/test_a.py::test_a", "tests/unit/test_a.py::test_gone"
+    laboratory = make_laboratory(tmp_path / "results", {"one": quick, "two": quick}, {"one": [quick], "two": [quick]})
+    killers = {mutant.key: test for mutant, test in zip(laboratory.places, (quick, gone), strict=True)}
+    laboratory.try_known(killers)
+    assert get_states(tmp_path / "results") == {"one": ("unit", quick), "two": ("lives", None)}
+    laboratory.try_unit()
+    assert get_states(tmp_path / "results") == {"one": ("unit", quick), "two": ("unit", quick)}
 
 
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:

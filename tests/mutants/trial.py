@@ -23,7 +23,6 @@ UNIT_BUDGET_S = 60.0
 GROUP_SIZE = 8
 TIMEOUT_S = 120.0
 SLOW_TIMEOUT_S = 600.0
-TIERS = ("unit", "default", "slow")
 
 T = TypeVar("T")
 
@@ -79,6 +78,24 @@ class Laboratory:
         for mutant in self.results.get_open(mutants, "gone"):
             if mutant not in self.places:
                 self.results.add_trial(mutant, "gone", None, 0)
+
+    def try_known(self, killers: Mapping[str, str]) -> None:
+        """Tries each mutant before the test that killed it in another tree, if this one has that test."""
+        there = set(self.clones[0].collect("-m", ""))
+        known = [mutant for mutant in self.results.get_open(self.places, "known") if mutant.key in killers]
+        self.say(f"{len(known)} mutants before the tests that killed them")
+
+        def try_one(clone: Clone, mutant: Mutant) -> None:
+            test = killers[mutant.key]
+            failed = self._run(clone, [mutant], [test]).failed if test in there else ()
+            if failed and self._run(clone, [], [test]).failed:
+                self.results.add(broken=test)
+                failed = ()
+            tier = "unit" if test.startswith("tests/unit/") else "default"
+            self.results.add_trial(mutant, tier if failed else "known", failed[0] if failed else None, 1)
+            self.say(f"{'killed' if failed else 'lives '} {mutant.key}")
+
+        self._share(try_one, known)
 
     def try_unit(self) -> None:
         """Tries each mutant alone before the quickest unit tests that reach it."""

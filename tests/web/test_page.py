@@ -46,7 +46,8 @@ MAKE_TROUBLE = """async () => {
   const { status, members, peers } = overview;
   Object.assign(status, {
     stalled: true, stall_reason: "2 of 4 members in sight", silence: "a backup was put back", upgrade: null,
-    training_trouble: "the data cannot be read", not_approved: "run 2", spoiled_reason: "not finite", spoiled_round: 3,
+    other_history: "node1 has another block", training_trouble: "the data cannot be read", not_approved: "run 2",
+    spoiled_reason: "not finite", spoiled_round: 3,
     not_learning: ["one class only is ever given"], clocks_wrong: ["node2: 9 s ahead"], paused: true, stops_after: 7,
     disk_free_bytes: 1e6, unapproved_changes: 1,
   });
@@ -385,6 +386,7 @@ def test_each_trouble_shows_with_its_remedy(site: Served, visit: Visits) -> None
     for word in ("waits", "signs nothing", "away", "no training", "does not train", "not taken over", "does not learn"):
         assert word in told
     for word in (
+        "two histories",
         "clock is off",
         "signed two",
         "Refused of node1",

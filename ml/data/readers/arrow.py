@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,16 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Samples
-from ml.data.labels import IS_REGRESSION, to_text
+from ml.data.cells import INDEX_NAMES, ReadCells, parse_numbers, tidy
+from ml.data.findings import Finding
+from ml.data.labels import BOOLEANS, IS_REGRESSION, to_text
 from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, split_names, stack_outputs
-from ml.data.source import DataSource, Locate, Part, RawLabels, missing_label, require_extra
-from ml.data.table_input import Cells
+from ml.data.source import DataSource, Locate, Part, RawLabels, RawTable, missing_label, require_extra
+from ml.data.table_input import CATEGORIES, describe_wrong
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, MULTILABEL
 
 _IMAGES = ("image", "img")
 _LABELS = ("label", "labels")
+_CELL_BYTES = 64  # of a cell as an object of Python
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 
@@ -89,7 +93,7 @@ class Columns:
             raise DataError(f"{self.place}: expected rows, got none")
         if image is not None:
             others = [name for name in self.types if name not in taken and name != image]
-            beside = partial(self._read_cells, others)
+            beside = partial(self.get_cells, others)
             return replace(self._make_images(image, labels), outputs=outputs, beside=beside)
         features = [name for name in self.types if name not in taken and name not in self.index]
         if not features:
@@ -104,11 +108,41 @@ class Columns:
             self.locate,
             features=names,
             outputs=outputs,
-            cells=partial(self._read_cells, names),
+            cells=lambda: self.get_cells(names),
+            notes=self.notes,
         )
 
-    def _read_cells(self, names: Sequence[str]) -> Cells:
-        return {name: self.read(name).to_pylist() for name in names}
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """What was left out."""
+        names = ", ".join(name or "without a name" for name in self.types if name in self.index)
+        text = f"{self.place}: the column {names} has the row numbers of a data frame, left out"
+        return (Finding("note", text),) if names else ()
+
+    def get_cells(self, names: Iterable[str]) -> ReadCells:
+        """These columns as they stand there, each read when it is asked for."""
+        return ReadCells(tuple(names), self._read_cells)
+
+    def _read_cells(self, name: str) -> list[Any]:
+        column = self.read(name)
+        validate_fits(_CELL_BYTES * len(column), f"{self.place}: column {name!r}")
+        try:
+            cells: list[Any] = column.to_pylist()
+        except (UnicodeDecodeError, ValueError) as error:  # a time that no calendar has, too
+            raise DataError(f"{self.place}: column {name!r}: cannot be read: {error}") from error
+        return cells
+
+    def open_table(self, source: DataSource) -> RawTable | None:
+        """All columns but the index, whatever they are; None where there are images."""
+        if self.find_image(source.image) is not None:
+            return None
+        names = [name for name in self.types if name not in self.index]
+        labels: tuple[str, ...] = ()
+        with suppress(DataError):  # nobody has said yet which column it is
+            is_one = source.task == CLASSIFICATION
+            found = [self.find_label(source.label)] if is_one else find_columns(source, self.types, self.place)
+            labels = tuple(found)
+        return RawTable(self.place, self.get_cells(names), self.locate, labels, self.notes)
 
     def _get(self, name: str, key: str) -> str:
         if name not in self.types:
@@ -139,16 +173,19 @@ class Columns:
     def _read_labels(self, name: str) -> NDArray[np.int64] | NDArray[np.str_]:
         import pyarrow as pa
 
-        column, type_ = self.read(name), self.types[name]
+        column, type_ = self._read_plain(name)
         self._refuse_nulls(name, column)
-        if pa.types.is_dictionary(type_):
-            column, type_ = column.cast(type_.value_type), type_.value_type
-        if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        if _is_text(type_):
             try:
-                return to_text(column.to_pylist(), f"{self.place}: column {name!r}")
+                texts = [tidy(text) for text in column.to_pylist()]
             except UnicodeDecodeError as error:
                 raise DataError(f"{self.place}: column {name!r}: expected text in UTF-8: {error}") from error
-        if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+            if "" in texts:
+                raise DataError(f"{self.locate(texts.index(''))}: column {name!r}: expected a label, got nothing")
+            return to_text(texts, f"{self.place}: column {name!r}")
+        if pa.types.is_boolean(type_):
+            return np.where(np.asarray(column.to_numpy(), np.bool_), BOOLEANS[1], BOOLEANS[0])
+        if pa.types.is_integer(type_):
             validate_fits(8 * len(column), f"{self.place}: column {name!r}")
             return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
         hint = IS_REGRESSION if pa.types.is_floating(type_) else ""
@@ -170,16 +207,18 @@ class Columns:
     def _read_features(self, names: Sequence[str]) -> Samples:
         import pyarrow as pa
 
-        for name in names:
-            if not _is_number(self.types[name]):
-                raise DataError(f"{self.place}: column {name!r}: expected numbers or images, got {self.types[name]}")
         columns: list[NDArray[np.float32]] = []
         for name in names:
-            column = self.read(name)
+            column, type_ = self._read_plain(name)
             if not columns:
                 validate_fits(4 * len(column) * len(names), f"{self.place}: {len(column)} rows of {len(names)} numbers")
             self._refuse_nulls(name, column)
-            values = np.asarray(column.cast(pa.float64()).to_numpy())
+            if not (_is_number(type_) or _is_text(type_)):
+                raise DataError(f"{self.place}: column {name!r}: expected numbers or images, got {type_}")
+            if _is_text(type_):
+                columns.append(self._read_numbers(name))
+                continue
+            values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
             with np.errstate(over="ignore"):
                 column_N = values.astype(np.float32)
             if not np.isfinite(column_N).all():
@@ -188,18 +227,43 @@ class Columns:
             columns.append(column_N)
         return np.stack(columns, axis=1).reshape(-1, len(names), 1, 1)
 
+    def _read_plain(self, name: str) -> tuple[Any, Any]:
+        """A column and its type, without a dictionary."""
+        import pyarrow as pa
+
+        column, type_ = self.read(name), self.types[name]
+        if pa.types.is_dictionary(type_):
+            return column.cast(type_.value_type), type_.value_type
+        return column, type_
+
+    def _read_numbers(self, name: str) -> NDArray[np.float32]:
+        """A column of text as numbers. Raises DataError for the first cell that is none."""
+        cells = self._read_cells(name)
+        values_N, is_wrong = parse_numbers(cells)
+        is_bad = is_wrong | np.isnan(values_N)
+        if is_bad.any():
+            i = int(is_bad.argmax())
+            raise DataError(f"{self.locate(i)}: {describe_wrong(name, cells[i])}{CATEGORIES}")
+        return values_N.astype(np.float32)
+
     def _refuse_nulls(self, name: str, column: Any) -> None:
         if column.null_count:
             i = column.is_null().to_pylist().index(True)
             raise DataError(f"{self.locate(i)}: column {name!r}: expected a value, got null")
 
 
-def get_types(schema: Any, place: str) -> dict[str, Any]:
-    """The types of a schema's columns by name. Raises DataError."""
+def get_fields(schema: Any, place: str) -> dict[str, Any]:
+    """A schema's fields by the names of columns, which are composed, without blanks around them. Raises DataError."""
+    made: dict[str, Any] = {}
     try:
-        return {field.name: field.type for field in schema}
+        for field in schema:
+            name = tidy(field.name)
+            if name in made:
+                raise DataError(f"{place}: column {name!r} is there twice")
+            made[name] = field
     except UnicodeDecodeError as error:
         raise DataError(f"{place}: expected the names of columns in UTF-8: {error}") from error
+    return made
 
 
 def read_features(metadata: Mapping[bytes, bytes] | None, place: str) -> dict[str, Any]:
@@ -211,18 +275,20 @@ def read_features(metadata: Mapping[bytes, bytes] | None, place: str) -> dict[st
         features = json.loads(text)["info"]["features"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{place}: the schema's 'huggingface' metadata is broken: {error}") from error
-    return features if isinstance(features, dict) else {}
+    return {tidy(name): feature for name, feature in features.items()} if isinstance(features, dict) else {}
 
 
 def read_index(metadata: Mapping[bytes, bytes] | None, names: Iterable[str]) -> frozenset[str]:
     """The columns that were a data frame's index: those that pandas' metadata say, and those it named itself."""
-    index = {name for name in names if _UNNAMED_INDEX.fullmatch(name)}
+    known = list(names)
+    index = {name for name in known if _UNNAMED_INDEX.fullmatch(name)}
+    index.update(name for name in known[:1] if name in INDEX_NAMES and len(known) > 1)
     try:
         columns = json.loads((metadata or {}).get(b"pandas", b"{}"))["index_columns"]
     except (ValueError, KeyError, TypeError, RecursionError):
         columns = []
     if isinstance(columns, list):
-        index.update(name for name in columns if isinstance(name, str))
+        index.update(tidy(name) for name in columns if isinstance(name, str))
     return frozenset(index)
 
 
@@ -241,4 +307,11 @@ def _is_image(type_: Any) -> bool:
 def _is_number(type_: Any) -> bool:
     import pyarrow as pa
 
-    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_))
+    is_binary = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)
+    return bool(is_binary or pa.types.is_decimal(type_) or pa.types.is_null(type_))
+
+
+def _is_text(type_: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))

@@ -2,11 +2,15 @@
 
     digit5/     mnist/train-images-idx3-ubyte.gz …   svhn/train_32x32.mat …   usps/usps.npz   mnistm/train/3/*.png …
     office10/   amazon/mug/*.jpg …   caltech/mug/*.jpg …   dslr/…   webcam/…
+    heart/      cleveland.csv   hungarian.csv …
 
-Domains are sorted by name, or chosen and ordered by `data.domains`. A domain's format is guessed from what lies there.
+Where a directory has none in it, its tables and archives are the domains. Domains are sorted by name, or chosen and
+ordered by `data.domains`, where they may lie deeper down, too. A domain's format is guessed from what lies there.
 Its training and test samples are found as if it stood alone: one without a test split has a fifth of each of its
 classes held out, whatever the others have. Classes are matched by name, and are those of all domains: sorted, numbers
 by value. A label 7 and a directory called 7 are the same class; so are SVHN's 10 and the digit 0, as everywhere.
+
+Tables are matched by the names of their columns; those that not all have are passed over.
 
 Samples are read domain by domain into one array of the shape that genesis asks for: scaled, made grey or colour. Where
 nobody asks, that is the largest height and width of the domains' first samples, in colour if any is.
@@ -27,6 +31,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +43,10 @@ from ml.data.labels import are_numbers, number_labels
 from ml.data.memory import validate_fits
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
+from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest
 
+_FILES = (".csv", ".parquet", ".npz")  # each of which holds a whole data set
 _CHUNK = 4096  # samples fitted at a time
 
 
@@ -62,7 +69,7 @@ class Domain:
 
     @classmethod
     def open(cls, name: str, path: Path, source: DataSource) -> Domain:
-        """The directory `path`, asked for what `source` asks of all. Raises DataError naming the domain."""
+        """The directory or file `path`, asked for what `source` asks of all. Raises DataError naming the domain."""
         with _named(name, path):
             own = replace(source, format=_guess(path), path=path, domains=None)
             splits = open_splits(own)
@@ -118,15 +125,18 @@ def open_domains(source: DataSource) -> list[Domain]:
     path = source.get_path()
     if not path.is_dir():
         raise DataError(f"{path}: expected a directory with one for each domain in it, got a file")
-    folders = {
-        folder.name: folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")
-    }
-    if not folders:
-        raise DataError(f"{path}: expected a directory for each domain, got none")
+    seen = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
+    places = {entry.name: entry for entry in seen if entry.is_dir()}
+    files = {entry.name: entry for entry in seen if entry.suffix in _FILES}
+    if not places and len(files) > 1:
+        places = files
+    places |= {name: path / name for name in source.domains or () if (path / name).exists()}
+    if not places:
+        raise DataError(f"{path}: expected a directory for each domain, or tables, got none")
     for name in source.domains or ():
-        if name not in folders:
-            raise DataError(f"data.domains: {path} has no directory {name!r}: {suggest(name, folders)}")
-    return [Domain.open(name, folders[name], source) for name in source.domains or folders]
+        if name not in places:
+            raise DataError(f"data.domains: {path} has no directory {name!r}: {suggest(name, places)}")
+    return [Domain.open(name, places[name], source) for name in source.domains or places]
 
 
 def _guess(path: Path) -> str:
@@ -156,7 +166,8 @@ def _unite_classes(domains: Sequence[Domain]) -> tuple[str, ...]:
 
 def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Labels], place: str) -> Part:
     """One split of all domains, one domain after the other."""
-    shape = _find_shape(domains)
+    columns = _find_columns(parts)
+    shape = _find_shape(domains) if columns is None else (len(columns), 1, 1)
     ends = list(accumulate(map(len, labels)))
     starts = [0, *ends[:-1]]
     domain_N = np.repeat(np.arange(len(domains)), [len(y) for y in labels])
@@ -188,7 +199,43 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
                 whole[start + i : min(start + i + _CHUNK, end)] = fit(x[i : i + _CHUNK], target)
         return whole
 
-    return Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N)
+    part = Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N)
+    return part if columns is None else _join_tables(part, domains, parts, columns)
+
+
+def _find_columns(parts: Sequence[Part]) -> tuple[str, ...] | None:
+    """The columns that all of these tables have, in the order of the first; None where not all are tables. Raises
+    DataError where they have none in common."""
+    if any(part.cells is None for part in parts):
+        return None
+    common = tuple(name for name in parts[0].features if all(name in part.features for part in parts))
+    if not common:
+        raise DataError(
+            f"{parts[0].place}: expected a column that all have, got {', '.join(parts[0].features)} here and "
+            f"{', '.join(parts[-1].features)} in {parts[-1].place}"
+        )
+    return common
+
+
+def _join_tables(part: Part, domains: Sequence[Domain], parts: Sequence[Part], columns: tuple[str, ...]) -> Part:
+    """`part`, which has these columns of all domains; what else there is of them is passed over."""
+    named = [
+        replace(own, place=f"domain {domain.name}: {own.place}") for own, domain in zip(parts, domains, strict=True)
+    ]
+
+    def get_cells() -> dict[str, list[Any]]:
+        tables = [own.cells() for own in parts if own.cells is not None]
+        return {name: [cell for table in tables for cell in table[name]] for name in columns}
+
+    table = TableInput(tuple(Column(name) for name in columns))
+    return replace(
+        part,
+        read=lambda _: table.encode(get_cells(), part.locate),
+        features=columns,
+        cells=get_cells,
+        pieces=tuple(named),
+        passed_over=tuple({name: None for own in parts for name in table.list_passed_over(own.features)}),
+    )
 
 
 def _find_shape(domains: Sequence[Domain]) -> Shape:

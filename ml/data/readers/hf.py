@@ -13,27 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from ml.data.memory import bounded
-from ml.data.readers.arrow import Columns, get_types, read_features, read_index
-from ml.data.source import ALL, DataSource, Part, Parts, make_locate, require_extra
+from ml.data.readers.arrow import Columns, get_fields, read_features, read_index
+from ml.data.source import ALL, DataSource, Part, Parts, RawTable, make_locate, require_extra
 from ml.errors import DataError
 
 
 def open_parts(source: DataSource) -> Parts:
     """The splits of a DatasetDict by name, or a Dataset as one."""
+    path, folders = source.get_path(), _list_folders(source)
+    first = _open_columns(folders.get(source.train_split) or next(iter(folders.values())))
+    classes = first.find_classes(source)
+    return Parts(str(path), {name: partial(_open_part, folder, source) for name, folder in folders.items()}, classes)
+
+
+def open_table(source: DataSource) -> RawTable | None:
+    """The training split, whatever its columns are; None of images. Raises DataError."""
+    folders = _list_folders(source)
+    return _open_columns(folders.get(source.train_split) or next(iter(folders.values()))).open_table(source)
+
+
+def _list_folders(source: DataSource) -> dict[str, Path]:
     path = source.get_path()
     require_extra("pyarrow", "pyarrow")
     if (path / "dataset_dict.json").is_file():
         names = _read_json(path / "dataset_dict.json").get("splits")
         if not isinstance(names, list) or not names or not all(_is_plain(name) for name in names):
             raise DataError(f"{path / 'dataset_dict.json'}: splits: expected a list of names, got {names!r}")
-        folders = {name: path / name for name in names}
-    elif (path / "state.json").is_file():
-        folders = {ALL: path}
-    else:
-        raise DataError(f"{path}: expected a directory of save_to_disk, with state.json or dataset_dict.json in it")
-    first = _open_columns(folders.get(source.train_split) or next(iter(folders.values())))
-    classes = first.find_classes(source)
-    return Parts(str(path), {name: partial(_open_part, folder, source) for name, folder in folders.items()}, classes)
+        return {name: path / name for name in names}
+    if (path / "state.json").is_file():
+        return {ALL: path}
+    raise DataError(f"{path}: expected a directory of save_to_disk, with state.json or dataset_dict.json in it")
 
 
 def _open_part(folder: Path, source: DataSource) -> Part:
@@ -60,10 +69,18 @@ def _open_columns(folder: Path) -> Columns:
         tables.append(table)
         pieces.append((folder / name, table.num_rows))
     whole = pa.concat_tables(tables)
-    types = get_types(whole.schema, str(folder))
+    fields = get_fields(whole.schema, str(folder))
     features = read_features(whole.schema.metadata, str(folder))
-    index = read_index(whole.schema.metadata, types)
-    return Columns(str(folder), types, features, index, whole.column, make_locate(pieces, lambda i: f"row {i}"))
+    index = read_index(whole.schema.metadata, fields)
+    types = {name: field.type for name, field in fields.items()}
+    return Columns(
+        str(folder),
+        types,
+        features,
+        index,
+        lambda name: whole.column(fields[name].name),
+        make_locate(pieces, lambda i: f"row {i}"),
+    )
 
 
 def _read_stream(file: Path) -> Any:

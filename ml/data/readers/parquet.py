@@ -12,13 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from ml.data.memory import bounded, validate_fits
-from ml.data.readers.arrow import Columns, get_types, read_features, read_index
-from ml.data.source import ALL, DataSource, Part, Parts, make_locate, require_extra
+from ml.data.readers.arrow import Columns, get_fields, read_features, read_index
+from ml.data.source import ALL, DataSource, Part, Parts, RawTable, make_locate, require_extra
 from ml.errors import DataError
 
 
 def open_parts(source: DataSource) -> Parts:
     """The splits by the names of files or directories."""
+    path, splits = source.get_path(), _list_splits(source)
+    first = _open_columns(next(iter(splits.values()))[:1])
+    classes = first.find_classes(source)
+    return Parts(str(path), {name: partial(_open_part, own, source) for name, own in splits.items()}, classes)
+
+
+def open_table(source: DataSource) -> RawTable | None:
+    """The files of the training split, whatever their columns are; None of images. Raises DataError."""
+    splits = _list_splits(source)
+    return _open_columns(splits.get(source.train_split) or next(iter(splits.values()))).open_table(source)
+
+
+def _list_splits(source: DataSource) -> dict[str, list[Path]]:
     path = source.get_path()
     require_extra("pyarrow.parquet", "pyarrow")
     if path.is_file():
@@ -30,9 +43,7 @@ def open_parts(source: DataSource) -> Parts:
         splits = _group(files, path)
         if source.train_split not in splits:
             splits = {ALL: files}
-    first = _open_columns(next(iter(splits.values()))[:1])
-    classes = first.find_classes(source)
-    return Parts(str(path), {name: partial(_open_part, own, source) for name, own in splits.items()}, classes)
+    return splits
 
 
 def _group(files: Sequence[Path], root: Path) -> dict[str, list[Path]]:
@@ -97,8 +108,16 @@ def _open_columns(files: Sequence[Path]) -> Columns:
                 raise DataError(f"{file}: column {name!r}: cannot be read: {error}") from error
         return pa.chunked_array(chunks, type=schema.field(name).type)
 
-    types = get_types(schema, str(files[0]))
+    fields = get_fields(schema, str(files[0]))
     features = read_features(schema.metadata, str(files[0]))
     place = str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
-    index = read_index(schema.metadata, types)
-    return Columns(place, types, features, index, read, make_locate(pieces, lambda i: f"row {i}"))
+    index = read_index(schema.metadata, fields)
+    types = {name: field.type for name, field in fields.items()}
+    return Columns(
+        place,
+        types,
+        features,
+        index,
+        lambda name: read(fields[name].name),
+        make_locate(pieces, lambda i: f"row {i}"),
+    )

@@ -23,7 +23,14 @@ from ml.plugins import list_offered
 from ml.specs.architectures.cnn import describe_cnn_cifar, describe_cnn_mnist
 from ml.specs.architectures.frozen import check_patterns, freeze_layout
 from ml.specs.architectures.layout import MAX_WIDTH, Architecture, Layout, Shape, Shapes, check_keys
-from ml.specs.architectures.mlp import MLP_HIDDEN, describe_mlp, describe_mlp_mnist, get_mlp_hidden, get_normalize
+from ml.specs.architectures.mlp import (
+    MLP_HIDDEN,
+    describe_linear,
+    describe_mlp,
+    describe_mlp_mnist,
+    get_mlp_hidden,
+    get_normalize,
+)
 from ml.specs.architectures.resnet import describe_head_256, describe_resnet18
 from ml.specs.architectures.user import check_user_model, describe_user_model, is_user_model
 from ml.specs.architectures.vgg import describe_vgg11
@@ -55,6 +62,7 @@ __all__ = [
 ]
 
 ARCHITECTURES: dict[str, Architecture] = {
+    "linear": Architecture(describe_linear),
     "mlp": Architecture(describe_mlp, ("hidden",)),
     "cnn_mnist": Architecture(describe_cnn_mnist, native=(1, 28, 28)),
     "mlp_mnist": Architecture(describe_mlp_mnist, ("normalize",)),

@@ -1,11 +1,12 @@
-"""`mlp`, for small inputs, and `mlp_mnist`, MP-FedCL's network for MNIST.
+"""`linear`, logistic or linear regression, `mlp`, for small inputs, and `mlp_mnist`, MP-FedCL's network for MNIST.
 
+    linear     {name: linear}                      the classifier fc1 alone; the embedding is the input itself
     mlp        {name: mlp, hidden: [64, 32]}       fc1 ... fcL with ReLU, then the classifier fc{L+1}; the embedding is
                                                    the last hidden layer after its ReLU
     mlp_mnist  {name: mlp_mnist, normalize: true}  encoder.fc1, encoder.fc2 (512 each), fc1 (256, the embedding), fc2;
                                                    798,474 parameters on 28x28
 
-Both flatten whatever they are given.
+All flatten whatever they are given.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ def get_mlp_hidden(model: Mapping[str, Any]) -> tuple[int, ...]:
         if type(width) is not int or not 1 <= width <= MAX_WIDTH:
             raise SpecError("model.hidden", f"expected widths from 1 to {MAX_WIDTH}, got {width!r}")
     return tuple(hidden)
+
+
+def describe_linear(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
+    width = math.prod(input_shape)
+    shapes = linear("fc1", width, num_classes)
+    return Layout(shapes, (width,), tuple(shapes))
 
 
 def describe_mlp(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:

@@ -297,6 +297,7 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
             classes=run.classes,
             task=run.task,
             table=wanted.table,
+            meaning=run.labels,
             sides=open_own_sides(config.node.data_dir, data),
         )
         findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
@@ -311,6 +312,8 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     for finding in findings:
         if finding.level == "warning":
             yield warn("data", finding.text, "fednode data inspect shows more")
+        else:
+            yield ok("data", finding.text)
     shown = f"{wanted.shape[0]} features" if train.is_table else f"shape {'x'.join(map(str, wanted.shape))}"
     noun = {"multilabel": "labels", "regression": "targets"}.get(genesis.run.task, "classes")
     fits = f"{len(genesis.run.classes)} {noun} and {shown} as genesis has them"

@@ -12,6 +12,7 @@ export function findProblems({ overview, evidence, events }) {
   const isExplained = away.some((one) => one.isWhy); // why it waits is told once
   return [
     ...(isExplained ? [] : findStall(status, members)),
+    ...findOtherHistory(status),
     ...findSilence(status),
     ...away,
     ...findTraining(status),
@@ -45,6 +46,11 @@ function findStall(status, members) {
 function findSilence(status) {
   if (!status.silence) return [];
   return [{ state: "bad", what: `This node signs nothing: ${status.silence}.`, remedy: "It goes on by itself once enough heights have passed." }];
+}
+
+function findOtherHistory(status) {
+  if (!status.other_history) return [];
+  return [{ state: "bad", what: `There are two histories: ${status.other_history}.`, remedy: "Where the members have the other one, this node has joined by a false file: stop it, and join anew by a true one." }];
 }
 
 function findAway(members, peers, status) {

@@ -284,22 +284,30 @@ def _compute_sum(ordered: Sequence[Contributed], settings: RuleSettings, trim: i
 
     sums = [shrink(read_digits(arrays["sums"]), i) for i, arrays in enumerate(told)]
     squares = [shrink(read_digits(arrays["squares"]), i) for i, arrays in enumerate(told)]
-    classes = [shrink(arrays["classes"].tolist(), i) for i, arrays in enumerate(told)]
+    classes = [shrink(arrays["classes"].tolist(), i) for i, arrays in enumerate(told) if "classes" in arrays]
+    present = [
+        shrink(arrays["present"].tolist(), i) if "present" in arrays else [capped[i]] * len(sums[i])
+        for i, arrays in enumerate(told)
+    ]
     out_counts, out_sums, out_squares = [], [], []
     for channel in range(len(sums[0])):
-        away = min(trim, (len(told) - 1) // 2)
-        by_size = sorted(range(len(told)), key=lambda i: (Fraction(squares[i][channel], capped[i]), i))
-        kept = by_size[away : len(told) - away]
-        out_counts.append(sum(capped[i] for i in kept))
+        there = [i for i in range(len(told)) if present[i][channel]]
+        away = min(trim, max(0, len(there) - 1) // 2)
+        by_size = sorted(there, key=lambda i: (Fraction(squares[i][channel], present[i][channel]), i))
+        kept = by_size[away : len(there) - away]
+        out_counts.append(sum(present[i][channel] for i in kept))
         out_sums.append(sum(sums[i][channel] for i in kept))
         out_squares.append(sum(squares[i][channel] for i in kept))
+    per_class = (
+        {"classes": np.array([sum(column) for column in zip(*classes, strict=True)], np.int64)} if classes else {}
+    )
     return {
         "sites": np.array(len(told), np.int64),
         "samples": np.array(sum(counts), np.int64),
         "counts": np.array(out_counts, np.int64),
         "sums": write_digits(out_sums, 5),
         "squares": write_digits(out_squares, 7),
-        "classes": np.array([sum(column) for column in zip(*classes, strict=True)], np.int64),
+        **per_class,
     }
 
 

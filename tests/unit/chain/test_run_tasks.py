@@ -10,7 +10,7 @@ import pytest
 
 from chain.changes.base import Place
 from chain.changes.runs import StartRun
-from chain.errors import GenesisError
+from chain.errors import GenesisError, InvalidChange
 from chain.genesis import Genesis
 from chain.run import Run
 from chain.schema import Section
@@ -86,7 +86,7 @@ def test_columns_of_tables_are_hashed_where_they_are_set() -> None:
         ({"columns": [{"name": "a", "kind": "text"}]}, "unknown key"),
         ({"columns": [{"name": 3}]}, "expected text"),
         ({"columns": "auto"}, "expected a list"),
-        ({"missing": "guess"}, "input.missing.*expected one of mean, zero"),
+        ({"missing": "guess"}, "input.missing.*expected one of mean, mean.flag, zero"),
         ({"unknown": 1}, "input.unknown.*expected text"),
         ({"missing": "zero", "shape": [1, 8, 8]}, "input.missing.*expected none for images"),
     ],
@@ -94,6 +94,74 @@ def test_columns_of_tables_are_hashed_where_they_are_set() -> None:
 def test_columns_that_cannot_be_are_refused(input_: dict[str, Any], problem: str) -> None:
     with pytest.raises(GenesisError, match=problem):
         read(input={**SITES, **input_})
+
+
+AGREED = {"shape": [4, 1, 1], "resize": None, "normalize": "agreed", "min_count": 5}
+FLAGGED = {**AGREED, "shape": [7, 1, 1], "columns": SEXES, "missing": "mean+flag"}
+LATER: list[dict[str, Any]] = [
+    {"input": {**AGREED, "columns": SEXES, "missing": "mean"}},
+    {"input": FLAGGED},
+    {"input": {**SITES, "columns": SEXES, "empty": ["?", "-9"]}},
+    {"labels": {"c0": ["0"], "c1": ["1", "2"]}, "classes": ["c0", "c1"]},
+]
+
+
+@pytest.mark.parametrize("terms", LATER)
+def test_what_only_a_later_protocol_knows_is_refused_under_an_earlier_one(terms: dict[str, Any]) -> None:
+    for protocol in (2, 3):
+        with pytest.raises(GenesisError, match=f"protocol: expected 4 for such a run, got {protocol}"):
+            read(protocol=protocol, **terms)
+    genesis = read(protocol=4, **terms)
+    assert Genesis.from_mapping(genesis.to_mapping()) == genesis
+    assert Run.from_mapping(json.loads(json.dumps(genesis.run.to_mapping(), sort_keys=True))) == genesis.run
+    state = make_genesis(KEYS).state
+    with pytest.raises(InvalidChange, match="run: needs protocol 4, to which an upgrade leads; in force is 3"):
+        start(**terms).apply(replace(state, protocol=3), Place(5, bytes(32)))
+    after = start(**terms).apply(replace(state, protocol=4), Place(5, bytes(32)))
+    assert after.run.input == genesis.run.input
+    assert after.run.labels == genesis.run.labels
+
+
+@pytest.mark.parametrize(
+    ("input_", "problem"),
+    [
+        ({**FLAGGED, "shape": [4, 1, 1]}, "input.columns.*expected 4 features, as in shape, got 7"),
+        ({**AGREED, "empty": []}, "input.empty.*expected 1 to 32, got 0"),
+        ({**AGREED, "empty": ["?", "?"]}, "input.empty.*expected each"),
+        ({**AGREED, "empty": [""]}, r"input.empty\[0\].*expected 1 to 64 printable"),
+        ({**AGREED, "empty": [0]}, r"input.empty\[0\].*expected text"),
+        ({**AGREED, "empty": [f"{i}" for i in range(33)]}, "input.empty.*expected 1 to 32, got 33"),
+    ],
+)
+def test_empty_cells_that_cannot_be_are_refused(input_: dict[str, Any], problem: str) -> None:
+    with pytest.raises(GenesisError, match=problem):
+        read(protocol=4, input=input_)
+
+
+def test_classes_may_be_given_with_the_labels_that_mean_them_and_keep_their_order() -> None:
+    genesis = read(protocol=4, classes={"yes": [1, 2], "no": [0, "none"]})
+    assert genesis.run.classes == ("yes", "no")
+    assert genesis.run.labels == {"yes": ["1", "2"], "no": ["0", "none"]}
+    beside = read(protocol=4, classes=["yes", "no"], labels={"no": [0, "none"], "yes": [1, 2]})
+    assert beside.chain_id == genesis.chain_id
+    assert json.loads(genesis.canonical)["classes"] == ["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        ({"classes": {"no": [0], "yes": [0, 1]}}, "classes.*expected each"),
+        ({"classes": {"no": [0], "yes": []}}, "classes.yes.*expected a list of labels"),
+        ({"classes": {"no": [0], "yes": [1.5]}}, r"classes.yes\[0\].*expected text or a whole number"),
+        ({"classes": {"no": [0], "yes": [True]}}, r"classes.yes\[0\].*expected text or a whole number"),
+        ({"classes": {"no": [0]}, "labels": {"no": [0]}}, "labels.*expected none beside classes"),
+        ({"classes": ["no", "yes"], "labels": {"no": [0]}}, "labels.*expected the labels of no, yes, got those of no"),
+        ({"classes": {"no": [0], "yes": [1]}, "task": "multilabel"}, "classes.*expected none for task 'multilabel'"),
+    ],
+)
+def test_labels_that_mean_no_class_or_two_are_refused(terms: dict[str, Any], problem: str) -> None:
+    with pytest.raises(GenesisError, match=problem):
+        read(protocol=4, **terms)
 
 
 def start(**terms: Any) -> StartRun:

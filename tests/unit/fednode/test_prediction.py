@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas
 import pytest
 
 import fednode
@@ -33,12 +34,13 @@ admin: {socket: run/node.sock}
 class Node:
     """Says 1 of a sample whose first feature is above 0. `classes` are those of the run in force."""
 
-    def __init__(self, classes: list[str] = CLASSES) -> None:
+    def __init__(self, classes: list[str] = CLASSES, **input_: Any) -> None:
         self.counts: list[int] = []
         self._classes = classes
+        self._input = {"shape": [2, 1, 1], **input_}
 
     def list_runs(self, number: int) -> list[pb.RunView]:
-        terms = {"classes": self._classes, "input": {"shape": [2, 1, 1]}}
+        terms = {"classes": self._classes, "input": self._input}
         return [pb.RunView(number=2, terms=json.dumps(terms))]
 
     def predict(
@@ -74,6 +76,21 @@ def test_a_tables_labels_are_in_the_column_that_is_named(tmp_path: Path) -> None
     ]
     with pytest.raises(fednode.NodeError, match="expected a column 'outcome' of labels"):
         predict(Node(), table, "outcome")
+
+
+def test_the_columns_of_a_data_frame_are_matched_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(columns=[{"name": "radius"}, {"name": "texture"}], missing="zero")
+    frame = pandas.DataFrame({"texture": [2, 3], "id": [7, 8], "radius": [1.5, None], "label": ["malignant", "benign"]})
+    said = predict(node, frame)
+    assert said.labels.tolist() == [1, 0]
+    assert said.accuracy == 1.0
+    assert [record["notes"] for record in said.records] == [[], ["1 of 2 filled"]]
+    assert "1 column passed over, which genesis does not name: 'id'" in caplog.text
+    with pytest.raises(fednode.NodeError, match="expected a column 'radius' of genesis"):
+        predict(node, frame.drop(columns="radius"))
+    assert predict(Node(), frame[["radius", "texture"]].fillna(-1)).labels.tolist() == [1, 0]
+    with pytest.raises(fednode.NodeError, match="expected 2 columns of numbers, one for each feature, got 3: texture"):
+        predict(Node(), frame)
 
 
 def test_more_samples_than_a_request_may_have_are_sent_in_several() -> None:

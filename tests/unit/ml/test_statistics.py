@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -21,13 +22,22 @@ from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, MethodSpec, StatisticsSpec, compute_aggregate, get_kind, get_spec
 from ml.specs.base import Hyperparameters
 from ml.specs.run_schema import describe_payloads
-from ml.specs.statistics import Agreement, Constants, drop_statistics
+from ml.specs.statistics import Agreement, Constants, drop_statistics, read_edges, split_bins
 from support.data.contributions import author
 
 MLP = {"name": "mlp", "hidden": [4, 2]}
 AGREED: Mapping[str, Any] = {"normalize": "agreed", "min_count": 5, "class_counts": True}
 INITIAL: Arrays = {"model/w": np.arange(3, dtype=np.float32)}
 BOTH = Agreement(5, class_counts=True)
+FILLED, EMPTY = Agreement(5, counts_present=True), float("nan")
+FILLING: Mapping[str, Any] = {"normalize": "agreed", "missing": "mean"}
+
+
+BINNED: Mapping[str, Any] = {
+    "normalize": "agreed",
+    "missing": "mean+flag",
+    "columns": [{"name": "sex", "values": ["f", "m"]}, {"name": "age", "edges": [40, 60.5]}, {"name": "bmi"}],
+}
 
 
 def make_spec(
@@ -47,6 +57,100 @@ def tell(values: Sequence[Sequence[float]], labels: Sequence[int] | None = None)
 def pool(payloads: Sequence[Arrays], rule: str = "sum", settings: RuleSettings = PLAIN) -> Constants:
     contributions = [Contributed(author(i), 1, payload) for i, payload in enumerate(payloads)]
     return Constants.from_arrays(RULES[rule](contributions, None, settings), 1)
+
+
+def tell_some(values: Sequence[Sequence[float]]) -> dict[str, Array]:
+    """As `tell`, of rows in which cells may be empty, and without classes."""
+    x_NCHW = np.array(values, np.float32).reshape(len(values), -1, 1, 1)
+    return compute_statistics(x_NCHW, np.zeros(len(values), np.int64), 2, FILLED)
+
+
+# ---- histograms
+
+
+def tell_ages(*ages: float) -> dict[str, Array]:
+    x_NF = np.array([[1, 0, 0, age, math.isnan(age), 22, 0] for age in ages], np.float32)
+    spec = make_spec("local", BINNED, (7, 1, 1))
+    assert isinstance(spec, StatisticsSpec)
+    told = compute_statistics(x_NF.reshape(-1, 7, 1, 1), np.zeros(len(ages), np.int64), 2, spec.agreement)
+    spec.validate_payload("statistics", told, 1)
+    return told
+
+
+def test_edges_are_those_of_features_in_turn() -> None:
+    assert read_edges(BINNED) == ((), (), (), (40.0, 60.5), (), (), ())
+    assert read_edges({"columns": [{"name": "age"}]}) == ()
+    told = split_bins({"bins": np.arange(3)}, read_edges(BINNED))
+    assert [(feature, counts.tolist()) for feature, counts in told.items()] == [(3, [0, 1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("ages", "bins"),
+    [
+        ([39.9] * 5 + [40] * 6 + [60.5] * 7, [5, 6, 7]),
+        ([30] * 5 + [50] * 9 + [70] * 4, [0, 9, 0]),  # the four hide among nine, as otherwise nobody else would
+        ([30] * 8 + [70] * 4, [0, 0, 0]),
+        ([30] * 8 + [50] * 3 + [70] * 4, [8, 0, 0]),
+        ([30] * 8 + [EMPTY] * 3, [8, 0, 0]),
+        ([30] * 4 + [EMPTY] * 9, [0, 0, 0]),
+        ([30] * 4, [0, 0, 0]),
+    ],
+)
+def test_a_bin_with_few_values_is_told_as_none_and_cannot_be_worked_out(ages: list[float], bins: list[int]) -> None:
+    assert tell_ages(*ages)["bins"].tolist() == bins
+
+
+@pytest.mark.parametrize("bins", [[4, 7, 7], [5, 6, 6], [5, 6, 8], [18, 1, 0], [9, 5, 0]])
+def test_bins_that_nobody_may_tell_are_refused(bins: list[int]) -> None:
+    told = tell_ages(*[39.9] * 5, *[40] * 6, *[60.5] * 7) | {"bins": np.array(bins, np.int64)}
+    with pytest.raises(PayloadError, match="channel 3: expected 0 or at least 5 samples of each bin"):
+        make_spec("local", BINNED, (7, 1, 1)).validate_payload("statistics", told, 1)
+
+
+@pytest.mark.parametrize("rule", ["sum", "trimmed_sum"])
+def test_bins_of_all_sites_are_added_up(rule: str) -> None:
+    told = [tell_ages(*[30] * 5, *[50] * (6 + i)) for i in range(4)]
+    total = RULES[rule]([Contributed(author(i), 1, payload) for i, payload in enumerate(told)], None, PLAIN)
+    assert total["bins"].tolist() == [20, 30, 0]
+
+
+def tell_sexes(women: int, men: int, nobody: int = 0) -> tuple[MethodSpec, dict[str, Array]]:
+    rows = [[1, 0, 0, 50, 0, 22, 0]] * women + [[0, 1, 0, 50, 0, 22, 0]] * men + [[0, 0, 1, 50, 0, 22, 0]] * nobody
+    spec, x_NF = make_spec("local", BINNED, (7, 1, 1)), np.array(rows, np.float32)
+    assert isinstance(spec, StatisticsSpec)
+    told = compute_statistics(x_NF.reshape(-1, 7, 1, 1), np.zeros(len(rows), np.int64), 2, spec.agreement)
+    spec.validate_payload("statistics", told, 1)
+    return spec, told
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ((9, 8), [9, 8]),
+        ((9, 8, 5), [9, 8]),
+        ((9, 4), [0, 0]),
+        ((9, 8, 3), [9, 0]),
+        ((9, 4, 4), [9, 0]),
+        ((0, 9), [0, 9]),
+    ],
+)
+def test_a_value_of_a_category_that_few_have_is_told_as_none(there: tuple[int, ...], told: list[int]) -> None:
+    sums = from_digits(tell_sexes(*there)[1]["sums"])
+    assert [total / 2**44 for total in sums[:2]] == told
+
+
+@pytest.mark.parametrize("women", [1, 4, 14, 8.5])
+def test_few_of_a_category_are_refused(women: float) -> None:
+    spec, told = tell_sexes(9, 8)
+    told["sums"][0] = to_digits([int(women * 2**44)], SUM_DIGITS)[0]
+    told["squares"][0] = to_digits([int(women * 2**88)], SQUARE_DIGITS)[0]
+    with pytest.raises(PayloadError, match=r"channels 0 to 1: expected"):
+        spec.validate_payload("statistics", told, 1)
+
+
+def test_histograms_have_no_noise_and_so_none_are_told_where_samples_are_hidden() -> None:
+    with pytest.raises(SpecError, match="expected no edges with dp_noise"):
+        make_spec("fedavg", {**BINNED, "missing": "zero", "low": [0], "high": [99]}, (4, 1, 1), dp_noise=1.0)
 
 
 # ---- sums
@@ -355,3 +459,80 @@ def test_statistics_are_found_in_an_aggregate() -> None:
     agreed = Constants.from_arrays(get_kind(first, "statistics") or {}, 1)
     assert (agreed.sites, agreed.samples, agreed.classes) == (1, 12, (6, 6))
     assert agreed.mean == pytest.approx((4 / 3, 2 / 3))
+
+
+# ---- empty cells
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(10, 190), max_size=2))
+def test_the_mean_that_fills_empty_cells_is_that_of_the_cells_there_are_however_they_are_split(
+    seed: int, cuts: list[int]
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(50, 9, (200, 3)).astype(np.float32)
+    x[rng.random(x.shape) < 0.3] = EMPTY
+    x[:, 2] = EMPTY
+    bounds = [0, *sorted(cuts), len(x)]
+    parts = [x[a:b] for a, b in pairwise(bounds) if b > a]
+    told = [tell_some(part.tolist()) for part in parts]
+    agreed = pool(told)
+    whole = pool([tell_some(x.tolist())])
+    if all((one["present"][:2] > 0).all() for one in told):  # else a site has told of too few
+        assert (agreed.mean, agreed.std) == (whole.mean, whole.std)
+    np.testing.assert_allclose(whole.mean[:2], np.nanmean(x[:, :2].astype(np.float64), 0), rtol=1e-12)
+    np.testing.assert_allclose(whole.std[:2], np.nanstd(x[:, :2].astype(np.float64), 0), rtol=1e-9)
+    assert (whole.mean[2], whole.std[2]) == (0.0, 1.0)  # nobody has one
+
+
+def test_of_a_feature_that_is_there_in_too_few_rows_nothing_is_told() -> None:
+    told = tell_some([[1.0, 7.0 if i < 4 else EMPTY] for i in range(10)])
+    assert told["present"].tolist() == [10, 0]
+    assert from_digits(told["sums"])[1] == from_digits(told["squares"])[1] == 0
+    make_spec(input_=FILLING).validate_payload("statistics", told, 1)
+    few = tell_some([[1.0, 7.0]] * 4)
+    assert all(not array.any() for array in few.values())
+    agreed = pool([told, few, tell_some([[3.0, 8.0]] * 10)])
+    assert (agreed.mean, agreed.samples, agreed.sites) == ((2.0, 8.0), 20, 2)
+
+
+@pytest.mark.parametrize(
+    ("present", "problem"),
+    [
+        ([11, 10], "channel 0: expected 0 or 5 to 10 values that are present, got 11"),
+        ([10, 4], "channel 1: expected 0 or 5 to 10 values that are present, got 4"),
+        ([0, 10], "channel 0: expected sums of 0 samples"),
+        ([5, 10], "channel 0: expected a sum of squares that values with this sum can have"),
+    ],
+)
+def test_what_no_cells_can_have_is_refused(present: list[int], problem: str) -> None:
+    told = tell_some([[1.0, 2.0]] * 10) | {"present": np.array(present, np.int64)}
+    with pytest.raises(PayloadError, match=problem):
+        make_spec(input_=FILLING).validate_payload("statistics", told, 1)
+
+
+def test_a_capped_site_counts_as_few_cells_as_samples() -> None:
+    large = tell_some([[100.0 if i % 2 else EMPTY, 1.0] for i in range(1000)])
+    agreed = pool([*[tell_some([[0.0, 1.0]] * 10)] * 3, large], settings=RuleSettings(weight_cap=4))
+    assert agreed.mean[0] == pytest.approx(100 * 20 / 50)
+
+
+def test_of_a_feature_that_few_sites_have_no_liar_among_them_is_kept() -> None:
+    honest = [tell_some([[float(i), 2.0], [float(i), 4.0]] * 5) for i in (1, 2, 3)]
+    nobody = tell_some([[EMPTY, 3.0]] * 10)
+    agreed = pool([*honest, nobody, tell_some([[1e11, 3.0]] * 10)], "trimmed_sum", RuleSettings(max_liars=1))
+    assert 1 <= agreed.mean[0] <= 3
+
+
+def test_cells_are_counted_where_the_mean_fills_them_and_nowhere_else() -> None:
+    def list_arrays(**input_: Any) -> list[str]:
+        described = describe_payloads(make_spec(input_={"normalize": "agreed", **input_}))
+        assert not any("present" in name for name in described["aggregate"])
+        return sorted(described["rounds"]["1"]["statistics"]["arrays"])
+
+    assert list_arrays() == list_arrays(missing="zero") == ["count", "squares", "sums"]
+    assert list_arrays(missing="mean") == list_arrays(missing="mean+flag") == ["count", "present", "squares", "sums"]
+    hidden: Any = {"dp_noise": 1.0}
+    bounds = {"low": [0], "high": [1]}
+    make_spec(input_={"normalize": "agreed", "missing": "zero", **bounds}, **hidden)
+    with pytest.raises(SpecError, match=r"input.missing: expected refuse or zero with dp_noise"):
+        make_spec(input_={**FILLING, **bounds}, **hidden)

@@ -105,6 +105,7 @@ function Answers({ record, prior }) {
   const isValues = rows.some(({ one }) => one.values.length > 0);
   return html`
     <p class="small">${plural(record.predictions.length, "answer")} of the model after round ${record.applied_round} of run ${record.run}${record.predictions.length > MAX_SHOWN ? `, the first ${MAX_SHOWN}` : ""}.${prior ? ` Each ${sayPrior(prior)}.` : ""} It is no diagnosis.</p>
+    ${record.passed_over.length > 0 && html`<p class="small soft">Passed over, as the federation does not name them: ${record.passed_over.join(", ")}.</p>`}
     <${Table} label="answers" rows=${rows} columns=${[
       ["sample", ({ i }) => i, "number"],
       ...(isValues
@@ -114,6 +115,7 @@ function Answers({ record, prior }) {
             ["probability", ({ one }) => showNumber(one.probability, 3), "number"],
             ["next", ({ one }) => one.top.slice(1, 3).map((next) => `${next.class} ${showNumber(next.probability, 3)}`).join(", "), "wide"],
           ]),
+      ...(rows.some(({ one }) => one.notes.length > 0) ? [["note", ({ one }) => one.notes.join("; ") || "–", "wide"]] : []),
       ...(record.alone.length ? [["alone", ({ alone }) => alone?.class || "–"]] : []),
     ]} />`;
 }

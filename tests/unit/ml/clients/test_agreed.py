@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -179,3 +180,41 @@ def test_a_site_with_too_few_samples_takes_part_and_tells_nothing() -> None:
     agree(clients)
     assert len({client.constants for client in clients}) == 1
     assert isinstance(clients[0], Client)
+
+
+def test_empty_cells_are_filled_by_what_all_sites_agree_on(tmp_path: Path) -> None:
+    rows = [f"{40 + i % 9},{'' if i % 3 else 5 + i % 4},{'?' if i % 4 else i % 2},{i % 2 * 3}" for i in range(90)]
+    (tmp_path / "a.csv").write_text("\n".join(["age,dose,ca,grade", *rows]) + "\n")
+    data = {"format": "csv", "path": str(tmp_path / "a.csv"), "columns": {"label": "grade"}}
+    columns = [{"name": name} for name in ("ca", "age", "dose")]
+    input_ = {"shape": [6, 1, 1], "resize": None, "normalize": "agreed", "columns": columns, "empty": ["?"]}
+    input_ |= {"missing": "mean+flag"}
+    meaning = {"mild": ["0", "1"], "severe": ["2", "3"]}
+    federation = Federation(
+        method={"name": "fedavg", **HYPER},
+        model=MODEL,
+        classes=list(meaning),
+        input=input_,
+        num_members=3,
+        labels=meaning,
+    )
+    clients = make_clients(federation, data=data, partition="iid", run_seed=5)
+    agreed = [client for client in clients if isinstance(client, AgreedClient)]
+    agree(agreed)
+    constants = agreed[0].constants
+    assert constants is not None
+    pooled = torch.cat([client.state.data.train.x.reshape(-1, 6) for client in agreed]).double()
+    is_empty = pooled[:, 5] > 0  # the flag of the dose, normalised
+    assert 0 < int(is_empty.sum()) < len(pooled)
+    assert float(pooled[is_empty, 4].abs().max()) == 0
+    assert float(pooled[~is_empty, 4].mean()) == pytest.approx(0, abs=1e-6)
+    assert float(pooled[~is_empty, 4].std(correction=0)) == pytest.approx(1, abs=1e-6)
+    assert 5 < constants.mean[4] < 9
+    wanted = InputFormat.from_mapping(input_)
+    assert wanted.table is not None
+    asked = wanted.table.encode({"age": ["44"], "dose": [""], "ca": ["?"]}, str)
+    filled = wanted.table.encode({"age": ["44"], "dose": [constants.mean[4]], "ca": [constants.mean[0]]}, str)
+    filled[0, 1::2] = asked[0, 1::2]
+    said, expected = (answer(agreed[0], wanted, x)["probabilities"] for x in (asked, filled))
+    np.testing.assert_allclose(said, expected, rtol=1e-6)
+    assert agreed[0].train(2, b"").metrics["steps"] > 0

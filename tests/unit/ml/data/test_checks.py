@@ -35,7 +35,7 @@ def test_nothing_is_said_of_good_data() -> None:
 def test_a_test_sample_that_was_trained_on_is_found() -> None:
     train, test = make(9, 1), make(6, 2)
     test.x[4] = train.x[7]
-    assert say(train, test) == ["warning: 1 of 6 samples of test are in train too: 4 is 7 there"]
+    assert say(train, test) == ["warning: 1 of 6 samples of test are in train too: 4 is 7"]
 
 
 def test_a_sample_that_is_there_twice_is_found_and_its_second_label() -> None:
@@ -123,7 +123,7 @@ def test_a_client_logs_warnings_as_it_is_made_and_refuses_what_cannot_be_trained
     with caplog.at_level(logging.WARNING, "ml.data"):
         assert make_node(data).num_train == 9
     assert [record.message for record in caplog.records] == [
-        "data: 3 of 3 samples of test are in train too: 0 is 0 there"
+        "data: 3 of 3 samples of test are in train too: x_test[0], y_test[0] is x_train[0], y_train[0]"
     ]
     np.savez(path, x=train.x, y=train.y + 1)
     with pytest.raises(DataError, match=r"a.npz: x\[2\], y\[2\]: expected a label from 0 to 2, got 3"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ml.data.labels import choose_held_out, number_labels
+from ml.data.labels import choose_held_out, number_by_meaning, number_labels
 from ml.data.source import Part
 from ml.errors import DataError
 
@@ -92,3 +92,19 @@ def test_a_fifth_of_each_class_is_held_out_and_one_of_two(labels: list[int]) -> 
         held = int(is_test[y == label].sum())
         assert held == (0 if count == 1 else max(1, round(count / 5)))
     assert np.array_equal(is_test, choose_held_out(y))
+
+
+@pytest.mark.parametrize("labels", [[0, 3, 1], ["0", "3", "1"], ["0.0", "3.0", "1.00"]])
+def test_a_class_may_have_several_labels_that_mean_it(labels: Any) -> None:
+    part = Part.of_array("a", np.zeros((len(labels), 1, 2, 2), np.uint8), np.array(labels))
+    meaning = {"yes": ["1", "2", "3", "4"], "no": ["0"]}
+    [numbered], names = number_by_meaning([part], None, meaning)
+    assert (numbered.tolist(), names) == ([1, 0, 0], ("yes", "no"))
+    with pytest.raises(DataError, match=r"a: sample 1: label '3(.0)?' means no class of genesis \(yes: 1; no: 0\)"):
+        number_by_meaning([part], None, {"yes": ["1"], "no": ["0"]})
+
+
+def test_named_classes_of_a_source_may_be_put_together() -> None:
+    part = Part.of_array("a", np.zeros((3, 1, 2, 2), np.uint8), np.array([2, 0, 1]))
+    [numbered], _ = number_by_meaning([part], ("eel", "cat", "dog"), {"pet": ["cat", "dog"], "fish": ["eel"]})
+    assert numbered.tolist() == [0, 1, 0]

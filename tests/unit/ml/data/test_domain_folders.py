@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from ml.data import (
+    detect_table,
     get_classes,
     get_default_input,
     get_split_names,
@@ -24,6 +25,7 @@ from ml.data.base import ArrayDataset, SampleDomains
 from ml.data.checks import check_data
 from ml.data.detect_format import guess_format
 from ml.data.readers import images
+from ml.data.table_input import Column, TableInput
 from ml.errors import DataError
 from support.data.domain_folders import save_domains, save_idx, save_images, save_npz
 
@@ -259,7 +261,9 @@ def test_what_is_no_set_of_domains_is_refused(data: dict[str, Any], tmp_path: Pa
     refuse(
         data | {"path": str(path / "usps/usps.npz")}, "expected a directory with one for each domain in it, got a file"
     )
-    refuse(data | {"path": str(path / "usps")}, f"{path}/usps: expected a directory for each domain, got none")
+    refuse(
+        data | {"path": str(path / "usps")}, f"{path}/usps: expected a directory for each domain, or tables, got none"
+    )
     refuse(data | {"path": str(path / "none")}, f"{path}/none: no such file or directory")
     refuse({"format": "domains"}, "data.path: expected a path, which data.format domains needs")
     (path / "notes").mkdir()
@@ -346,3 +350,41 @@ def test_a_class_may_lack_in_a_domain_but_not_in_all(tmp_path: Path) -> None:
     assert open_dataset(data | {"classes": ["y", "z"]})[0].count_classes().tolist() == [8, 16]
     refuse(data | {"classes": ["y"]}, f"domain a: {tmp_path}/a: expected a directory for one of data.classes at least")
     refuse(data | {"classes": ["z", "q"]}, f"data.classes: {tmp_path} has no class 'q'")
+
+
+def save_hospitals(directory: Path) -> dict[str, Any]:
+    """Two tables of the same columns in another order, each with further ones."""
+    directory.mkdir()
+    (directory / "a.csv").write_text(
+        "age,id,crp,label\n" + "".join(f"{i % 7},a{i},{i / 8},{i % 2}\n" for i in range(10))
+    )
+    (directory / "b.csv").write_text(
+        "label,crp,age,ward\n" + "".join(f"{i % 2},{i / 4},{i % 5},n\n" for i in range(20))
+    )
+    return {"format": "domains", "path": str(directory)}
+
+
+def test_domains_may_be_tables_whose_columns_are_matched_by_name(tmp_path: Path) -> None:
+    data = save_hospitals(tmp_path / "hospitals")
+    named = TableInput((Column("crp"), Column("age")))
+    for table, order in ((None, [0, 1]), (named, [1, 0])):
+        train, test = open_dataset(data, table=table)
+        assert (train.domains, count(train), count(test)) == (("a.csv", "b.csv"), [8, 16], [2, 4])
+        assert train.features == tuple(("age", "crp")[i] for i in order)
+        assert sorted(train.passed_over) == ["id", "ward"]
+        ages, crps = (train.x[:, i, 0, 0] for i in order)
+        assert set((ages[:8] % 1).tolist()) == {0.0}
+        assert set(((crps[8:] * 4) % 1).tolist()) == {0.0}
+    assert detect_table(data) == [{"name": "age"}, {"name": "crp"}]
+    lacking = TableInput((Column("age"), Column("id")))
+    with pytest.raises(DataError, match=r"domain b.csv: .*b.csv: expected a column 'id' of genesis"):
+        open_dataset(data, table=lacking)
+
+
+def test_domains_lie_where_they_are_named(tmp_path: Path) -> None:
+    data = save_hospitals(tmp_path / "hospitals")
+    chosen = {**data, "path": str(tmp_path), "domains": ["hospitals/b.csv", "hospitals/a.csv"]}
+    train, _ = open_dataset(chosen)
+    assert (train.domains, count(train)) == (("hospitals/b.csv", "hospitals/a.csv"), [16, 8])
+    assert train.features == ("crp", "age")
+    refuse({**chosen, "domains": ["hospitals/c.csv"]}, "data.domains:")

@@ -78,7 +78,8 @@ def test_what_counts_is_what_genesis_input_leaves() -> None:
 
 def test_a_feature_in_another_unit_than_genesis_is_found() -> None:
     table = make_table(draw(0, 1), draw(1000, 3000), names=("age", "dose"))
-    [apart, unit] = say(table, {"mean": [0.5, 2.0], "std": [0.3, 0.6]})
+    [unnamed, apart, unit] = say(table, {"mean": [0.5, 2.0], "std": [0.3, 0.6]})
+    assert unnamed.startswith("genesis does not name the columns")
     assert "also after genesis' input.mean and input.std" in apart
     assert unit.startswith("1 of 2 features is far from genesis' mean and deviation")
     assert "first 'dose': 2000 ± " in unit

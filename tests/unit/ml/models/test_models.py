@@ -36,6 +36,7 @@ CASES: list[tuple[dict[str, Any], Shape, int]] = [
     ({"name": "mlp", "hidden": [64, 32]}, (1, 8, 8), 10),
     ({"name": "mlp", "hidden": [16]}, (3, 8, 6), 3),
     ({"name": "cnn_mnist"}, (1, 28, 28), 10),
+    ({"name": "linear"}, (13, 1, 1), 2),
     ({"name": "mlp_mnist"}, (1, 28, 28), 10),
     ({"name": "mlp_mnist", "normalize": False}, (1, 8, 8), 4),
     ({"name": "cnn_cifar"}, (3, 32, 32), 10),

@@ -111,6 +111,27 @@ async def test_what_was_killed_says_by_which_signal(make_program: MakeProgram) -
         process.kill()  # and nobody else, who might have its number by now
 
 
+async def test_a_server_that_ends_leaves_no_pipe_open_though_somebody_still_holds_it(make_program: MakeProgram) -> None:
+    make_program(
+        "parent",
+        """
+        def main():
+            import subprocess, time
+            print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+            time.sleep(60)
+        """,
+    )
+    before = os.listdir("/proc/self/fd")
+    async with ForkServer.started() as server:
+        process = await server.fork_piped("parent")
+        holder = int(await read_line(process))
+        process.kill()
+        await process.wait()
+    await asyncio.sleep(0)
+    assert os.listdir("/proc/self/fd") == before
+    os.kill(holder, signal.SIGKILL)
+
+
 async def test_a_signal_is_heeded_however_early_it_comes(make_program: MakeProgram) -> None:
     make_program("sleeper", SLEEPER)
     async with ForkServer.started() as server, asyncio.timeout(20):

@@ -7,7 +7,7 @@ import pytest
 from chain.audit import ExportedBlock
 from chain.block import Answer, Body, Phase
 from chain.changes.base import Kind
-from chain.changes.members import Convict
+from chain.changes.members import Convict, ReplaceKey
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun, StartRun
 from chain.codec import encode_block, encode_certificate, encode_evidence, make_evidence, sign_vote
@@ -64,6 +64,17 @@ def test_rounds_have_those_who_contributed_and_changes_are_no_rounds() -> None:
     assert [each.absent for each in history.rounds] == [(), ("node3",)]
     assert (history.head.height, history.head.id, history.last) == (3, chain.tip.id.hex(), 3)
     assert not history.counts_samples  # all weights are 1
+
+
+def test_a_site_with_another_key_is_one_participant() -> None:
+    new = make_keys(1, "another key")[0]
+    chain = LivingChain(GENESIS, [*KEYS, new])
+    chain.add_rounds()
+    chain.add_change(ReplaceKey(1, new.id))
+    chain.add_rounds()
+    people = read(chain).list_participants()
+    assert [(one.name, one.rounds) for one in people] == [(f"node{i}", [1, 2]) for i in range(4)]
+    assert people[1].id == encode_id(new.id)
 
 
 def test_a_change_has_who_approved_it_and_what_it_does() -> None:

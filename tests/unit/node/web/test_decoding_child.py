@@ -15,7 +15,7 @@ import pytest
 from ml.payload import decode_arrays
 from node.admin.samples import MAX_BYTES
 from node.host.child import make_command
-from node.web.decoding_child import MEMORY_BYTES, UNPACKED_BYTES, decode
+from node.web.decoding_child import MEMORY_BYTES, UNPACKED_BYTES, Decoded, decode
 from support.data.bombs import MIB, write_archive, write_long_header, write_picture
 
 PICTURES = {"input": {"shape": [3, 8, 8]}, "classes": ["a", "b"], "task": "classification"}
@@ -73,7 +73,7 @@ def test_rows_are_counted_as_they_are_read_and_their_memory_is_bounded(tmp_path:
 def test_a_large_picture_comes_reduced(tmp_path: Path) -> None:
     said, mib = decode_apart(tmp_path / "a.png", write_picture(4032, 3024))
     assert said[:1] == b"+"
-    x = decode_arrays(said[1:], MAX_BYTES)["x"]
+    x = decode_arrays(Decoded.read(said[1:]).samples, MAX_BYTES)["x"]
     assert (x.dtype, x.shape) == (np.dtype(np.uint8), (1, 3, 1512, 2016))
     assert mib < PROGRAM_MIB + MEMORY_BYTES // MIB
 
@@ -81,13 +81,23 @@ def test_a_large_picture_comes_reduced(tmp_path: Path) -> None:
 def test_samples_are_those_of_the_file(tmp_path: Path) -> None:
     x = np.arange(2 * 3 * 8 * 8, dtype=np.uint8).reshape(2, 3, 8, 8)
     np.savez_compressed(tmp_path / "a.npz", x=x)
-    assert np.array_equal(decode_arrays(decode(tmp_path / "a.npz", PICTURES), MAX_BYTES)["x"], x)
+    assert np.array_equal(decode_arrays(decode(tmp_path / "a.npz", PICTURES).samples, MAX_BYTES)["x"], x)
     one = io.BytesIO()
     np.savez(one, x=x[0])
     (tmp_path / "b.npz").write_bytes(one.getvalue())
-    assert decode_arrays(decode(tmp_path / "b.npz", PICTURES), MAX_BYTES)["x"].shape == (1, 3, 8, 8)
+    assert decode_arrays(decode(tmp_path / "b.npz", PICTURES).samples, MAX_BYTES)["x"].shape == (1, 3, 8, 8)
     (tmp_path / "a.csv").write_text("f,g\n1,2\n3,4\n")
-    assert decode_arrays(decode(tmp_path / "a.csv", TABLE), MAX_BYTES)["x"].reshape(-1).tolist() == [1, 2, 3, 4]
+    assert decode_arrays(decode(tmp_path / "a.csv", TABLE).samples, MAX_BYTES)["x"].reshape(-1).tolist() == [1, 2, 3, 4]
+
+
+def test_the_columns_of_a_table_are_matched_by_name_and_what_is_filled_is_told(tmp_path: Path) -> None:
+    input_: Any = TABLE["input"]
+    table = {**TABLE, "input": {**input_, "columns": [{"name": "g"}, {"name": "f"}], "missing": "zero"}}
+    (tmp_path / "a.csv").write_text("f,id,g\n1,x,2\n3,y,\n")
+    decoded = decode(tmp_path / "a.csv", table)
+    assert decode_arrays(decoded.samples, MAX_BYTES)["x"].reshape(-1).tolist() == [2, 1, 0, 3]
+    assert (decoded.passed_over, decoded.num_empty, decoded.num_columns) == (("id",), [0, 1], 2)
+    assert Decoded.read(decoded.encode()) == Decoded(decoded.samples, ["id"], [0, 1], 2)
 
 
 def test_it_loads_neither_torch_nor_a_server() -> None:

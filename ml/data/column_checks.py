@@ -1,0 +1,42 @@
+"""Checks of a table's columns beside those that genesis names, and of which columns should be no feature.
+
+An identifier has another value in each row: nothing can be learned from it, and a site that has other patients has none
+of its values. A column with one value tells no two rows apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ml.data.base import ArrayDataset, InputFormat
+from ml.data.cells import Cells
+from ml.data.columns import summarise_columns
+from ml.data.findings import Finding
+
+_SHOWN = 20
+
+
+def check_columns(train: ArrayDataset, input_: InputFormat | None) -> Iterable[Finding]:
+    """The findings about the names of a table's columns, as genesis' input takes them."""
+    if not train.is_table or not train.features or input_ is None:
+        return
+    if train.passed_over:
+        yield Finding("note", describe_passed_over(train.passed_over))
+    if input_.table is None or input_.table.columns is None:
+        yield Finding(
+            "warning",
+            "genesis does not name the columns: features go by their place in the file, and a file with the same "
+            "columns in another order is not noticed",
+        )
+
+
+def describe_passed_over(names: Sequence[str]) -> str:
+    """The sentence about columns that become no feature."""
+    shown = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
+    return f"{len(names)} column{'' if len(names) == 1 else 's'} passed over, which genesis does not name: {shown}"
+
+
+def find_identifiers(cells: Cells) -> dict[str, str]:
+    """The columns that should be no feature, each with the reason."""
+    doubtful = (own for own in summarise_columns(cells) if own.is_constant or own.is_identifier or own.kind == "empty")
+    return {own.name: own.doubt for own in doubtful if own.doubt is not None}

@@ -1,0 +1,281 @@
+"""Columns of a table as they lie there, before anything is made of their cells: kind, empty cells, range, values, and
+what in them is hardly a measurement.
+
+    number      all cells are numbers, or empty
+    category    texts, of which there are few
+    text        texts that are different in nearly every row, or too many for a category
+    date        days or times
+    empty       no cell has anything in it
+
+A number that stands for "not known" is a spike: 0, a row of nines or a negative one far from all others. A far outlier
+is beyond ten times the middle half of the values, also of their logarithms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.cells import (
+    PLACEHOLDERS,
+    Cells,
+    has_doubtful_commas,
+    is_date,
+    is_decimal_comma,
+    is_empty,
+    parse_numbers,
+    to_text,
+)
+from ml.data.findings import Finding
+from ml.data.table_input import MAX_VALUES, Column, TableInput
+
+MANY_MISSING = 0.3  # of a column's cells
+FEW_TEXTS, FEW_NUMBERS = 10, 30  # rows, in which each may have another value by chance
+ONE_VALUE = "one value"  # the doubt about a constant column
+FEW_ROWS = 20  # fewer have no outliers, and no texts that are too many
+_SPIKE = 0.01  # of the rows: a code that stands in more is one, an outlier in more is none
+_FEW = 0.2  # of the rows: where more are impossible, the column is of something else
+_FAR, _FAR_LOGARITHM = 10.0, 5.0  # times the middle half
+_NINES = re.compile(r"-?9{2,}(\.0+)?|-[19]")
+_SHOWN = 5
+CLEAR = "Leave such cells empty, or list it in input.empty, which holds for all columns"
+# What a quantity of such a name can be; a value outside is of another unit, or no value.
+_POSSIBLE = (
+    (re.compile(r"(^|[^a-z])age([^a-z]|$)", re.IGNORECASE), 0.0, 120.0),
+    (re.compile(r"(^|[^a-z])bmi([^a-z]|$)", re.IGNORECASE), 5.0, 150.0),
+    (re.compile(r"%|percent", re.IGNORECASE), 0.0, 100.0),
+    (re.compile(r"(^|[^a-z])(spo2|sao2)([^a-z]|$)", re.IGNORECASE), 0.0, 100.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSummary:
+    """One column. `values`: of a category with the rows of each, the most frequent first; of a date the first and the
+    last. `empty`: texts in it that stand for an empty cell and that no run knows of yet. `odd`: what in it is hardly a
+    measurement, in words. `range_`: of a number."""
+
+    name: str
+    kind: Literal["number", "category", "text", "date", "empty"]
+    num_rows: int
+    num_missing: int
+    num_values: int  # different ones
+    range_: tuple[float, float] | None = None
+    mean: float | None = None
+    std: float | None = None
+    values: tuple[tuple[str, int], ...] = ()
+    empty: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    is_whole: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        return self.num_values == 1 and self.num_rows - self.num_missing > 1
+
+    @property
+    def is_identifier(self) -> bool:
+        """Whether another text or whole number stands in each row."""
+        is_countable = self.kind in ("text", "category") or (self.kind == "number" and self.is_whole)
+        few = FEW_NUMBERS if self.kind == "number" else FEW_TEXTS
+        return is_countable and self.num_rows >= few and self.num_values == self.num_rows
+
+    @property
+    def doubt(self) -> str | None:
+        """Why it should be no feature without a word of the site; None where nothing speaks against it."""
+        if self.kind == "empty":
+            return "no value"
+        if self.is_constant:
+            return ONE_VALUE
+        if self.is_identifier:
+            return "another value in each row"
+        if self.kind == "date":
+            return "dates"
+        if self.kind == "text":
+            return f"{self.num_values} different texts"
+        return None
+
+    def to_mapping(self) -> dict[str, Any]:
+        low, high = self.range_ or (None, None)
+        return {
+            "name": self.name,
+            "type": self.kind,
+            "rows": self.num_rows,
+            "missing": self.num_missing,
+            "different": self.num_values,
+            "min": low,
+            "max": high,
+            "mean": self.mean,
+            "std": self.std,
+            "values": dict(self.values),
+            "doubt": self.doubt,
+        }
+
+
+def summarise_columns(cells: Cells, empty: Sequence[str] = ()) -> tuple[ColumnSummary, ...]:
+    """Each column; `empty` are further texts of an empty cell."""
+    return tuple(_summarise(name, column, empty) for name, column in cells.items())
+
+
+def propose_input(columns: Iterable[ColumnSummary]) -> TableInput:
+    """The run's `input` that would suit these columns: all that nothing speaks against. A category's values are sorted,
+    and blanks become the mean."""
+    kept = [own for own in columns if own.doubt is None]
+    made = tuple(
+        Column(own.name, tuple(sorted(value for value, _ in own.values)) if own.kind == "category" else ())
+        for own in kept
+    )
+    has_gaps = any(own.num_missing for own in kept)
+    empty = tuple(sorted({text for own in kept for text in own.empty}))
+    return TableInput(made, "mean" if has_gaps else "refuse", empty=empty)
+
+
+def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
+    """The findings about columns."""
+    if gaps := [own for own in columns if own.num_missing]:
+        shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in _sort_by_gaps(gaps)]
+        share = max(own.num_missing / max(own.num_rows, 1) for own in gaps)
+        yield Finding("warning" if share >= MANY_MISSING else "note", f"empty cells: {_shorten(shown)}")
+    for own in columns:
+        if own.empty:
+            texts = ", ".join(map(repr, own.empty))
+            yield Finding(
+                "warning", f"{own.name!r}: {texts} among numbers: an empty cell? input.empty in genesis may list it"
+            )
+        for text in own.odd:
+            yield Finding("warning", f"{own.name!r}: {text}")
+    for own in columns:
+        if own.doubt is not None:
+            yield Finding("warning", f"{own.name!r}: {own.doubt}: is it a feature?")
+
+
+def find_alike(names: Iterable[str]) -> list[tuple[str, str]]:
+    """The pairs of these that differ by case or blanks only."""
+    first: dict[str, str] = {}
+    pairs = []
+    for name in names:
+        other = first.setdefault("".join(name.split()).casefold(), name)
+        if other != name:
+            pairs.append((other, name))
+    return pairs
+
+
+def _summarise(name: str, cells: Sequence[Any], empty: Sequence[str]) -> ColumnSummary:
+    values_N, is_wrong = parse_numbers(cells, empty)
+    if not is_wrong.any():
+        return _summarise_numbers(name, values_N)
+    counts = Counter(to_text(cell) for cell in cells)
+    known = {text: count for text, count in counts.items() if not is_empty(text, empty)}
+    marks = tuple(text for text in known if text in PLACEHOLDERS)
+    if marks and len(known) > len(marks):
+        without, is_wrong = parse_numbers(cells, (*empty, *marks))
+        if not is_wrong.any():
+            return replace(_summarise_numbers(name, without), empty=marks)
+    own = ColumnSummary(name, "category", len(cells), len(cells) - sum(known.values()), len(known))
+    if has_doubtful_commas(known):
+        doubt = f"{next(filter(is_decimal_comma, known))!r}: is a comma the decimal sign, or one of thousands? data.csv"
+        return replace(own, kind="text", odd=(doubt,))
+    if all(is_date(cell) for cell in cells if not is_empty(cell, empty)):
+        days = sorted(known)
+        return replace(own, kind="date", values=((days[0], known[days[0]]), (days[-1], known[days[-1]])))
+    if len(known) > MAX_VALUES or (len(known) >= FEW_ROWS and len(known) > 0.9 * own.num_rows):
+        return replace(own, kind="text")
+    ordered = tuple(sorted(known.items(), key=lambda pair: (-pair[1], pair[0])))
+    odd = [f"{a!r} and {b!r} differ by case or blanks only" for a, b in find_alike(sorted(known))]
+    num_numbers = sum(known[text] for text in known if not parse_numbers([text])[1].any())
+    if num_numbers > 0.8 * sum(known.values()):
+        others = [text for text, _ in ordered if parse_numbers([text])[1].any()]
+        odd.append(f"numbers, but for {_shorten([repr(text) for text in others])}")
+    return replace(own, values=ordered, odd=tuple(odd))
+
+
+def _summarise_numbers(name: str, values_N: NDArray[np.float64]) -> ColumnSummary:
+    known = np.sort(values_N[~np.isnan(values_N)])
+    own = ColumnSummary(name, "empty", len(values_N), len(values_N) - len(known), 0)
+    if not len(known):
+        return own
+    different, counts = np.unique(known, return_counts=True)
+    return replace(
+        own,
+        kind="number",
+        num_values=len(different),
+        range_=(float(known[0]), float(known[-1])),
+        mean=float(known.mean()),
+        std=float(known.std()),
+        odd=tuple(_find_odd(name, known, different, counts)),
+        is_whole=bool((different == np.rint(different)).all()),
+    )
+
+
+def _find_odd(
+    name: str, known: NDArray[np.float64], different: NDArray[np.float64], counts: NDArray[np.int64]
+) -> Iterator[str]:
+    """The words about sorted values that may be no measurements."""
+    codes = [i for i, value in enumerate(different) if _is_code(float(value), int(counts[i]), known)]
+    for i in codes:
+        is_often = counts[i] > 1
+        times = f"{counts[i]} times {different[i]:g}" if is_often else f"{different[i]:g} once"
+        yield f"{times}, far from the others: not known? {CLEAR}"
+    rest = known[~np.isin(known, different[codes])]
+    low, high = next(((low, high) for word, low, high in _POSSIBLE if word.search(name)), (-np.inf, np.inf))
+    is_possible = (rest >= low) & (rest <= high)
+    impossible, shown = rest[~is_possible], f"expected {low:g} to {high:g}"
+    if 0 < len(impossible) <= _FEW * len(rest):
+        are = "value that is" if len(impossible) == 1 else "values that are"
+        yield f"{len(impossible)} {are} impossible, such as {impossible[-1]:g}: {shown}"
+        rest = rest[is_possible]
+    elif len(rest) and np.median(rest) > high:
+        yield f"half of the values are above {np.median(rest):g}: another unit? {shown}"
+    if len(rest) >= FEW_ROWS:
+        far = rest[_is_far(rest)]
+        if 0 < len(far) <= max(1, _SPIKE * len(rest)):
+            outliers = "1 far outlier" if len(far) == 1 else f"{len(far)} far outliers"
+            usual = rest[~np.isin(rest, far)]
+            yield f"{outliers}, such as {far[-1]:g}, where the others are {usual[0]:g} to {usual[-1]:g}"
+
+
+def _is_code(value: float, count: int, known: NDArray[np.float64]) -> bool:
+    """Whether a value may stand for "not known": as such are written, and apart from all others."""
+    if value != 0 and not _NINES.fullmatch(f"{value:.0f}" if value == round(value) else ""):
+        return False
+    others = known[known != value]
+    if len(others) < FEW_ROWS // 2 or len(np.unique(others[:1000])) < 5:
+        return False
+    low, middle_low, middle_high, high = np.quantile(others, [0.0, 0.25, 0.75, 1.0])
+    half = middle_high - middle_low
+    if value < 0:
+        return bool(low >= 0)
+    if value == 0:
+        is_often = count >= max(2, _SPIKE * len(known))
+        return bool(low > half / 2 and middle_low - (1.5 if is_often else 3) * half > 0)
+    return bool(value > high and value - high > half and value > middle_high + 3 * half)
+
+
+def _is_far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which values are far from the middle half of them, themselves and by their logarithms, and apart from all that
+    are not."""
+    low, high = np.quantile(values, [0.25, 0.75])
+    half = high - low
+    if half <= 0:
+        return np.zeros(len(values), np.bool_)
+    is_far = (values < low - _FAR * half) | (values > high + _FAR * half)
+    if values.min() > 0:
+        low, high = np.log([low, high])
+        logarithms, half = np.log(values), high - low
+        is_far &= (logarithms < low - _FAR_LOGARITHM * half) | (logarithms > high + _FAR_LOGARITHM * half)
+    usual = values[~is_far]
+    is_apart = np.maximum(usual.min() - values, values - usual.max()) > np.ptp(usual)
+    return np.asarray(is_far & is_apart, np.bool_)
+
+
+def _sort_by_gaps(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:
+    return sorted(columns, key=lambda own: -own.num_missing / max(own.num_rows, 1))
+
+
+def _shorten(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more

@@ -1,0 +1,145 @@
+"""The columns of a table in `fednode data inspect`, before any genesis says what becomes of them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from node.errors import NodeError
+
+if TYPE_CHECKING:
+    from ml.data.columns import ColumnSummary
+    from ml.data.findings import Finding
+    from ml.data.table_input import TableInput
+
+SHOWN_COLUMNS = 40
+_SHOWN_LETTERS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class RawColumns:
+    """A table's columns, which of them have the labels, if that is known, the run's `input` that would suit the others,
+    and what may mislead. Those `aside` say what a row belongs to or tests, and are no features."""
+
+    columns: Sequence[ColumnSummary]
+    labels: tuple[str, ...]
+    proposed: TableInput
+    findings: Sequence[Finding]
+    aside: tuple[str, ...] = ()
+
+    @property
+    def features(self) -> list[ColumnSummary]:
+        return [own for own in self.columns if own.name not in (*self.labels, *self.aside)]
+
+    @property
+    def table(self) -> TableInput | None:
+        """What the columns become for a look at the samples; None where all can be taken as they are."""
+        is_plain = all(own.kind == "number" and not own.num_missing for own in self.features)
+        return None if is_plain or not self.proposed.columns else self.proposed
+
+    def add_findings(self, found: Sequence[Finding]) -> list[Finding]:
+        """All findings, those about columns once."""
+        from ml.data.columns import check_summaries
+
+        of_columns = list(check_summaries(self.features))
+        return [*self.findings, *of_columns, *(one for one in found if one not in (*of_columns, *self.findings))]
+
+    def show_alone(self, asked: Mapping[str, Any], *, as_json: bool) -> None:
+        """Prints the columns of a table whose labels nobody has named yet."""
+        from node.cli.output import print_facts, print_json
+
+        findings = self.add_findings(())
+        if as_json:
+            print_json(
+                {
+                    **asked,
+                    "kind": "table",
+                    "classes": None,
+                    "columns": [own.to_mapping() for own in self.columns],
+                    "proposed_input": self.proposed.to_mapping(),
+                    "findings": [{"level": finding.level, "text": finding.text} for finding in findings],
+                }
+            )
+            return
+        rows = self.columns[0].num_rows if self.columns else 0
+        print_facts([("data", f"{asked['format']} {asked.get('path')}"), ("rows", f"{rows:,}")])
+        print()
+        print_columns(self.columns, ())
+        print_proposed(self)
+        for finding in findings:
+            print(f"{finding.level}: {finding.text}")
+        print("which column has the labels? --label COLUMN, or a column called label")
+
+
+def describe_raw(asked: Mapping[str, Any], task: str) -> RawColumns | None:
+    """The columns of a table as they lie there; None of what is no table. Raises NodeError."""
+    from ml.data import open_raw_table
+    from ml.data.columns import propose_input, summarise_columns
+    from ml.data.source import DataSource
+    from ml.errors import DataError
+
+    try:
+        raw = open_raw_table(asked, task)
+        if raw is None:
+            return None
+        columns, aside = summarise_columns(raw.cells), DataSource.from_mapping(asked, task).aside
+    except DataError as error:
+        raise NodeError(str(error)) from error
+    proposed = propose_input(own for own in columns if own.name not in (*raw.labels, *aside))
+    return RawColumns(columns, raw.labels, proposed, raw.notes, aside)
+
+
+def print_columns(columns: Sequence[ColumnSummary], labels: Collection[str]) -> None:
+    """A line a column."""
+    from node.cli.output import print_table
+
+    rows = []
+    for own in columns[:SHOWN_COLUMNS]:
+        low, high = own.range_ or (None, None)
+        kind = f"{own.kind}, label" if own.name in labels else own.kind
+        numbers = (_show(value) for value in (low, high, own.mean, own.std))
+        rows.append((own.name, kind, _show_share(own), *numbers, _show_values(own)))
+    print_table(("COLUMN", "TYPE", ">MISSING", ">MIN", ">MAX", ">MEAN", ">DEVIATION", "VALUES"), rows)
+    if len(columns) > SHOWN_COLUMNS:
+        print(f"and {len(columns) - SHOWN_COLUMNS} more; --json has them all")
+    print()
+
+
+def print_proposed(raw: RawColumns) -> None:
+    """The settings of `genesis new` that would suit the table, and the columns that they leave out."""
+    import yaml
+
+    left_out = [f"{own.name} ({own.doubt})" for own in raw.features if own.doubt is not None]
+    if left_out:
+        print(f"hardly features: {', '.join(left_out[:SHOWN_COLUMNS])}")
+    asked = raw.proposed.to_mapping()
+    if not raw.proposed.columns or len(raw.proposed.columns) > SHOWN_COLUMNS:
+        return
+    print("for genesis new, once you have looked at each column:")
+    for key, value in asked.items():
+        text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=1_000_000)
+        shown = text.removesuffix("\n").removesuffix("\n...")
+        print(f"  --set {shlex.quote(f'input.{key}={shown}')}")
+    print()
+
+
+def _show(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _show_share(own: ColumnSummary) -> str:
+    share = own.num_missing / max(own.num_rows, 1)
+    return f"{own.num_missing} ({'<1%' if share < 0.005 else f'{share:.0%}'})" if own.num_missing else "0"
+
+
+def _show_values(own: ColumnSummary) -> str:
+    if own.kind == "date":
+        return f"{own.values[0][0]} to {own.values[-1][0]}"
+    if own.kind == "text":
+        return f"{own.num_values} different"
+    if own.kind != "category":
+        return ""
+    text = ", ".join(f"{value} {count}" for value, count in own.values)
+    return text if len(text) <= _SHOWN_LETTERS else f"{text[: _SHOWN_LETTERS - 1]}…"

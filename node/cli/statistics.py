@@ -1,0 +1,126 @@
+"""`fednode statistics`: the word of a run's members of their samples, all together and site by site."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from node.cli.options import AsJson
+from node.cli.target import DataDir, NodeConfigFile, Socket
+
+if TYPE_CHECKING:
+    from node.pb import admin_pb2 as pb
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("statistics")(statistics)
+
+
+def statistics(
+    run: Annotated[int, typer.Argument(metavar="[RUN]", min=0, help="Its number; 0 is the newest.")] = 0,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Print the input of a run on such data, as YAML, and nothing else.")
+    ] = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what members told of their samples.
+
+    That is what they agreed on in the first round of a run: of each feature the mean and the deviation, how many cells
+    are empty, and where the run counts them how many values lie where. Below the table stands what differs between
+    sites as units do, and what only some of them have. fednode propose statistics begins a run of that alone.
+
+    Examples: fednode statistics -c node.yaml, or fednode statistics 2 --suggest > input.yaml
+    """
+    from node.admin.json_view import to_json
+    from node.cli.output import print_json, print_table
+    from node.cli.target import open_ledger
+
+    with open_ledger(socket, config, data_dir) as ledger:
+        told = ledger.get_statistics(run)
+        terms = ledger.list_runs(told.run)[0].terms if suggest else ""
+    if suggest:
+        _print_suggestion(told, terms)
+        return
+    if as_json:
+        print_json(to_json(told))
+        return
+    sites = [told.all] * told.HasField("all") + [site for site in told.sites if site.held]
+    print(f"run {told.run}, height {told.height}: {len(told.sites)} sites, {told.all.samples} training samples\n")
+    names = ["ALL" if site is told.all else site.name for site in sites]
+    rows = [
+        _describe_feature(feature, [site.features[i] for site in sites], [site.samples for site in sites])
+        for i, feature in enumerate(told.features)
+    ]
+    if any(site.classes for site in sites):
+        rows += [(f"class {name}", *(str(site.classes[k]) for site in sites)) for k, name in enumerate(told.classes)]
+    print_table(("FEATURE", *names), [("samples", *(str(site.samples) for site in sites)), *rows])
+    for line in _describe_histograms(told, sites, names):
+        print(line)
+    if gone := [site.name for site in told.sites if not site.held]:
+        print(f"\nwhat {', '.join(gone)} told is not here")
+    print(f"\nwhat fewer than {told.min_count} samples have is told as 0")
+    print("\n".join(told.differences or ["nothing differs between sites as units do"]))
+
+
+def _describe_feature(
+    feature: pb.StatisticsFeature, own: Sequence[pb.FeatureStatistics], samples: Sequence[int]
+) -> tuple[str, ...]:
+    return (feature.name, *(_describe_values(feature, one, count) for one, count in zip(own, samples, strict=True)))
+
+
+def _describe_values(feature: pb.StatisticsFeature, one: pb.FeatureStatistics, samples: int) -> str:
+    """`54.1 ± 9`, and where some are missing how many; of a category its share."""
+    if not one.HasField("mean"):
+        return "-"
+    if feature.category:
+        return f"{one.mean:.1%}"
+    missing = f", {1 - one.values / samples:.0%} empty" if 0 < one.values < samples else ""
+    return f"{one.mean:.4g} ± {one.std:.3g}{missing}"
+
+
+def _describe_histograms(
+    told: pb.StatisticsReply, sites: Sequence[pb.SiteStatistics], names: Sequence[str]
+) -> Iterator[str]:
+    """A line of bars for each site, as high as the share of its values."""
+    width = max(map(len, names), default=0)
+    for i, feature in enumerate(told.features):
+        if feature.edges:
+            ends = f"below {feature.edges[0]:g}, then to {', '.join(f'{edge:g}' for edge in feature.edges[1:])}"
+            yield f"\n{feature.name}: {ends}, and from {feature.edges[-1]:g} on"
+            for name, site in zip(names, sites, strict=True):
+                bins = site.features[i].bins
+                most = max(bins, default=0) or 1
+                bars = "".join(_BARS[math.ceil(count / most * (len(_BARS) - 1))] for count in bins)
+                yield f"  {name:<{width}}  {bars}  {' '.join(map(str, bins))}"
+
+
+def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:
+    """The input of the run, with the rules that what was told asks for."""
+    import json
+
+    import yaml
+
+    input_: dict[str, Any] = dict(json.loads(terms)["input"])
+    columns = [{key: value for key, value in column.items() if key != "edges"} for column in input_["columns"]]
+    sites = [site for site in told.sites if site.held]
+    is_empty = any(one.values < site.samples for site in sites for one in site.features if one.HasField("mean")) or any(
+        not one.HasField("mean") for site in sites for one in site.features
+    )
+    others = [i for i, feature in enumerate(told.features) if feature.name.endswith("=(other)")]
+    has_others = any(site.features[i].mean > 0 for site in sites for i in others)
+    rules: dict[str, str] = {}
+    if is_empty:
+        rules["missing"] = "mean+flag"
+    if has_others:
+        rules["unknown"] = "other"
+    kept: dict[str, Any] = {key: input_[key] for key in ("empty", "min_count") if key in input_}
+    suggested: dict[str, Any] = {"normalize": "agreed", "columns": columns, **kept, **rules}
+    print(yaml.safe_dump({"input": suggested}, sort_keys=False, allow_unicode=True), end="")

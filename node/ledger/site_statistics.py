@@ -1,0 +1,179 @@
+"""The statistics that a run's members agreed on: of all together, and of each site.
+
+Sums are of the chain: the aggregate has those of all, and each site's contribution its own, for as long as its blob is
+here. What differs between sites as units do is named, and so is a feature that only some sites have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from chain.block import Block, Contribution
+from chain.calendar import Place
+from chain.signing import encode_id
+from chain.store.sqlite import SqliteStore
+from ml.aggregation.sums import PER_BIN, PER_CLASS, PRESENT
+from ml.data.base import InputFormat
+from ml.errors import PayloadError
+from ml.payload import Arrays, kind_code, read_arrays
+from ml.specs import StatisticsSpec, get_kind
+from ml.specs.statistics import STATISTICS, Constants, get_num_values, split_bins
+from node.errors import NotFound
+from node.ledger.names import get_name
+from node.pb import admin_pb2 as pb
+from node.runs.specs import RunRound, RunSpecs
+
+UNITS = {
+    10.0: "a unit that is ten times the other",
+    1000.0: "a unit that is a thousand times the other",
+    18.016: "glucose in mg/dL and in mmol/L",
+    38.67: "cholesterol in mg/dL and in mmol/L",
+    88.57: "triglycerides in mg/dL and in mmol/L",
+    88.42: "creatinine in µmol/L and in mg/dL",
+}
+TOLERANCE = 0.15  # of a ratio of means, besides which samples differ
+MIN_DEVIATIONS = 1.0  # between the means of two sites, from which on another unit is worth a thought
+RARE = 0.01  # the share below which a site has next to nothing of a category or of a column
+
+
+def read_statistics(store: SqliteStore, runs: RunSpecs, number: int) -> pb.StatisticsReply:
+    """Of the run of this number, the newest where it is 0. Runs on the store's thread. Raises NotFound."""
+    number = number or runs.calendar.newest.run.number
+    height = runs.calendar.get_height(Place(number, 1))
+    round_ = None if height is None else runs.find(height)
+    if round_ is None:
+        raise NotFound(f"run {number}: there is none, or this release does not know its method")
+    if not isinstance(round_.spec, StatisticsSpec) or not round_.spec.is_statistics(round_.number):
+        raise NotFound(f"run {number} agrees on no statistics: its input has no normalize: agreed")
+    stored = store.get_block(round_.height) if round_.height <= store.head_height else None
+    if stored is None:
+        raise NotFound(f"run {number}: its members have not agreed on statistics yet")
+    state = store.get_state(round_.height - 1)
+    contributions = stored.block.contributions
+    sites = [_show_site(round_, one, get_name(state, one.author), _read_own(store, one)) for one in contributions]
+    reply = pb.StatisticsReply(
+        run=number,
+        height=round_.height,
+        min_count=round_.spec.agreement.min_count,
+        classes=round_.run.classes,
+        features=_list_features(round_),
+        sites=sites,
+    )
+    if (agreed := _read_agreed(store, stored.block)) is not None:
+        reply.all.CopyFrom(_show(round_, agreed, int(agreed["samples"]), agreed["counts"].tolist()))
+    reply.differences.extend(list_differences(reply))
+    return reply
+
+
+def _list_features(round_: RunRound) -> Iterator[pb.StatisticsFeature]:
+    table, channels = InputFormat.from_mapping(round_.run.input).table, round_.spec.task.input_shape[0]
+    names: Sequence[str] = [f"channel {i}" for i in range(channels)]
+    is_number = [True] * channels
+    if table is not None and table.columns is not None:
+        names, is_number = table.get_features(table.columns), table.get_numbers(channels).tolist()
+    edges: Sequence[Sequence[float]] = [()] * channels
+    if isinstance(round_.spec, StatisticsSpec) and round_.spec.agreement.edges:
+        edges = round_.spec.agreement.edges
+    for name, number, own in zip(names, is_number, edges, strict=True):
+        yield pb.StatisticsFeature(name=name, category=not number, edges=own)
+
+
+def _read_own(store: SqliteStore, one: Contribution) -> Arrays | None:
+    """What a site told; None where its blob is not here."""
+    digest = next((ref.digest for ref in one.payloads if ref.kind == kind_code(STATISTICS)), None)
+    if digest is None or not store.has_blob(digest):
+        return None
+    try:
+        return read_arrays(store.locate_blob(digest))
+    except (OSError, PayloadError):  # let go since, or damaged: the store finds that out
+        return None
+
+
+def _read_agreed(store: SqliteStore, block: Block) -> Arrays | None:
+    """The sums of all; None where they are not here."""
+    if not store.has_blob(block.header.aggregate):
+        return None
+    try:
+        return get_kind(read_arrays(store.locate_blob(block.header.aggregate)), STATISTICS)
+    except (OSError, PayloadError):
+        return None
+
+
+def _show_site(round_: RunRound, one: Contribution, name: str, arrays: Arrays | None) -> pb.SiteStatistics:
+    shown = pb.SiteStatistics(held=False)
+    if arrays is not None:
+        count = int(arrays["count"])
+        present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
+        told = {**arrays, "counts": np.array(present), "sites": np.array(1), "samples": np.array(count)}
+        shown = _show(round_, told, count, present)
+    shown.id, shown.name = encode_id(one.author), name
+    return shown
+
+
+def _show(round_: RunRound, arrays: Arrays, samples: int, present: Sequence[int]) -> pb.SiteStatistics:
+    constants = Constants.from_arrays(arrays, num_values := get_num_values(round_.spec.task.input_shape))
+    edges = round_.spec.agreement.edges if isinstance(round_.spec, StatisticsSpec) else ()
+    bins = split_bins(arrays, edges) if PER_BIN in arrays else {}
+    shown = pb.SiteStatistics(samples=samples, held=True)
+    if PER_CLASS in arrays:
+        shown.classes.extend(arrays[PER_CLASS].tolist())
+    for i, (count, mean, std) in enumerate(zip(present, constants.mean, constants.std, strict=True)):
+        feature = shown.features.add(values=count * num_values, bins=bins[i].tolist() if i in bins else ())
+        if count:
+            feature.mean, feature.std = mean, std
+    return shown
+
+
+# ---- what differs
+
+
+def list_differences(reply: pb.StatisticsReply) -> list[str]:
+    """Each difference between sites that is likely to be one of how they write data down, as a sentence."""
+    sites = [site for site in reply.sites if site.held and site.samples]
+    found: list[str] = []
+    for i, feature in enumerate(reply.features):
+        own = {site.name: site.features[i] for site in sites}
+        if feature.category:
+            found += _compare_shares(feature.name, {name: one.mean for name, one in own.items()})
+        else:
+            samples = {site.name: site.samples for site in sites}
+            found += _find_unfilled(feature.name, {name: one.values / samples[name] for name, one in own.items()})
+            found += _compare_units(feature.name, {name: one for name, one in own.items() if one.values})
+    return found
+
+
+def _compare_shares(name: str, shares: Mapping[str, float]) -> Iterator[str]:
+    """A category that one site alone has, where it has some of it."""
+    having = [site for site, share in shares.items() if share > RARE]
+    if len(having) == 1 < len(shares) and not name.endswith("(empty)"):
+        yield f"{name}: only {having[0]} has it: do the others write it in another way?"
+
+
+def _find_unfilled(name: str, filled: Mapping[str, float]) -> Iterator[str]:
+    lacking = [site for site, share in filled.items() if share < RARE]
+    if lacking and len(lacking) < len(filled):
+        yield f"{name}: {', '.join(lacking)} has next to no values"
+
+
+def _compare_units(name: str, own: Mapping[str, pb.FeatureStatistics]) -> Iterator[str]:
+    """A site whose mean is a multiple of the others' as a unit is of another, and whose deviation is, too. Of two sites
+    the first is named."""
+    for site, one in own.items():
+        others = [other for name_, other in own.items() if name_ != site]
+        if not others:
+            return
+        mean, std = (float(np.median([getattr(other, key) for other in others])) for key in ("mean", "std"))
+        if abs(one.mean - mean) < MIN_DEVIATIONS * max(one.std, std):
+            continue
+        for factor, unit in UNITS.items():
+            for ratio, share in ((factor, f"{factor:g} times"), (1 / factor, f"1/{factor:g} of")):
+                is_spread = _is_near(one.std, std * ratio, 3 * TOLERANCE)  # which scatters more than a mean does
+                if is_spread and _is_near(one.mean, mean * ratio, TOLERANCE):
+                    yield f"{name}: the mean of {site} is about {share} the others', as of {unit}"
+                    return
+
+
+def _is_near(value: float, other: float, tolerance: float) -> bool:
+    return abs(value - other) < tolerance * abs(other)

@@ -1,0 +1,61 @@
+"""Differences between sites, of what they told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from node.ledger.site_statistics import list_differences
+from node.pb import admin_pb2 as pb
+
+Told = tuple[float, float, int]  # mean, deviation, values
+
+
+def make_reply(name: str, own: Sequence[Told | None], *, category: bool = False) -> pb.StatisticsReply:
+    """Sites a, b, … of 100 samples, and what each has of one feature; None of one whose word is not here."""
+    reply = pb.StatisticsReply(features=[pb.StatisticsFeature(name=name, category=category)])
+    for site, told in zip("abcd", own, strict=False):
+        shown = reply.sites.add(name=site, samples=100, held=told is not None)
+        if told is not None:
+            mean, std, values = told
+            shown.features.add(values=values, **({"mean": mean, "std": std} if values else {}))
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ([(230, 40, 100), (5.9, 1.1, 100), (225, 41, 90)], "chol: the mean of b is about 1/38.67 of the others'"),
+        ([(230, 40, 100), (2300, 390, 100), (225, 41, 90)], "chol: the mean of b is about 10 times the others'"),
+        ([(1.2, 0.3, 100), (1195, 310, 100)], "chol: the mean of a is about 1/1000 of the others'"),
+        ([(5.5, 1.5, 100), (99, 27, 100), (101, 25, 100)], "chol: the mean of a is about 1/18.016 of the others'"),
+        ([(230, 40, 100), (0, 0, 0), (225, 41, 90)], "chol: b has next to no values"),
+        ([None, (230, 40, 100), (5.9, 1.1, 100)], "chol: the mean of b is about 38.67 times the others'"),
+    ],
+)
+def test_another_unit_and_a_column_that_is_not_filled_are_named(own: Sequence[Told | None], said: str) -> None:
+    (told,) = list_differences(make_reply("chol", own))
+    assert told.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        [(230, 40, 100), (190, 45, 100), (260, 38, 70)],
+        [(1.0, 40, 100), (10.0, 38, 100)],  # ten times, and far within what samples differ by
+        [(0.1, 0.9, 100), (0.01, 1.0, 100), (-0.3, 1.1, 100)],
+        [(50, 9, 100), None, None],
+        [(5, 1, 100), (50, 1, 100)],  # samples that differ, in one unit
+    ],
+)
+def test_sites_that_differ_as_sites_do_are_not(own: Sequence[Told | None]) -> None:
+    assert list_differences(make_reply("x", own)) == []
+
+
+def test_a_value_that_only_one_site_has_is_named_and_an_empty_cell_is_none() -> None:
+    own: Sequence[Told] = [(0.4, 0.5, 100), (0.0, 1.0, 100), (0.0, 1.0, 100)]
+    (told,) = list_differences(make_reply("sex=W", own, category=True))
+    assert told == "sex=W: only a has it: do the others write it in another way?"
+    assert list_differences(make_reply("sex (empty)", own, category=True)) == []
+    assert list_differences(make_reply("sex=f", [(0.4, 0.5, 100), (0.3, 0.5, 100)], category=True)) == []
