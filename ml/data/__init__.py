@@ -95,9 +95,7 @@ def open_dataset(
     source = replace(DataSource.from_mapping(data, task, classes), sides=sides)
     splits, notes = _open(source, data), list[Finding]()
     if table is not None:
-        if sides is not None:
-            splits, notes = _leave_out_unknown(splits, table)
-        splits = _encode(splits, table)
+        splits = _encode(splits if sides is None else _leave_out_unknown(splits, table), table)
     if shape is not None:
         for part in splits.parts:
             validate_fit(part.shape, shape)
@@ -165,7 +163,7 @@ def split_anew(
     if splits.test is not None or source.split is not None:
         raise DataError(f"{splits.train.place}: the data say themselves what tests: there is nothing to split anew")
     if table is not None:
-        splits = _encode(_leave_out_unknown(splits, table)[0], table)
+        splits = _encode(_leave_out_unknown(splits, table), table)
     [labels], _ = _number_all(splits, data, task, classes, meaning)
     part = splits.train
     side_N, _ = place(part, source, after, labels)
@@ -317,12 +315,9 @@ def _encode(splits: Splits, table: TableInput) -> Splits:
     return replace(splits, train=splits.train.encode(table), test=test)
 
 
-def _leave_out_unknown(splits: Splits, table: TableInput) -> tuple[Splits, list[Finding]]:
-    train, notes = leave_out_unknown(splits.train, table)
-    if splits.test is None:
-        return replace(splits, train=train), notes
-    test, of_test = leave_out_unknown(splits.test, table)
-    return replace(splits, train=train, test=test), notes + of_test
+def _leave_out_unknown(splits: Splits, table: TableInput) -> Splits:
+    test = None if splits.test is None else leave_out_unknown(splits.test, table)
+    return replace(splits, train=leave_out_unknown(splits.train, table), test=test)
 
 
 def _number_all(

@@ -4,17 +4,17 @@ one data set rehearses a federation, as the papers have it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Labels, Samples
-from ml.data.cells import Cells, is_empty, to_text
+from ml.data.cells import is_empty, to_text
 from ml.data.findings import Finding
 from ml.data.keys import hash_rows, read_groups, read_keys, read_sides
 from ml.data.labels import choose_held_out
-from ml.data.source import DataSource, Part
+from ml.data.source import DataSource, Part, choose_columns
 from ml.data.split import CONTENT, TOO_FEW, Rule, Side, Sides
 from ml.data.table_input import TableInput
 from ml.errors import DataError
@@ -77,16 +77,12 @@ def _follow_columns(part: Part, sides: Sides, keys: Sequence[bytes]) -> list[Fin
         return []
     whole = cells if part.whole is None else part.whole()
     gone = [name for name in before or () if name not in whole]
-    num = 0 if gone else sides.carry_over(hash_rows(_choose(whole, before or ())), keys)
+    num = 0 if gone else sides.carry_over(hash_rows(choose_columns(whole, before or ())), keys)
     if num:
         return []
     why = f", without the column {gone[0]!r}" if gone else ""
     text = f"none of {len(keys)} rows is known from before{why}: some that were trained on may be held out"
     return [Finding("warning", f"{text}; data.id names rows")]
-
-
-def _choose(cells: Cells, names: Sequence[str]) -> Cells:
-    return {name: cells[name] for name in names}
 
 
 def find_trained_on(
@@ -102,7 +98,7 @@ def find_trained_on(
         cells = {**whole(), **({} if part.beside is None else part.beside())}
         if any(name not in cells for name in before.columns):
             raise DataError(f"{part.place}: expected the columns {', '.join(before.columns)}, by which rows are known")
-        keys: Sequence[bytes] = hash_rows(_choose(cells, before.columns))
+        keys: Sequence[bytes] = hash_rows(choose_columns(cells, before.columns))
     else:
         keys = read_keys(part, source.by_rule(rule), x).keys
     return np.array([side is Side.TRAIN for side in before.get_sides(keys)], np.bool_)
@@ -120,28 +116,30 @@ def find_groups_on_both_sides(train: Part, test: Part, source: DataSource) -> li
     return [] if not shared else [Finding("warning", _describe_shared(len(shared)))]
 
 
-def leave_out_unknown(part: Part, table: TableInput) -> tuple[Part, list[Finding]]:
-    """The rows of which every category has a value that the run knows, and what is said of the others. All of them
-    where no row is left."""
+def leave_out_unknown(part: Part, table: TableInput) -> Part:
+    """The rows of which every category has a value that the run knows, with a note of the others. All of them where no
+    row is left."""
     cells = None if part.cells is None else part.cells()
     if cells is None or table.columns is None or table.unknown != "refuse":
-        return part, []
+        return part
     unknown: dict[int, str] = {}
     for column in table.columns:
+        if not column.values or column.name not in cells:
+            continue
         known = {*column.values, *map(to_text, column.values)}
-        for i, cell in enumerate(cells[column.name] if column.values and column.name in cells else ()):
+        for i, cell in enumerate(cells[column.name]):
             if (text := to_text(cell)) not in known and not is_empty(cell, table.empty):
                 unknown.setdefault(i, f"column {column.name!r}: {text!r} is none of {_shorten(column.values)}")
     num_rows = len(part.labels)
     if not unknown or len(unknown) == num_rows:
-        return part, []
+        return part
     first = min(unknown)
     text = (
         f"{len(unknown)} of {num_rows} rows are left out, as a run with input.unknown: other would not: "
         f"{part.locate(first)}: {unknown[first]}"
     )
     rows = np.array([i for i in range(num_rows) if i not in unknown], np.int64)
-    return part.select(rows), [Finding("warning", text)]
+    return replace(part.select(rows), notes=(*part.notes, Finding("warning", text)))
 
 
 def _describe_given(part: Part, source: DataSource, side_N: NDArray[np.str_]) -> list[Finding]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import struct
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -19,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Samples
-from ml.data.cells import Cells, parse_number, to_text
-from ml.data.source import PARENT, DataSource, Part
+from ml.data.cells import Cells, is_empty, parse_numbers, to_text
+from ml.data.source import PARENT, DataSource, Part, choose_columns
 from ml.data.split import Side
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
@@ -41,8 +40,7 @@ class Keys:
 
 def set_aside(part: Part, source: DataSource) -> Part:
     """The part without the columns by which its samples are known or split among its features. Raises DataError."""
-    named = [*(source.group or ()), *((source.id,) if source.id else ()), *((source.split,) if source.split else ())]
-    named = list(dict.fromkeys(named))
+    named = source.aside
     cells = part.cells
     if cells is None or not named:
         return part
@@ -56,11 +54,11 @@ def set_aside(part: Part, source: DataSource) -> Part:
     return replace(
         part,
         shape=(len(kept), 1, 1),
-        read=lambda _: TableInput().encode(_choose(cells(), kept), part.locate),
+        read=lambda _: TableInput().encode(choose_columns(cells(), kept), part.locate),
         read_rows=None,
         features=kept,
-        cells=lambda: _choose(cells(), kept),
-        beside=lambda: _choose(cells(), named),
+        cells=lambda: choose_columns(cells(), kept),
+        beside=lambda: choose_columns(cells(), named),
     )
 
 
@@ -121,16 +119,22 @@ def read_contents(part: Part, x_NCHW: Samples | None = None) -> list[bytes]:
 
 def hash_rows(cells: Cells) -> list[bytes]:
     """SHA-256 of each row of these columns: whatever their order, and whatever file they are in."""
-    columns = [[_encode_cell(cell) for cell in cells[name]] for name in sorted(cells)]
+    columns = [_encode_cells(cells[name]) for name in sorted(cells)]
     return [sha256(b"".join(row)).digest() for row in zip(*columns, strict=True)]
 
 
-def _encode_cell(cell: Any) -> bytes:
-    value = parse_number(cell)
-    if value is not None:
-        return b"-" if value != value else b"n" + struct.pack("<f", value + 0.0)
-    text = unicodedata.normalize("NFC", to_text(cell)).encode()
-    return b"t" + struct.pack("<I", len(text)) + text
+def _encode_cells(cells: Sequence[Any]) -> list[bytes]:
+    """Each cell in a form of its own: a number as float32, nothing, or a text."""
+    values_N, is_text = parse_numbers(cells)
+    with np.errstate(over="ignore"):
+        raw = (values_N + 0.0).astype("<f4").tobytes()
+    encoded = [b"n" + raw[at : at + 4] for at in range(0, len(raw), 4)]
+    for i in np.flatnonzero(np.isnan(values_N)).tolist():
+        encoded[i] = b"-"
+    for i in np.flatnonzero(is_text).tolist():
+        text = to_text(cells[i]).encode("utf-8", "surrogatepass")
+        encoded[i] = b"t" + struct.pack("<I", len(text)) + text
+    return encoded
 
 
 def _read_named(part: Part, names: Sequence[str], key: str) -> list[bytes]:
@@ -138,11 +142,11 @@ def _read_named(part: Part, names: Sequence[str], key: str) -> list[bytes]:
     columns = _get_columns(part, names, key)
     for name, cells in zip(names, columns, strict=True):
         for i, cell in enumerate(cells):
-            if not to_text(cell):
+            if is_empty(cell):
                 raise DataError(
                     f"{part.locate(i)}: column {name!r}: expected a value, as data.{key} names it, got none"
                 )
-    return [b"".join(_encode_cell(cell) for cell in row) for row in zip(*columns, strict=True)]
+    return [b"".join(row) for row in zip(*map(_encode_cells, columns), strict=True)]
 
 
 def _get_columns(part: Part, names: Sequence[str], key: str) -> list[Sequence[Any]]:
@@ -173,7 +177,3 @@ def _read_paths(part: Part, paths: Sequence[str], source: DataSource) -> list[st
             raise DataError(f"{part.locate(i)}: data.group: expected a path in which {pattern!r} is found, got {path}")
         names.append("\0".join(own or "" for own in found.groups()))
     return names
-
-
-def _choose(cells: Cells, names: Sequence[str]) -> Cells:
-    return {name: cells[name] for name in names}

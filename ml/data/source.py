@@ -187,6 +187,11 @@ class DataSource:
         )
 
     @property
+    def aside(self) -> tuple[str, ...]:
+        """The columns of a table by which its rows are known or split, which are no features."""
+        return tuple(name for name in dict.fromkeys((*(self.group or ()), self.id, self.split)) if name is not None)
+
+    @property
     def rule(self) -> Rule:
         """What samples are known by."""
         if self.group is not None:
@@ -321,8 +326,7 @@ class Part:
         names = tuple(table.get_features(columns))
 
         def get_chosen() -> Cells:
-            own = cells()
-            return ReadCells(tuple(column.name for column in columns), own.__getitem__)
+            return choose_columns(cells(), [column.name for column in columns])
 
         return replace(
             self,
@@ -409,6 +413,11 @@ class Parts:
             raise DataError(f"data.{key}: {self.place} has no split {name!r}: {suggest(name, self.splits)}")
         part = self.splits[name]
         return part if isinstance(part, Part) else part()
+
+
+def choose_columns(cells: Cells, names: Sequence[str]) -> Cells:
+    """These of a table's columns, each read when it is asked for."""
+    return ReadCells(tuple(names), cells.__getitem__)
 
 
 def get_augment(data: Mapping[str, Any]) -> str:

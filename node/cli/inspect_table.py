@@ -25,16 +25,17 @@ _SHOWN_LETTERS = 48
 @dataclass(frozen=True, slots=True)
 class RawColumns:
     """A table's columns, which of them have the labels, if that is known, the run's `input` that would suit the others,
-    and what may mislead."""
+    and what may mislead. Those `aside` say what a row belongs to or tests, and are no features."""
 
     columns: Sequence[ColumnSummary]
     labels: tuple[str, ...]
     proposed: TableInput
     findings: Sequence[Finding]
+    aside: tuple[str, ...] = ()
 
     @property
     def features(self) -> list[ColumnSummary]:
-        return [own for own in self.columns if own.name not in self.labels]
+        return [own for own in self.columns if own.name not in (*self.labels, *self.aside)]
 
     @property
     def table(self) -> TableInput | None:
@@ -81,18 +82,18 @@ def describe_raw(asked: Mapping[str, Any], task: str) -> RawColumns | None:
     """The columns of a table as they lie there; None of what is no table. Raises NodeError."""
     from ml.data import open_raw_table
     from ml.data.columns import propose_input, summarise_columns
+    from ml.data.source import DataSource
     from ml.errors import DataError
 
     try:
         raw = open_raw_table(asked, task)
         if raw is None:
             return None
-        columns = summarise_columns(raw.cells)
+        columns, aside = summarise_columns(raw.cells), DataSource.from_mapping(asked, task).aside
     except DataError as error:
         raise NodeError(str(error)) from error
-    return RawColumns(
-        columns, raw.labels, propose_input(own for own in columns if own.name not in raw.labels), raw.notes
-    )
+    proposed = propose_input(own for own in columns if own.name not in (*raw.labels, *aside))
+    return RawColumns(columns, raw.labels, proposed, raw.notes, aside)
 
 
 def print_columns(columns: Sequence[ColumnSummary], labels: Collection[str]) -> None:

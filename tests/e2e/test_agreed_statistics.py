@@ -12,9 +12,11 @@ from safetensors import safe_open
 from sklearn.datasets import load_breast_cancer
 
 from ml.data import open_dataset
-from ml.data.base import InputFormat
+from ml.data.base import ArrayDataset, InputFormat
+from ml.data.table_input import TableInput
 from node.config.genesis_file import load_genesis
 from node.config.yaml_source import dump_yaml, read_yaml
+from node.training.own_split import open_own_sides
 from support.federation.real_nodes import Federation, make_federation, run_command
 
 pytestmark = pytest.mark.e2e
@@ -36,6 +38,12 @@ def write_sites(directory: Path, share_empty: float) -> None:
         if name == "node1":
             table = [[f"row {i}" if i else "note", *reversed(row)] for i, row in enumerate(table)]
         (directory / f"{name}.csv").write_text("\n".join(map(",".join, table)) + "\n")
+
+
+def open_as_node(data_dir: Path, file: Path, table: TableInput | None) -> ArrayDataset:
+    """What a site trains on, by the split that it has made."""
+    data = {"format": "csv", "path": str(file)}
+    return open_dataset(data, table=table, sides=open_own_sides(data_dir, data))[0]
 
 
 @pytest.mark.slow
@@ -77,8 +85,7 @@ async def test_sites_with_unscaled_features_agree_on_constants_and_learn(
         )
         assert await net.check_agreement() == ROUNDS
         table = InputFormat.from_mapping(load_genesis(directory / "genesis.yaml").genesis.run.input).table
-        paths = [str(tmp_path / f"{name}.csv") for name in SITES]
-        trained = [open_dataset({"format": "csv", "path": path}, table=table)[0] for path in paths]
+        trained = [open_as_node(net.get_data_dir(name), tmp_path / f"{name}.csv", table) for name in SITES]
         num = sum(map(len, trained))
         for status in statuses.values():
             assert status["statistics"] == f"agreed from 3 sites, {num} samples"
