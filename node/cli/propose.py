@@ -234,7 +234,7 @@ def start_statistics(
         ),
     ],
     min_count: Annotated[
-        int, typer.Option("--min-count", metavar="N", min=1, help="What fewer samples have is told as 0.")
+        int, typer.Option("--min-count", metavar="N", min=1, help="Counts are rounded down to a multiple of it.")
     ] = 5,
     note: _Note = "",
     expires: _Expires = _EXPIRES,

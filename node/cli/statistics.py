@@ -66,7 +66,9 @@ def statistics(
         print(line)
     if gone := [site.name for site in told.sites if not site.held]:
         print(f"\nwhat {', '.join(gone)} told is not here")
-    print(f"\nwhat fewer than {told.min_count} samples have is told as 0")
+    print(
+        f"\ncounts of bins and categories are rounded down to a multiple of {told.min_count}, so that few are told as none"
+    )
     print("\n".join(told.differences or ["nothing differs between sites as units do"]))
 
 

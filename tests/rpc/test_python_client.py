@@ -162,7 +162,7 @@ async def test_an_array_is_classified_with_all_probabilities(tmp_path: Path) -> 
         assert floats.labels.tolist() == [7, 3, 3]
         with pytest.raises(fednode.NodeError, match=r"samples: expected images that can be made \[1, 8, 8\]"):
             await ask(one.path, lambda node: node.predict(np.zeros((1, 4, 8, 8), np.uint8)))
-        with pytest.raises(fednode.NodeError, match="samples: expected an array, or the path of a file"):
+        with pytest.raises(fednode.NodeError, match="samples: expected an array"):
             await ask(one.path, lambda node: node.predict([[1.0], [1.0, 2.0]]))
         with pytest.raises(fednode.NodeError, match="samples: expected"):
             await ask(one.path, lambda node: node.predict([]))
