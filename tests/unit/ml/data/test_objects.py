@@ -28,6 +28,7 @@ class Pairs(Dataset[Any]):
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.features = X  # what others would call columns
 
     def __len__(self) -> int:
         return len(X)
