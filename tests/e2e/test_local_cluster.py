@@ -189,13 +189,10 @@ def test_sites_are_given_as_objects_and_train_as_their_simulation_does(
 
 def test_objects_that_cannot_be_read_leave_nothing_behind(tmp_path: Path) -> None:
     x = np.zeros((8, 2, 2))
-    for given, message in (
-        ({"data": (x, [0, 1])}, r"data: y: expected shape \[8\]"),
-        ({"data": (x, [0, 1] * 4), "directory": tmp_path / "net", "nodes": 0}, "--nodes: expected 1 to"),
-    ):
+    for labels, nodes, message in (([0, 1], 2, r"data: y: expected shape \[8\]"), ([0, 1] * 4, 0, "--nodes: expected")):
         with (
             pytest.raises(fednode.ConfigError, match=message),
-            fednode.LocalCluster(**{"directory": tmp_path / "net", **given}),
+            fednode.LocalCluster(nodes, data=(x, labels), directory=tmp_path / "net"),
         ):
             pass
     (tmp_path / "net-data").mkdir()

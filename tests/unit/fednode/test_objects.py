@@ -145,6 +145,9 @@ def test_numbers_are_learned_from_a_frame(table: Any) -> None:
     assert said.values is not None
     assert said.values.shape == (200, 2)
     assert run.evaluate(frame, resamples=0)["measures"]["summary"].keys() >= {"r2", "rmse"}
+    sites = [(frame[:90], targets), (frame[90:][frame.columns[::-1]], targets)]
+    by_site = fednode.simulate(data=sites, task="regression", **{**FEW, "settings": settings})
+    assert by_site.predict(frame).classes == ("mean radius", "mean texture")
 
 
 def make_net(input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:

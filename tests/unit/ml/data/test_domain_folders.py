@@ -379,3 +379,23 @@ def test_a_table_that_lacks_columns_is_refused_unless_nobody_needs_them(tmp_path
         open_dataset(data)
     train, _ = open_dataset(data, table=TableInput.from_mapping({"columns": [{"name": "f"}]}))
     assert (train.features, len(train)) == (("f",), 16)
+
+
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+def test_tables_of_several_outputs_are_domains_too(task: str, tmp_path: Path) -> None:
+    one = "u,v,f\n" + "".join(f"{i % 2},0,{i}\n" for i in range(10))
+    other = "f,v,u\n" + "".join(f"{i},1,{i % 2}\n" for i in range(10))
+    data = write_tables(tmp_path, one=one, other=other) | {"columns": {"label": ["u", "v"]}}
+    train, test = open_dataset(data, task=task)
+    assert (train.classes, train.domains, train.y.shape, test.y.shape) == (
+        ("u", "v"),
+        ("one", "other"),
+        (16, 2),
+        (4, 2),
+    )
+    assert (train.y[:, 0] == train.x[:, 0, 0, 0] % 2).all()
+    assert train.domain_of is not None
+    assert train.y[:, 1].tolist() == train.domain_of.tolist()
+    (tmp_path / "other" / "train.csv").write_text("f,u,w\n1,0,1\n2,1,1\n")
+    with pytest.raises(DataError, match=r"domain other: data.columns.label: .* has no column 'v'"):
+        open_dataset(data, task=task)
