@@ -46,6 +46,8 @@ def test_arrays_and_datasets_are_trained_on_as_their_file_is(images: fednode.Sim
     by_file = fednode.simulate(data=tmp_path / "same.npz", **SMALL)
     by_dataset = fednode.simulate(data=TensorDataset(torch.tensor(X), torch.tensor(Y)), **SMALL)
     assert images.rounds == by_file.rounds == by_dataset.rounds
+    assert images.to_json() == by_dataset.to_json()
+    assert images.to_json()["config"]["data"] == {"format": "npz"}
 
 
 def test_a_run_tells_of_all_measures(images: fednode.Simulation) -> None:
