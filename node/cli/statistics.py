@@ -66,9 +66,7 @@ def statistics(
         print(line)
     if gone := [site.name for site in told.sites if not site.held]:
         print(f"\nwhat {', '.join(gone)} told is not here")
-    print(
-        f"\ncounts of bins and categories are rounded down to a multiple of {told.min_count}, so that few are told as none"
-    )
+    print(f"\ncounts of bins and categories are rounded down to a multiple of {told.min_count}: few are told as none")
     print("\n".join(told.differences or ["nothing differs between sites as units do"]))
 
 
