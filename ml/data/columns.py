@@ -42,7 +42,7 @@ FEW_ROWS = 20  # fewer have no outliers, and no texts that are too many
 _SPIKE = 0.01  # of the rows: a code that stands in more is one, an outlier in more is none
 _FEW = 0.2  # of the rows: where more are impossible, the column is of something else
 _FAR, _FAR_LOGARITHM = 10.0, 5.0  # times the middle half
-_NINES = re.compile(r"-?9{2,}(\.0+)?|-[19]")
+_CODES = (0.0, -1.0, -9.0, *(sign * (10.0**digits - 1) for sign in (1, -1) for digits in range(2, 8)))
 _SHOWN = 5
 CLEAR = "Leave such cells empty, or list it in input.empty, which holds for all columns"
 # What a quantity of such a name can be; a value outside is of another unit, or no value.
@@ -140,17 +140,14 @@ def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
         shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in _sort_by_gaps(gaps)]
         share = max(own.num_missing / max(own.num_rows, 1) for own in gaps)
         yield Finding("warning" if share >= MANY_MISSING else "note", f"empty cells: {_shorten(shown)}")
-    for own in columns:
-        if own.empty:
-            texts = ", ".join(map(repr, own.empty))
-            yield Finding(
-                "warning", f"{own.name!r}: {texts} among numbers: an empty cell? input.empty in genesis may list it"
-            )
-        for text in own.odd:
-            yield Finding("warning", f"{own.name!r}: {text}")
-    for own in columns:
-        if own.doubt is not None:
-            yield Finding("warning", f"{own.name!r}: {own.doubt}: is it a feature?")
+    for mark, names in _group((mark, own.name) for own in columns for mark in own.empty):
+        text = f"{mark!r} among the numbers of {_list(names)}: an empty cell? input.empty in genesis may list it"
+        yield Finding("warning", text)
+    for text, names in _group((text, own.name) for own in columns for text in own.odd):
+        yield Finding("warning", f"{_list(names)}: {text}")
+    for doubt, names in _group((own.doubt, own.name) for own in columns if own.doubt is not None):
+        are = "is it a feature" if len(names) == 1 else "are they features"
+        yield Finding("warning", f"{_list(names)}: {doubt}: {are}?")
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, str]]:
@@ -198,7 +195,8 @@ def _summarise_numbers(name: str, values_N: NDArray[np.float64]) -> ColumnSummar
     own = ColumnSummary(name, "empty", len(values_N), len(values_N) - len(known), 0)
     if not len(known):
         return own
-    different, counts = np.unique(known, return_counts=True)
+    starts = np.flatnonzero(np.append(True, known[1:] != known[:-1]))
+    different, counts = known[starts], np.diff(np.append(starts, len(known)))
     return replace(
         own,
         kind="number",
@@ -215,7 +213,8 @@ def _find_odd(
     name: str, known: NDArray[np.float64], different: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> Iterator[str]:
     """The words about sorted values that may be no measurements."""
-    codes = [i for i, value in enumerate(different) if _is_code(float(value), int(counts[i]), known)]
+    found = np.flatnonzero(np.isin(different, _CODES))
+    codes = [i for i in found.tolist() if _is_code(float(different[i]), int(counts[i]), known)]
     for i in codes:
         is_often = counts[i] > 1
         times = f"{counts[i]} times {different[i]:g}" if is_often else f"{different[i]:g} once"
@@ -239,9 +238,7 @@ def _find_odd(
 
 
 def _is_code(value: float, count: int, known: NDArray[np.float64]) -> bool:
-    """Whether a value may stand for "not known": as such are written, and apart from all others."""
-    if value != 0 and not _NINES.fullmatch(f"{value:.0f}" if value == round(value) else ""):
-        return False
+    """Whether a value that is written as codes are stands apart from all others, as of what is not known."""
     others = known[known != value]
     if len(others) < FEW_ROWS // 2 or len(np.unique(others[:1000])) < 5:
         return False
@@ -270,6 +267,18 @@ def _is_far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
     usual = values[~is_far]
     is_apart = np.maximum(usual.min() - values, values - usual.max()) > np.ptp(usual)
     return np.asarray(is_far & is_apart, np.bool_)
+
+
+def _group(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
+    """The second of each pair by the first."""
+    groups: dict[str, list[str]] = {}
+    for key, name in pairs:
+        groups.setdefault(key, []).append(name)
+    return groups.items()
+
+
+def _list(names: Sequence[str]) -> str:
+    return _shorten([repr(name) for name in names])
 
 
 def _sort_by_gaps(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:

@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from ml.data.array_layout import to_labels, to_samples
 from ml.data.base import AnyLabels, Labels, Outputs, Samples, Shape
-from ml.data.cells import to_label
+from ml.data.cells import tidy, to_label
 from ml.data.fit_input import validate_finite, validate_fit
 from ml.data.labels import number_by_meaning, number_labels, to_text
 from ml.data.outputs import arrange, read_text_columns
-from ml.data.readers.csv_table import Table, get_cells, read_features
+from ml.data.readers.csv_table import get_cells, read_features
+from ml.data.readers.csv_text import Table
+from ml.data.readers.folders import get_class, is_image, list_folders
 from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_image
 from ml.data.readers.npz import NpzFile, read_classes, read_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
@@ -35,6 +37,7 @@ from ml.tasks import CLASSIFICATION
 TABLE, ARCHIVE = ".csv", ".npz"
 DEFAULT_LABEL = "label"
 Columns = str | tuple[str, ...]  # of labels: one, or of other tasks than classification several
+AS_USUAL = DataSource()  # whose files are like anybody's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,18 +92,14 @@ def list_labelled_files(
         return [(path, None)]
     if task != CLASSIFICATION:
         raise DataError(f"{path}: expected a file, as directories stand for classes and the task is {task}")
-    folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
+    folders = list_folders(path)
     if not folders:
         raise DataError(f"{path}: expected a directory for each class in it ({', '.join(classes)}), got none")
-    for folder in folders:
-        if folder.name not in classes:
-            raise DataError(f"{folder}: expected the name of a class: {suggest(folder.name, classes)}")
-    return [
-        (file, folder.name)
-        for folder in folders
-        for file in sorted(folder.iterdir())
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-    ]
+    named = {get_class(folder): folder for folder in folders if any(map(is_image, folder.iterdir()))}
+    for name, folder in named.items():
+        if name not in classes:
+            raise DataError(f"{folder}: expected the name of a class: {suggest(name, classes)}")
+    return [(file, name) for name, folder in named.items() for file in sorted(folder.iterdir()) if is_image(file)]
 
 
 def read_inference_file(
@@ -114,6 +113,7 @@ def read_inference_file(
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
     meaning: Mapping[str, Sequence[str]] | None = None,
+    source: DataSource = AS_USUAL,
     most: Most | None = None,
 ) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`; of an image it may be known that it is
@@ -121,8 +121,9 @@ def read_inference_file(
 
     `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
     there. `table` says what its columns become, and `meaning` which labels stand for each class. By `task` there may be
-    several columns of labels or targets, `classes` being their names. Of a file that comes from elsewhere there is a
-    `most`, which holds before anything is unpacked. Raises DataError naming the place of what is broken or unfit.
+    several columns of labels or targets, `classes` being their names. `source` says what the site's own files are like.
+    Of a file that comes from elsewhere there is a `most`, which holds before anything is unpacked. Raises DataError
+    naming the place of what is broken or unfit.
     """
     validate_kind(path)
     named = _Named(classes, label, default_label, task, meaning)
@@ -131,12 +132,12 @@ def read_inference_file(
             case ".npz":
                 file = _read_archive(path, shape, named, most)
             case ".csv":
-                file = _read_table(path, shape, named, table, most)
+                file = _read_table(path, shape, named, table, source, most)
             case _:
                 require_extra("PIL", "pillow")
                 known = None if class_name is None else np.array([classes.index(class_name)], np.int64)
                 max_pixels = MAX_PIXELS if most is None else min(MAX_PIXELS, most.num_bytes // DECODED_BYTES)
-                file = InferenceFile(path, decode_image(path, str(path), max_pixels)[None], None, known)
+                file = InferenceFile(path, decode_image(path, str(path), max_pixels, source.images)[None], None, known)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except MemoryError as error:
@@ -201,13 +202,18 @@ def lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
 
 
 def _read_table(
-    path: Path, shape: Shape, named: _Named, agreed: TableInput | None, most: Most | None = None
+    path: Path,
+    shape: Shape,
+    named: _Named,
+    agreed: TableInput | None,
+    source: DataSource | None,
+    most: Most | None = None,
 ) -> InferenceFile:
     if shape[1:] != (1, 1):
         raise DataError(
             f"{path}: expected images, as the model takes {list(shape)} (channels, height, width), got a table"
         )
-    table = Table.read(path, None if most is None else most.num_samples)
+    table = Table.read(path, None if most is None else most.num_samples, source=source)
     cells = get_cells(table, range(len(table.header)))
     if agreed is not None:
         return _read_cells(path, cells, tuple(table.lines), shape, named, agreed, table.locate)
@@ -232,11 +238,11 @@ def read_frame(
 ) -> InferenceFile:
     """The rows of a data frame of pandas or polars, as `read_inference_file` reads a table: columns go by their names.
     Raises DataError."""
-    header = [str(name) for name in frame.columns]
+    header = [tidy(str(name)) for name in frame.columns]
     if len(set(header)) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise DataError(f"{place}: column {twice!r} is there twice")
-    cells = {str(name): [_read_cell(cell) for cell in frame[name]] for name in frame.columns}
+    cells = {tidy(str(name)): [_read_cell(cell) for cell in frame[name]] for name in frame.columns}
     named = _Named(classes, label, default_label, task, meaning)
     num_rows = len(frame)
     if not num_rows:

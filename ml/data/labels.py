@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Labels
+from ml.data.cells import tidy
 from ml.data.memory import validate_fits
 from ml.data.source import SHARE, Part
 from ml.errors import DataError
@@ -51,8 +52,8 @@ def number_labels(
         _validate_range(part, own, 0, len(names) - 1)
     if classes is None or tuple(classes) == tuple(names):
         return labels, tuple(names)
-    index = {name: i for i, name in enumerate(classes)}
-    table = np.array([index.get(name, -1) for name in names], np.int64)
+    index = {tidy(name): i for i, name in enumerate(classes)} | {name: i for i, name in enumerate(classes)}
+    table = np.array([index.get(name, index.get(tidy(name), -1)) for name in names], np.int64)
     numbered = [table[own] for own in labels]
     for part, own, made in zip(parts, labels, numbered, strict=True):
         if len(made) and made.min() < 0:
@@ -82,6 +83,7 @@ def number_by_meaning(
 
 def _unify(label: str) -> str:
     """A label as it is, or as a whole number is usually written."""
+    label = tidy(label)
     try:
         number = float(label)
     except ValueError:

@@ -76,10 +76,11 @@ def _describe(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Both sides' samples by at most DIMENSIONS numbers, each feature at the deviation that training samples have."""
     total = squares = np.float64(0)
-    first_F = _read(train, of_train[:1])[0].astype(np.float64)
-    shift_F = np.nan_to_num(first_F)  # near the mean, so that no digits cancel in the squares
+    shift_F = np.nan_to_num(
+        _read(train, of_train[:1])[0].astype(np.float64)
+    )  # near the mean, so that no digits cancel in the squares
     for x_NF in _iter_chunks(train, of_train):
-        apart_NF = np.nan_to_num(x_NF - shift_F)  # where cells are empty, and no mean is known yet
+        apart_NF = np.nan_to_num(x_NF - shift_F)  # of an empty cell nothing
         total, squares = total + apart_NF.sum(0), squares + np.square(apart_NF).sum(0)
     mean_F = total / len(of_train)
     std_F = np.sqrt(np.maximum(squares / len(of_train) - np.square(mean_F), 0))
@@ -90,11 +91,9 @@ def _describe(
         directions = rng.standard_normal((len(scale_F), DIMENSIONS), np.float32)
 
     def project(x_NF: NDArray[np.float32]) -> NDArray[np.float32]:
-        scaled: NDArray[np.float32] = np.nan_to_num((x_NF - middle_F) * scale_F)
-        if directions is None:
-            return scaled
-        projected: NDArray[np.float32] = scaled @ directions
-        return projected
+        scaled: NDArray[np.float32] = (x_NF - middle_F) * scale_F
+        scaled[np.isnan(scaled)] = 0.0  # an empty cell is as the mean is
+        return scaled if directions is None else scaled @ directions
 
     own, others = (
         np.concatenate([project(x_NF) for x_NF in _iter_chunks(part, rows)])
@@ -109,7 +108,8 @@ def _iter_chunks(part: ArrayDataset, rows: NDArray[np.int64]) -> Iterator[NDArra
 
 
 def _read(part: ArrayDataset, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    return np.asarray(part.x[rows].reshape(len(rows), -1), np.float32)
+    x_NF: NDArray[np.float32] = part.x[rows].reshape(len(rows), -1).astype(np.float32)
+    return x_NF
 
 
 def _count(test_ND: NDArray[np.float32], train_ND: NDArray[np.float32]) -> NDArray[np.int64]:

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from node.cli.data_cache import clear_cache
 from node.cli.data_partition import partition
 from node.cli.data_resplit import resplit
 from node.cli.options import AsJson, TaskOption, make_group
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from ml.data import Split
     from ml.data.base import ArrayDataset, InputFormat
     from ml.data.findings import Finding
+    from ml.data.image_cache import ImageCache
     from ml.data.published import Recognised
     from ml.data.readers.domain_folders import Domain
-    from ml.data.split import Sides
     from ml.data.table_checks import FeatureStats
     from ml.data.table_input import TableInput
 
@@ -62,6 +63,7 @@ def register(app: typer.Typer) -> None:
     group.command("stats")(show_stats)
     group.command("partition")(partition)
     group.command("resplit")(resplit)
+    group.command("clear-cache")(clear_cache)
     app.add_typer(group, name="data")
 
 
@@ -96,13 +98,13 @@ def inspect(
     from node.cli.output import print_json
 
     with open_once():
-        asked, run, sides = _find(data, _add_label(settings, label), config, genesis, task)
+        asked, run, kept = _find(data, _add_label(settings, label), config, genesis, task)
         raw = None if run is not None else describe_raw(asked, task)
         if raw is not None and not raw.labels:
             raw.show_alone(asked, as_json=as_json)
             return
         try:
-            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table, sides)
+            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table, kept)
         except NodeError:
             if raw is not None and not as_json:
                 print_columns(raw.columns, raw.labels)
@@ -111,7 +113,7 @@ def inspect(
     findings = check_data(*split, input_=wanted)
     columns = split[0].columns if raw is None else raw.columns
     if raw is not None:
-        findings = raw.add_findings(findings)
+        findings = raw.add_findings(findings, split[0].columns)
     features = compute_feature_stats(split[0]) if split[0].is_table else []
     places = [(domain.format, domain.path) for domain in domains]
     places += [(asked["format"], Path(asked["path"]).expanduser())] if asked.get("path") else []
@@ -203,22 +205,28 @@ def _open(
 
     Raises ConfigError for what was asked, NodeError for what is there.
     """
-    asked, run, sides = _find(data, settings, config, genesis, task)
-    return asked, *_open_split(asked, run, size, task, None, sides)
+    asked, run, kept = _find(data, settings, config, genesis, task)
+    return asked, *_open_split(asked, run, size, task, None, kept)
+
+
+class _Kept(NamedTuple):
+    """The directory of a site's own split, and its decoded images, where there are such."""
+
+    split_dir: Path | None = None
+    cache: ImageCache | None = None
 
 
 def _find(
     data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, task: str
-) -> tuple[dict[str, Any], Run | None, Sides | None]:
-    """What was asked for, the run in the genesis that goes with it, and the split of the node whose data these are, if
-    there are such. Raises ConfigError, or NodeError where that is damaged."""
-    from ml.errors import DataError
+) -> tuple[dict[str, Any], Run | None, _Kept]:
+    """What was asked for, the run in the genesis that goes with it, if there is one, and what a node keeps beside its
+    samples. Raises ConfigError."""
+    from ml.data.image_cache import ImageCache
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
-    from node.training.own_split import open_own_sides
 
     join_file: Path | None = None
-    sides: Sides | None = None
+    kept = _Kept()
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
@@ -227,10 +235,9 @@ def _find(
         loaded = load_config(config, settings or ())
         asked = loaded.data.model_dump(mode="json", exclude={"partition"})
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
-        try:
-            sides = None if loaded.data.partition is not None else open_own_sides(loaded.node.data_dir, asked)
-        except DataError as error:
-            raise NodeError(str(error)) from error
+        data_dir = loaded.node.data_dir
+        cache = ImageCache.of_node(loaded.data.model_dump(mode="json"), data_dir)
+        kept = _Kept(data_dir if loaded.data.partition is None else None, cache)
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
     run = None
@@ -244,7 +251,7 @@ def _find(
         run = load_genesis(genesis).genesis.run
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
-    return asked, run, sides
+    return asked, run, kept
 
 
 def _open_split(
@@ -253,17 +260,19 @@ def _open_split(
     size: int | None,
     task: str,
     table: TableInput | None,
-    sides: Sides | None,
+    kept: _Kept,
 ) -> tuple[Split, InputFormat | None]:
     """The samples, and the input that they are to become; `table` is what a table's columns become where there is no
     run. Raises NodeError."""
     from ml.data import open_dataset
     from ml.data.base import InputFormat
     from ml.errors import DataError
+    from node.training.own_split import open_own_sides
 
     classes, wanted = (None, None) if run is None else (run.classes, InputFormat.from_mapping(run.input))
     task = task if run is None else run.task
     try:
+        own_sides = None if kept.split_dir is None else open_own_sides(kept.split_dir, asked)
         if size is not None and wanted is None:
             wanted = InputFormat.from_mapping({"shape": [_get_channels(asked, task), size, size]})
         split = open_dataset(
@@ -273,7 +282,8 @@ def _open_split(
             task=task,
             table=table if wanted is None else wanted.table,
             meaning=None if run is None else run.labels,
-            sides=sides,
+            sides=own_sides,
+            cache=kept.cache,
         )
     except DataError as error:
         raise NodeError(str(error)) from error

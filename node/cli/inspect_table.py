@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from ml.data.table_input import TableInput
 
 SHOWN_COLUMNS = 40
+_PLAIN = re.compile(r"[^\W\d_][\w +-]*\w|[^\W\d_]")  # of text in YAML, within brackets
+_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # that would be something else there
 _SHOWN_LETTERS = 48
 
 
@@ -39,18 +43,19 @@ class RawColumns:
         is_plain = all(own.kind == "number" and not own.num_missing for own in self.features)
         return None if is_plain or not self.proposed.columns else self.proposed
 
-    def add_findings(self, found: Sequence[Finding]) -> list[Finding]:
-        """All findings, those about columns once."""
+    def add_findings(self, found: Sequence[Finding], columns: Sequence[ColumnSummary]) -> list[Finding]:
+        """All findings: those about these columns in the place of what was found about those of them that were read."""
         from ml.data.columns import check_summaries
 
         of_columns = list(check_summaries(self.features))
-        return [*self.findings, *of_columns, *(one for one in found if one not in (*of_columns, *self.findings))]
+        known = (*self.findings, *of_columns, *check_summaries(columns))
+        return [*self.findings, *of_columns, *(one for one in found if one not in known)]
 
     def show_alone(self, asked: Mapping[str, Any], *, as_json: bool) -> None:
         """Prints the columns of a table whose labels nobody has named yet."""
         from node.cli.output import print_facts, print_json
 
-        findings = self.add_findings(())
+        findings = self.add_findings((), ())
         if as_json:
             print_json(
                 {
@@ -109,8 +114,6 @@ def print_columns(columns: Sequence[ColumnSummary], labels: Collection[str]) -> 
 
 def print_proposed(raw: RawColumns) -> None:
     """The settings of `genesis new` that would suit the table, and the columns that they leave out."""
-    import yaml
-
     left_out = [f"{own.name} ({own.doubt})" for own in raw.features if own.doubt is not None]
     if left_out:
         print(f"hardly features: {', '.join(left_out[:SHOWN_COLUMNS])}")
@@ -119,10 +122,18 @@ def print_proposed(raw: RawColumns) -> None:
         return
     print("for genesis new, once you have looked at each column:")
     for key, value in asked.items():
-        text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=1_000_000)
-        shown = text.removesuffix("\n").removesuffix("\n...")
-        print(f"  --set {shlex.quote(f'input.{key}={shown}')}")
+        print(f"  --set {shlex.quote(f'input.{key}={_write(value)}')}")
     print()
+
+
+def _write(value: Any) -> str:
+    """A setting as somebody would type it."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_write(own)}' for key, own in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_write, value))}]"
+    is_plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 def _show(value: float | None) -> str:

@@ -50,11 +50,11 @@ def test_a_raw_table_comes_with_what_genesis_new_may_be_told(capsys: Captured, r
     code, out, err = run(capsys, "data", "inspect", raw, "--label", "num")
     assert (code, err) == (0, "")
     columns = "[{name: age}, {name: sex, values: [f, m]}, {name: chol}, {name: ca}]"
-    assert f"  --set 'input.columns={columns}'\n  --set input.missing=mean\n  --set 'input.empty=['" in out
+    assert f"  --set 'input.columns={columns}'\n  --set input.missing=mean\n  --set 'input.empty=[\"?\"]'\n" in out
     assert "row              5 features, float32 from 0 to 26" in out
     for text in (
         "warning: empty cells: 'ca' 40 of 60\n",
-        "warning: 'ca': '?' among numbers: an empty cell? input.empty in genesis may list it\n",
+        "warning: '?' among the numbers of 'ca': an empty cell? input.empty in genesis may list it\n",
         "warning: 'chol': 15 times 0, far from the others: not known? Leave such cells empty, or list it in ",
         "warning: 'id': another value in each row: is it a feature?\n",
         "warning: 'dataset': one value: is it a feature?\n",

@@ -25,7 +25,7 @@ from ml.errors import DataError
 
 ENDINGS = (".csv", ".tsv", ".tab", ".csv.gz", ".tsv.gz", ".tab.gz")  # of the names of tables of text
 EXCEL = "this is an Excel file: save the sheet as CSV (UTF-8)"
-SEPARATORS = (",", ";", "\t", "|")
+SEPARATORS = ("\t", ";", "|", ",")  # of equals the first: a comma may stand within numbers
 MAX_LINE = 1 << 22  # letters
 _HEAD_LINES, _HEAD_LETTERS, _HEAD_BYTES = 100, 1 << 20, 1 << 12
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)

@@ -24,6 +24,15 @@ def number(
     return numbered.tolist(), known
 
 
+def test_names_are_the_same_composed_and_decomposed() -> None:
+    composed, decomposed = ("\u00e9t\u00e9", "x"), ("e\u0301te\u0301", "x")
+    for classes, labels in ((composed, decomposed), (decomposed, composed)):
+        assert number(labels, classes) == ([0, 1], classes)
+    part = Part.of_array("a", np.zeros((2, 1, 2, 2), np.uint8), np.array(decomposed))
+    [numbered], _ = number_by_meaning([part], None, {"yes": [composed[0]], "no": ["x"]})
+    assert numbered.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("labels", "names", "expected"),
     [

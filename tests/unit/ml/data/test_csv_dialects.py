@@ -12,7 +12,8 @@ import pytest
 
 from ml.data import open_dataset
 from ml.data.detect_format import guess_format
-from ml.data.readers.csv_table import Table
+from ml.data.inference_files import read_inference_file
+from ml.data.readers.csv_text import Table
 from ml.data.source import DataSource
 from ml.errors import DataError
 
@@ -98,6 +99,15 @@ def test_a_gzipped_table_is_read(tmp_path: Path, name: str) -> None:
         assert guess_format(tmp_path / name) == "csv"
 
 
+def test_a_split_has_one_file(tmp_path: Path) -> None:
+    for name in ("train.csv", "train.csv.gz", "test.tsv"):
+        (tmp_path / name).write_text(write())
+    with pytest.raises(DataError, match=r"expected one file for each split, got train\.csv and train\.csv\.gz"):
+        open_dataset({"format": "csv", "path": str(tmp_path)})
+    (tmp_path / "train.csv.gz").unlink()
+    assert [len(part) for part in open_dataset({"format": "csv", "path": str(tmp_path)})] == [10, 10]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -154,6 +164,19 @@ def test_a_missing_header_is_asked_for_and_given(tmp_path: Path) -> None:
     )
     assert guess_format(path) == "csv"
     refuse(path, "5.1,3.5,setosa\n4.9,3.0,setosa\n", "is the header missing?")
+
+
+def test_names_may_be_given_to_a_file_that_has_them(tmp_path: Path) -> None:
+    assert read(tmp_path / "a.csv", write(), columns={"names": list(HEADER)}) == FEATURES
+
+
+def test_a_file_to_predict_is_written_as_the_nodes_own(tmp_path: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("20;1,125\n21;2,250\n")
+    source = DataSource.from_mapping({"csv": {"decimal": ","}, "columns": {"names": ["age", "crp"]}})
+    file = read_inference_file(path, (2, 1, 1), ("a", "b"), source=source)
+    assert file.x.reshape(2, 2).tolist() == [[20, 1.125], [21, 2.25]]
+    assert file.rows == (1, 2)
 
 
 def test_headers_of_numbers_that_count_are_names(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class Dialect:
     has_index: bool
     is_gzipped: bool
     is_said: bool
+    lead: str
 
 
 @st.composite
@@ -105,6 +106,7 @@ DIALECTS = st.builds(
     has_index=st.booleans(),
     is_gzipped=st.booleans(),
     is_said=st.booleans(),
+    lead=st.sampled_from(["", "\n", "# made in 2024, by hand\n", "#\n\n# two\n"]),
 )
 
 
@@ -121,7 +123,7 @@ def write_csv(frame: Frame, dialect: Dialect, path: Path) -> dict[str, Any]:
     writer.writerow([*index, *frame.columns, "label"])
     for i, row in enumerate(zip(*(own.to_pylist() for own in frame.columns.values()), frame.labels, strict=True)):
         writer.writerow([*([i] if dialect.has_index else []), *(show(cell, dialect.decimal) for cell in row)])
-    content = file.getvalue().encode(dialect.encoding, "replace")
+    content = (dialect.lead + file.getvalue()).encode(dialect.encoding, "replace")
     path.write_bytes(gzip.compress(content, 1) if dialect.is_gzipped else content)
     said = {"separator": dialect.separator, "decimal": dialect.decimal, "encoding": dialect.encoding}
     return {"format": "csv", "path": str(path), **({"csv": said} if dialect.is_said else {})}
@@ -196,7 +198,7 @@ def try_frames(folder: Path, num: int) -> Counter[str]:
 
 
 def test_some_frames_are_the_same_in_every_form(folder: Path) -> None:
-    assert try_frames(folder, 25)["same"] > 5
+    assert try_frames(folder, 15)["same"] > 3
 
 
 @pytest.mark.slow

@@ -91,13 +91,6 @@ def test_of_many_samples_some_are_compared() -> None:
     assert num < 20
 
 
-def test_empty_cells_hide_no_twins() -> None:
-    train, test = make_patients(30, 10, 10, 0.05)
-    for part in (train, test):
-        part.x[::3, 0] = np.nan
-    assert count_twins(train, test) == (60, 60)
-
-
 def test_a_few_samples_tell_nothing() -> None:
     train, test = make_patients(4, 4, 3, 0.01)
     assert list_twins(train, test) == []
