@@ -15,7 +15,8 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Samples by class, or with each label, on either side; `samples` is how many there are on each."""
+    """Samples by class, or with each label, on either side; `samples` is how many there are on each. `terms` are those
+    of the run that the samples were made for: in one of others they are others, though the data are the same."""
 
     samples: tuple[int, int]  # that train, that test
     train: Mapping[str, int]
@@ -23,9 +24,10 @@ class Fingerprint:
     columns: tuple[str, ...]
     digest: str
     is_table: bool = False
+    terms: str = ""
 
     @classmethod
-    def of(cls, train: ArrayDataset, test: ArrayDataset) -> Self:
+    def of(cls, train: ArrayDataset, test: ArrayDataset, terms: str = "") -> Self:
         """Reads everything: about a second for a gigabyte."""
         return cls(
             (len(train), len(test)),
@@ -34,6 +36,7 @@ class Fingerprint:
             train.features,
             hashlib.sha256((train.sha256 + test.sha256).encode()).hexdigest(),
             train.is_table,
+            terms,
         )
 
     def to_mapping(self) -> dict[str, Any]:
@@ -50,6 +53,7 @@ class Fingerprint:
             tuple(mapping["columns"]),
             str(mapping["digest"]),
             bool(mapping["is_table"]),
+            str(mapping["terms"]),
         )
 
 
@@ -64,6 +68,8 @@ def describe_change(before: Fingerprint, after: Fingerprint) -> str | None:
         told.append(f"{totals[0]} -> {totals[1]} {noun}")
     if more := after.samples[1] - before.samples[1]:
         told.append(f"{abs(more)} {'more' if more > 0 else 'fewer'} held out")
+    if before.terms != after.terms:
+        return ", ".join(told) or None
     if before.columns != after.columns:
         told += _describe_columns(before.columns, after.columns)
     elif totals[0] == totals[1]:

@@ -75,7 +75,8 @@ def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
         train_name = ALL
     found = next((name for name in ("test", HELD_OUT) if name in parts.splits and name != train_name), None)
     test_name = "test" if source.test is not None else source.test_split or found
-    if source.split is not None and test_name is not None:
+    is_joined = source.format == "domains"  # of parts that were each opened by this
+    if source.split is not None and test_name is not None and not is_joined:
         raise DataError(f"data.split: expected none, as {source.path or source.format} has a split {test_name!r}")
     test, classes = None, parts.classes
     with translated(source.path):
@@ -84,7 +85,8 @@ def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
             test = open_part(source, parts, test_name, "test_split")
     if with_test and source.test is not None:
         train, test, classes = _open_test(source, train, classes)
-    train, test = set_aside(train, source), None if test is None else set_aside(test, source)
+    if not is_joined:
+        train, test = set_aside(train, source), None if test is None else set_aside(test, source)
     others = tuple(sorted(set(parts.splits) - {ALL, train_name, test_name}))
     if test is None and source.train_split == "train":
         train_name = ALL

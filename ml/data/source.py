@@ -159,6 +159,8 @@ class DataSource:
         given = [key for key, value in (("split", split), ("test", test), ("test_split", test_split)) if value]
         if len(given) > 1:
             raise DataError(f"data.{given[1]}: expected none with data.{given[0]}, which says what tests already")
+        if test is not None and format_ == "domains":
+            raise DataError("data.test: expected none with data.format domains, each of which has its own test samples")
         if group is not None and id_ is not None:
             raise DataError("data.id: expected none with data.group, by which samples are known already")
         kept = _get_names(data, "classes")

@@ -32,11 +32,11 @@ def reset(
     """Delete a stopped node's chain and model; keep its key. Rounds, evidence and blobs go too. The node fetches the
     chain from its peers again.
 
-    Kept are the key, the configuration with its addresses, bans and tokens, every row this node has signed, and what
-    its operator has answered to changes. At a height where it signed before it repeats itself and never signs anything
-    else, so a reset is no equivocation; it trains where its operator has agreed to that, and nowhere else. Not a
-    way to begin a federation anew: for that all members need another genesis. A directory that is deleted by hand, or
-    put back from a backup, has no such memory; the node must then not run under its old key.
+    Kept are the key, the configuration with its addresses, bans and tokens, who is held out of training, every row this
+    node has signed, and what its operator has answered to changes. At a height where it signed before it repeats itself
+    and never signs anything else, so a reset is no equivocation; it trains where its operator has agreed to that, and
+    nowhere else. Not a way to begin a federation anew: for that all members need another genesis. A directory that is
+    deleted by hand, or put back from a backup, has no such memory; the node must then not run under its old key.
 
     Examples: fednode unsafe-reset -c node3.yaml; fednode unsafe-reset --data-dir data/node3 --keep-model --yes
     """

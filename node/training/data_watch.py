@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,18 @@ Stamps = tuple[tuple[str, int, int], ...]  # paths, times of change in ns, sizes
 
 
 class DataWatch:
-    """The watch of one worker, which reads its data once."""
+    """The watch of one worker, which reads its data once. `terms` are the run's: what it makes of samples."""
 
-    def __init__(self, data_dir: Path, data: Mapping[str, Any]) -> None:
+    def __init__(self, data_dir: Path, data: Mapping[str, Any], terms: Mapping[str, Any]) -> None:
         self._path = data_dir / DATA_FILE
+        self._terms = sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
         self._places = [Path(data[key]) for key in ("path", "test") if data.get(key)]
         self._stamps = _look(self._places)
         self._read: Fingerprint | None = None
         self._kept = self._load()
 
     def on_read(self, train: ArrayDataset, test: ArrayDataset) -> None:
-        self._read = Fingerprint.of(train, test)
+        self._read = Fingerprint.of(train, test, self._terms)
 
     def describe(self, trained_round: int) -> str | None:
         """How the data differ from those that were trained on, as far as that is known, up to this round."""

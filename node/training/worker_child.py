@@ -464,7 +464,8 @@ def build_client(config: Config, initial: Arrays) -> Built:
     genesis = (*TERMS, "max_weight", "max_abs", "rounds", "num_members")
     sides, watch = None, None
     if config["site_dir"] is not None:
-        watch = DataWatch(Path(config["site_dir"]), config["data"])
+        terms = {name: config[name] for name in ("input", "classes", "task")}
+        watch = DataWatch(Path(config["site_dir"]), config["data"], terms)
         sides = open_own_sides(Path(config["site_dir"]), config["data"], makes_seed=True)
     try:
         client = make_client(

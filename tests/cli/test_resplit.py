@@ -117,6 +117,16 @@ def test_doctor_and_inspect_go_by_the_split_that_is_kept(capsys: Captured, confi
     assert (code, "who is held out is damaged" in err) == (1, True)
 
 
+def test_a_table_is_looked_at_by_its_groups_before_there_is_a_genesis(capsys: Captured, config: Path) -> None:
+    table = f"csv:{config.parent.parent / 'a.csv'}"
+    code, out, err = run(capsys, "data", "inspect", table, "--set", "data.group=patient")
+    assert code == 0, err
+    assert "2 features" in out
+    told = json.loads(run(capsys, "data", "inspect", table, "--set", "data.group=patient", "--json")[1])
+    assert [part["samples"] for part in told["splits"]] == [160, 40]
+    assert [column["name"] for column in told["proposed_input"]["columns"]] == ["a", "b"]
+
+
 def test_a_share_that_is_asked_for_is_said(capsys: Captured, config: Path) -> None:
     table = config.parent.parent / "plain.csv"
     out = run(capsys, "data", "inspect", f"csv:{table}", "--set", "data.held_out=0.3")[1]

@@ -81,10 +81,10 @@ def test_rows_keep_their_sides_in_any_order_and_in_any_file(tmp_path: Path) -> N
 def test_later_rows_are_placed_by_their_hash_alone(tmp_path: Path) -> None:
     first = Sides(SEED)
     open_both(write(tmp_path / "a.csv", make_rows(20)), first)
-    late = make_rows(3000, seed=8)
+    late = make_rows(1000, seed=8)
     sides = reopen(first)
     _, test = open_both(write(tmp_path / "b.csv", late), sides)
-    assert 500 < len(test) < 700  # a fifth of 3,000, give or take
+    assert 150 < len(test) < 250  # a fifth of 1,000, give or take
     half = reopen(first)
     _, fewer = open_both(write(tmp_path / "c.csv", late[::2]), half)
     assert list_rows(fewer) <= list_rows(test)  # whatever else is there
@@ -313,6 +313,31 @@ def test_domains_keep_their_sides(tmp_path: Path) -> None:
     assert len(test) == 16
     assert len(sides.known) == 80
     assert open_both(data, reopen(sides))[1].sha256 == test.sha256 != open_dataset(data)[1].sha256
+
+
+@pytest.mark.parametrize("sides", [None, Sides(SEED)], ids=["dealt out", "a site's own"])
+def test_domains_that_are_tables_have_groups(tmp_path: Path, sides: Sides | None) -> None:
+    for site in range(2):
+        rows = [f"p{i // 4},{100 * site + i // 4},{i},{'bm'[i // 4 % 2]}" for i in range(120)]
+        write(tmp_path / f"{site}.csv", rows, GROUPED)
+    data: dict[str, Any] = {"format": "domains", "path": str(tmp_path), "group": "patient"}
+    train, test = open_dataset(data, sides=sides)
+    patients = [{int(row[0]) for row in list_rows(part)} for part in (train, test)]
+    assert train.features == ("a", "b")
+    assert not patients[0] & patients[1]
+    assert len(test) == 48
+    with pytest.raises(DataError, match=r"data.test: expected none with data.format domains"):
+        open_dataset(data | {"test": str(tmp_path)})
+
+
+def test_domains_that_are_tables_have_a_given_split(tmp_path: Path) -> None:
+    for site in range(2):
+        rows = [f"{('train', 'test')[i % 2]},{100 * site + i},{'bm'[i // 2 % 2]}" for i in range(40)]
+        write(tmp_path / f"{site}.csv", rows, "fold,a,label")
+    train, test = open_dataset({"format": "domains", "path": str(tmp_path), "split": "fold"})
+    assert train.features == ("a",)
+    assert {row[0] % 2 for row in list_rows(train)} == {0}
+    assert {row[0] % 2 for row in list_rows(test)} == {1}
 
 
 def test_a_column_gives_the_split(tmp_path: Path) -> None:

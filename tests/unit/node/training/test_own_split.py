@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,11 @@ def test_no_key_is_kept_that_names_anybody(tmp_path: Path) -> None:
 # ---- what has changed
 
 
-def watch(data_dir: Path, data: dict[str, Any]) -> DataWatch:
-    made = DataWatch(data_dir, data)
+TERMS: dict[str, Any] = {"input": {"shape": [2, 1, 1]}}
+
+
+def watch(data_dir: Path, data: dict[str, Any], terms: dict[str, Any] = TERMS) -> DataWatch:
+    made = DataWatch(data_dir, data, terms)
     made.on_read(*start(data_dir, data))
     return made
 
@@ -192,6 +196,19 @@ def test_what_has_changed_is_named(tmp_path: Path, header: str, row: str | None,
     assert described.replace(", 1 more held out", "") == f"your data differ from round 3: {told}"
 
 
+def test_another_run_makes_other_samples_of_the_same_data(tmp_path: Path) -> None:
+    first = watch(tmp_path / "data", write(tmp_path / "a.csv"))
+    first.keep()
+    table = write(tmp_path / "a.csv")
+    narrow = DataWatch(tmp_path / "data", table, {"input": {"shape": [1, 1, 1]}})
+    train, test = start(tmp_path / "data", table)
+    narrow.on_read(replace(train, x=train.x[:, :1], features=("a",)), replace(test, x=test.x[:, :1], features=("a",)))
+    assert narrow.describe(3) is None
+    grown = watch(tmp_path / "data", write(tmp_path / "a.csv", 41), {"input": {"shape": [9, 1, 1]}}).describe(3)
+    assert grown is not None
+    assert grown.startswith("your data differ from round 3: 40 -> 41 rows")
+
+
 def test_files_that_change_after_they_were_read_are_told_once(tmp_path: Path) -> None:
     seen = watch(tmp_path / "data", write(tmp_path / "a.csv"))
     assert seen.look_again() is None
@@ -205,7 +222,7 @@ def test_files_that_change_after_they_were_read_are_told_once(tmp_path: Path) ->
 def test_a_directory_that_changes_below_is_told(tmp_path: Path) -> None:
     (tmp_path / "scans/cat/p1").mkdir(parents=True)
     (tmp_path / "scans/cat/p1/1.png").write_bytes(b"")
-    seen = DataWatch(tmp_path / "data", {"path": str(tmp_path / "scans")})
+    seen = DataWatch(tmp_path / "data", {"path": str(tmp_path / "scans")}, TERMS)
     assert seen.look_again() is None
     (tmp_path / "scans/cat/p1/2.png").write_bytes(b"")
     assert seen.look_again() is not None
