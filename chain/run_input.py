@@ -35,8 +35,8 @@ def read_input(top: Section) -> dict[str, Any]:
 
 
 def has_later_terms(input_: Mapping[str, Any]) -> bool:
-    """Whether empty cells are filled in a way that protocol 3 does not know: by a mean that members agree on, with a
-    feature that says so, or where a text stands for them."""
+    """Tells a way to fill empty cells that protocol 3 does not know: by a mean that members agree on, with a feature
+    that says so, or where a text stands for them."""
     missing = input_.get("missing", "")
     return "empty" in input_ or missing.endswith(FLAG) or (missing == "mean" and "normalize" in input_)
 

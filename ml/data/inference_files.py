@@ -305,7 +305,7 @@ def _check_number(path: Path, header: Sequence[str], found: Sequence[str], shape
 def _read_labels(
     path: Path, cells: Mapping[str, Sequence[Any]], found: Sequence[str], named: _Named, locate: Locate
 ) -> AnyLabels | None:
-    """What the columns `found` say that samples are; None where they say nothing."""
+    """The labels in the columns `found`; None where there are none."""
     texts = {name: [cell_to_text(cell) for cell in cells[name]] for name in found}
     if not any(any(column) for column in texts.values()):
         return None

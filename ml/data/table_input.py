@@ -89,12 +89,12 @@ class TableInput:
 
     @property
     def has_flags(self) -> bool:
-        """Whether each column has a feature that says where its cell is empty."""
+        """True where each column has a feature that says where its cell is empty."""
         return self.missing.endswith(FLAG)
 
     @property
     def leaves_empty(self) -> bool:
-        """Whether empty cells stay not a number until members have agreed on their mean."""
+        """True where empty cells stay not a number until members have agreed on their mean."""
         return self.is_agreed and self.missing.startswith("mean")
 
     def get_features(self, columns: Sequence[Column]) -> list[str]:
@@ -138,7 +138,7 @@ class TableInput:
         return tuple(name for name in names if name not in chosen)
 
     def count_empty(self, cells: Cells) -> NDArray[np.int64]:
-        """How many cells of each row are empty, of the columns that become features."""
+        """The number of empty cells in each row, of the columns that become features."""
         counts = np.zeros(len(next(iter(cells.values()), ())), np.int64)
         for column in self.choose(list(cells), "the table"):
             own = self.clear(cells[column.name])
@@ -262,7 +262,7 @@ def parse_number(cell: Any) -> float | None:
 
 
 def is_empty(cell: Any) -> bool:
-    """Whether a cell has no value."""
+    """True for a cell without a value."""
     return to_text(cell) in EMPTY
 
 

@@ -63,7 +63,7 @@ def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) 
 
 
 def _fills_empty(input_: InputFormat) -> bool:
-    """Whether a mean stands for an empty cell."""
+    """True where a mean stands for an empty cell."""
     return input_.table is not None and input_.table.missing.startswith("mean")
 
 
