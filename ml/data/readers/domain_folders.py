@@ -41,12 +41,13 @@ from ml.data.detect_format import guess_format
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, number_labels
 from ml.data.memory import validate_fits
+from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
 from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest
 
-_FILES = (".csv", ".parquet", ".npz")  # each of which holds a whole data set
+_FILES = (*ENDINGS, ".parquet", ".npz")  # each of which holds a whole data set
 _CHUNK = 4096  # samples fitted at a time
 
 
@@ -127,7 +128,7 @@ def open_domains(source: DataSource) -> list[Domain]:
         raise DataError(f"{path}: expected a directory with one for each domain in it, got a file")
     seen = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
     places = {entry.name: entry for entry in seen if entry.is_dir()}
-    files = {entry.name: entry for entry in seen if entry.suffix in _FILES}
+    files = {entry.name: entry for entry in seen if entry.name.endswith(_FILES)}
     if not places and len(files) > 1:
         places = files
     places |= {name: path / name for name in source.domains or () if (path / name).exists()}
