@@ -313,9 +313,10 @@ class Voting:
         return self._choose_proposal() if coordinator == self.me else (self._choose_proposed(coordinator), ())
 
     def _choose_proposal(self) -> tuple[Id | None, tuple[Vote, ...]]:
-        """Mine: the valid block if any (with its prevotes, which may free those locked elsewhere), else the best."""
+        """Mine: the valid block if any (with its prevotes, which may free those locked elsewhere), else the best, of
+        those that are acceptable if there are any."""
         if self.valid is None:
-            return min(self._candidates, default=None), ()
+            return self._get_best_acceptable() or min(self._candidates, default=None), ()
         block_id = self.valid[1]
         return (block_id, self._polkas.get(block_id, ())) if block_id in self._candidates else (None, ())
 

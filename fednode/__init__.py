@@ -8,6 +8,11 @@ A method with all its clients in this process, and what it came to:
     run = fednode.simulate("dfpl", nodes=5, rounds=3, partition="dirichlet:0.3", settings={"lr": 0.05})
     print(run.accuracy, [round.accuracy for round in run.rounds])
 
+Data may be arrays, frames and Datasets, and the model is there to be asked:
+
+    run = fednode.simulate("fedavg", data=(frame, "outcome"), nodes=3, partition="iid")
+    print(run.evaluate((others, "outcome"))["measures"]["summary"])
+
 Real nodes, each a process with a key, a chain and a port of its own, which train, vote and finalise:
 
     with fednode.LocalCluster(4, method="fedavg", rounds=5) as cluster:
@@ -21,7 +26,8 @@ A node that runs, asked and told over its admin socket or its address:
         print(node.status()["accuracy"], node.predict(images).labels)
 
 Whatever these raise is a `fednode.NodeError`; what they were asked for and cannot be is a `fednode.ConfigError`, whose
-text names the option of the `fednode` command that says the same. `fednode.__version__` is the version installed.
+text names the argument, or the option of the `fednode` command that says the same. `fednode.__version__` is the version
+installed.
 
 Nothing heavy is imported before it is used: `import fednode` takes some milliseconds. The names `node`, `chain` and
 `ml` are fednode's own once it is used; a program that has imported another module of such a name is told so, by an

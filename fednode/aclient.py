@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from types import TracebackType
@@ -14,7 +14,7 @@ from fednode.client import PREDICT_S, Client, Record, connect
 from node.errors import NodeError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from torch import nn
 
     from fednode.prediction import Predictions
 
@@ -157,9 +157,9 @@ class AsyncClient:
 
     async def predict(
         self,
-        samples: ArrayLike | str | PathLike[str] | Sequence[PathLike[str]],
+        samples: object,
         *,
-        label: str | None = None,
+        label: str | tuple[str, ...] | None = None,
         prior: float | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
@@ -168,9 +168,9 @@ class AsyncClient:
 
     async def evaluate(
         self,
-        inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
+        inputs: object,
         *,
-        label: str | None = None,
+        label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
         timeout_s: float = PREDICT_S,
     ) -> Record:
@@ -178,3 +178,7 @@ class AsyncClient:
         return await self._do(
             lambda client: client.evaluate(inputs, label=label, resamples=resamples, timeout_s=timeout_s)
         )
+
+    async def model(self, *, plugins: Iterable[str] = ()) -> nn.Module:
+        """As `Client.model`."""
+        return await self._do(lambda client: client.model(plugins=plugins))

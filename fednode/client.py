@@ -21,7 +21,7 @@ from node.ledger.series import DEFAULT_SERIES, KEYS, choose_measure, flatten, fl
 from node.pb import admin_pb2 as pb
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from torch import nn
 
     from fednode.prediction import Predictions
     from node.admin.address import AdminAddress
@@ -270,17 +270,20 @@ class Client:
 
     def predict(
         self,
-        samples: ArrayLike | str | PathLike[str] | Sequence[PathLike[str]],
+        samples: object,
         *,
         label: str | tuple[str, ...] | None = None,
         prior: float | None = None,
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
-        """Classifies samples with the node's model: an array of them, a data frame of pandas or polars, or files as
-        `fednode predict` reads them. The columns of a table and a frame are matched by name.
+        """Classifies samples with the node's model: objects, or files as `fednode predict` reads them. The columns of a
+        table and a frame are matched by name.
 
             said = node.predict(images)         # [N, H, W], [N, H, W, C], [N, C, H, W] or, for features, [N, F]
             said.labels, said.probabilities     # [N], and [N, K] for K classes
+
+        Objects are arrays and tensors, frames, whose columns are found by name, and Datasets, as `fednode.simulate` has
+        them, with labels or without.
 
         `label` names the column of labels in a table: by default the one that the node's configuration names, or
         `label`, if the table has it. With `prior` the answers lean to the shares that classes have among the node's own
@@ -295,23 +298,40 @@ class Client:
 
     def evaluate(
         self,
-        inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
+        inputs: object,
         *,
         label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
         timeout_s: float = PREDICT_S,
     ) -> Record:
-        """Measures the node's model on labelled samples: files, or directories that hold one for each class. As
-        `fednode evaluate --json`: sensitivity, specificity, AUC and the others, with intervals, of which `resamples`
-        of the bootstrap find some. Under `alone` are the same of the model trained without the others, None where the
-        node trains none. `label` and `timeout_s` are as `predict` has them."""
+        """Measures the node's model on labelled samples: objects as `predict` has them, such as (x, y), files, or
+        directories that hold one for each class. As `fednode evaluate --json`: sensitivity, specificity, AUC and the
+        others, with intervals, of which `resamples` of the bootstrap find some. Under `alone` are the same of the model
+        trained without the others, None where the node trains none. `label` and `timeout_s` are as `predict` has
+        them."""
+        from fednode.prediction import evaluate
         from node.admin.asking import Labelled
-        from node.admin.judging import evaluate_node
 
-        paths = [Path(each) for each in ([inputs] if isinstance(inputs, str | PathLike) else inputs)]
         with self._asking() as admin:
-            labelled = Labelled.fetch(admin, label)
-            return evaluate_node(admin, paths, labelled, resamples=resamples, timeout_s=timeout_s).to_record()
+            return evaluate(admin, inputs, Labelled.fetch(admin, label), timeout_s, resamples)
+
+    def model(self, *, plugins: Iterable[str] = ()) -> nn.Module:
+        """A copy of the node's model as it last wrote it down, which is after each round that it has applied; on the
+        CPU, in eval mode, and for samples as they are, as `fednode.Simulation.model` has it. Where it is a user's own
+        module, that is imported here, and only where `plugins` names its package. Raises NodeError where it cannot be
+        built, NotFound where the node has none yet."""
+        from ml.errors import MlError
+        from ml.models.normalised import Normalised
+        from ml.plugins import Plugins
+        from node.admin.exported_model import RebuiltModel
+
+        with self._asking() as admin:
+            try:
+                built = RebuiltModel.read(admin.export_model(), plugins=Plugins.of(plugins))
+            except MlError as error:
+                raise NodeError(str(error).replace("training.plugins", "plugins")) from error
+        taken = built.input
+        return Normalised(built.model, taken.mean, taken.std, fills=taken.fills_empty).eval()
 
 
 # ---- what is sent and what is shown

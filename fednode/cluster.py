@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from fednode._settings import write_settings
+from fednode._objects import check_importable, choose_sites, is_written, name_model, reading_data
 from fednode.client import Client, connect
-from node.errors import NodeError, NodeUnreachable
+from node.errors import ConfigError, NodeError, NodeUnreachable
 from node.testnet.cluster import POLL_S, NodeProcess
 from node.testnet.cluster import LocalCluster as Processes
 from node.testnet.layout import Testnet, TestnetSpec, make_testnet
 
 PREFIX = "fednode-cluster-"
+BESIDE = "-data"  # after the name of the directory: where the files of an object are
 
 T = TypeVar("T")
 
@@ -43,7 +46,9 @@ class LocalCluster:
 
     - `nodes` are how many there are, named node0, node1 and so on; `rounds` are how many they do (0: without end).
     - `method`, `data`, `partition`, `shots`, `model`, `size`, `seed` and `settings` are as `fednode.simulate` has them;
-      settings may also be genesis', as in `{"waits.collect_s": 1}`.
+      settings may also be genesis', as in `{"waits.collect_s": 1}`. Data that are an object are written beside the
+      directory, into one that is called like it with `-data` behind. A model's module must be where other processes
+      find it: installed, on PYTHONPATH, or in the working directory.
     - `device` is what every node trains on.
     - `i_understand` is asked for by methods that share samples in a transformed form, such as fededs.
 
@@ -56,11 +61,11 @@ class LocalCluster:
         nodes: int = 4,
         *,
         method: str = "dfpl",
-        data: str = "digits",
+        data: object = "digits",
         rounds: int = 10,
         partition: str = "classes:3,1",
         shots: int | None = None,
-        model: str = "mlp",
+        model: object = "mlp",
         size: int | None = None,
         seed: int = 1,
         settings: Mapping[str, Any] | None = None,
@@ -68,17 +73,17 @@ class LocalCluster:
         directory: str | PathLike[str] | None = None,
         i_understand: bool = False,
     ) -> None:
+        nodes, partition = choose_sites(data, nodes, partition, (4, "classes:3,1"))
+        self._data, self._settings = data, settings
         self._spec = TestnetSpec(
             num_nodes=nodes,
             method=method,
-            data=data,
             rounds=rounds,
             partition=partition,
             shots=shots,
-            model=model,
+            model=name_model(model),
             size=size,
             seed=seed,
-            settings=write_settings(settings),
             device=device,
             base_port=0,
             i_understand=i_understand,
@@ -110,7 +115,7 @@ class LocalCluster:
             if directory is None:
                 temporary = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
                 directory = Path(undo.enter_context(temporary)) / "cluster"
-            testnet = make_testnet(directory, self._spec)
+            testnet = self._make_testnet(directory)
             loop = undo.enter_context(_running_loop())
             processes = Processes(testnet)
             self._open = _Open(testnet, processes, loop)
@@ -119,6 +124,23 @@ class LocalCluster:
             atexit.register(self.stop)
             undo.callback(atexit.unregister, self.stop)
             self._closing = undo.pop_all()
+
+    def _make_testnet(self, directory: Path) -> Testnet:
+        """The files of the nodes, and those of data that are an object, which stay with the directory."""
+        check_importable(self._spec.model)
+        beside = directory.absolute().with_name(directory.name + BESIDE)
+        with ExitStack() as undo:
+            if is_written(self._data):
+                try:
+                    beside.mkdir(mode=0o700, parents=True)
+                except OSError as error:
+                    raise ConfigError(f"{beside}: expected no such file, for data ({error.strerror})") from error
+                undo.callback(shutil.rmtree, beside, ignore_errors=True)
+            with reading_data(self._data, beside, self._settings) as options:
+                spec = replace(self._spec, data=options.data, settings=options.settings)
+                testnet = make_testnet(directory, spec)
+            undo.pop_all()
+        return testnet
 
     def stop(self) -> None:
         """Stops all nodes, and removes a temporary directory. Nothing is done where they have been stopped."""

@@ -6,23 +6,25 @@ Dimensions: N samples, K classes.
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from ml.data.array_layout import to_samples
+from fednode._samples import ARRAY, read_samples
 from ml.data.column_checks import describe_passed_over
-from ml.data.inference_files import InferenceFile, lay_out, read_frame, validate_samples
+from ml.data.objects import name_object
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from node.admin.answer_record import make_record
 from node.admin.asking import (
     Answered,
+    Answering,
     Expected,
     Labelled,
     Terms,
@@ -32,14 +34,11 @@ from node.admin.asking import (
     get_probabilities,
     get_values,
 )
-from node.errors import NodeError
+from node.admin.judging import judge
+from node.errors import ConfigError, NodeError
 
-if TYPE_CHECKING:
-    from node.admin.client import AdminClient
-
-Given = ArrayLike | str | PathLike[str] | Sequence[PathLike[str]]
+Given = object  # an object of `ml.data.objects`, an array alone, or the paths of files
 _log = logging.getLogger(__name__)
-ARRAY = Path("samples")  # what an array is called where it cannot be read
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,57 +83,44 @@ class Predictions:
 
 
 def predict(
-    admin: AdminClient, given: Given, labelled: Labelled, timeout_s: float, prior: float | None = None
+    node: Answering, given: Given, labelled: Labelled, timeout_s: float, prior: float | None = None
 ) -> Predictions:
-    """The node's predictions, in as many requests as it takes. Raises NodeError for samples that cannot be read."""
-    terms = Terms.fetch(admin)
-    top = len(terms.classes)
-    paths = _get_paths(given)
+    """The node's predictions, in as many requests as it takes. Raises ConfigError for an object that is no samples, and
+    NodeError for files that cannot be read."""
+    terms = Terms.fetch(node)
+    return _gather([*_ask(node, terms, given, labelled, timeout_s, prior=prior)], terms)
+
+
+def evaluate(node: Answering, given: Given, labelled: Labelled, timeout_s: float, resamples: int) -> dict[str, Any]:
+    """The measures of the node's model on labelled samples, as `fednode evaluate --json` prints them. Raises as
+    `predict`, also for samples without a label."""
+    terms = Terms.fetch(node)
+    return judge([*_ask(node, terms, given, labelled, timeout_s, alone=True)], terms, resamples).to_record()
+
+
+def _ask(
+    node: Answering, terms: Terms, given: Given, labelled: Labelled, timeout_s: float, **more: Any
+) -> Iterator[Answered]:
+    """An answer for each sample, which tells of every class."""
+    top, paths = len(terms.classes), _get_paths(given)
     if paths is not None:
-        return _gather([*ask(admin, terms, paths, top, labelled, timeout_s, prior=prior)], terms)
-    try:
-        file = _read_frame(given, terms, labelled) if hasattr(given, "columns") else _read_array(given, terms)
-        return _gather([*ask_about(admin, terms, [file], top, timeout_s, prior=prior)], terms)
-    except DataError as error:
-        raise NodeError(str(error)) from error
+        yield from ask(node, terms, paths, top, labelled, timeout_s, **more)
+        return
+    with tempfile.TemporaryDirectory(prefix="fednode-samples-") as temporary:
+        directory = Path(temporary)
+        try:
+            yield from ask_about(node, terms, read_samples(given, terms, labelled, directory), top, timeout_s, **more)
+        except DataError as error:
+            raise ConfigError(name_object(str(error), directory, str(ARRAY))) from error
 
 
 def _get_paths(given: Given) -> list[Path] | None:
-    """The files that are named; None where numbers were given."""
+    """The files that are named; None where there is an object."""
     if isinstance(given, str | PathLike):
         return [Path(given)]
     if isinstance(given, list | tuple) and given and all(isinstance(each, str | PathLike) for each in given):
         return [Path(each) for each in given]
     return None
-
-
-def _read_frame(given: Any, terms: Terms, labelled: Labelled) -> InferenceFile:
-    """As a table in a file would be, its columns matched by name. Raises DataError."""
-    shape = terms.input.shape
-    if shape[1:] != (1, 1):
-        raise DataError(f"{ARRAY}: expected images {list(shape)} (channels, height, width), got a data frame")
-    return read_frame(
-        given,
-        ARRAY,
-        shape,
-        terms.classes,
-        labelled.column,
-        default_label=labelled.default,
-        task=terms.task,
-        table=terms.input.table,
-        meaning=terms.labels,
-    )
-
-
-def _read_array(given: Any, terms: Terms) -> InferenceFile:
-    """As a file of one array would be. Raises DataError."""
-    try:
-        array = np.asarray(given)
-    except ValueError as error:
-        raise DataError(f"{ARRAY}: expected an array, or the path of a file ({error})") from error
-    x = to_samples(lay_out(array, terms.input.shape), str(ARRAY))
-    validate_samples(x, terms.input.shape, takes_empty=terms.input.takes_empty)
-    return InferenceFile(ARRAY, x, tuple(range(len(x))))
 
 
 def _gather(answers: Sequence[Answered], terms: Terms) -> Predictions:

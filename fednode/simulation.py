@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednode._settings import write_settings
-from node.errors import NodeError
+from fednode._objects import choose_sites, name_model, reading_data
+from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+    from torch import nn
 
+    from fednode._trained import TrainedNode
+    from fednode.prediction import Predictions
     from ml.simulation.run import RoundResult, SimulationResult
+    from node.admin.asking import Labelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Round:
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """A whole run. `settings` are all of the method's, defaults written out; `accuracies` are each node's after the
-    last round."""
+    last round. It keeps each node's model, and no samples."""
 
     method: str
     settings: Mapping[str, Any]
@@ -48,6 +53,7 @@ class Simulation:
     accuracies: tuple[float, ...]
     seconds: float
     _result: SimulationResult = field(repr=False, compare=False)
+    _nodes: tuple[TrainedNode, ...] = field(repr=False, compare=False)
 
     @property
     def accuracy(self) -> float:
@@ -63,6 +69,60 @@ class Simulation:
     def global_accuracy(self) -> float:
         """On everyone's test samples, after the last round."""
         return self.rounds[-1].global_accuracy if self.rounds else math.nan
+
+    @property
+    def measures(self) -> tuple[dict[str, Any] | None, ...]:
+        """All that each node's answers to its own test samples show after the last round: accuracy, balanced accuracy,
+        AUC and the others, and sensitivity and specificity of each class, as `measures` of `evaluate`. None of a node
+        that answers no numbers."""
+        return tuple(node.measures for node in self._nodes)
+
+    def predict(
+        self, samples: object, *, node: int = 0, label: str | tuple[str, ...] | None = None, prior: float | None = None
+    ) -> Predictions:
+        """Classifies samples with the model of one node, by its number, as `fednode.Client.predict` does.
+
+            run.predict(images).labels
+
+        Raises ConfigError for what are no samples, NodeError for files that cannot be read.
+        """
+        from fednode.prediction import predict
+
+        return predict(self._find(node), samples, self._find_label(label), 0.0, prior)
+
+    def evaluate(
+        self,
+        samples: object,
+        *,
+        node: int = 0,
+        label: str | tuple[str, ...] | None = None,
+        resamples: int = 1000,
+    ) -> dict[str, Any]:
+        """Measures the model of one node, by its number, on labelled samples, as `fednode.Client.evaluate` does: a
+        dictionary whose `measures` are sensitivity, specificity, AUC and the others, with intervals. Raises as
+        `predict` does, also for samples without a label."""
+        from fednode.prediction import evaluate
+
+        return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples)
+
+    def model(self, node: int = 0) -> nn.Module:
+        """A copy of the model of one node, by its number, on the CPU, in eval mode: it takes samples as they are,
+        float32 [N, C, H, W] with pixels in 0..1, or features [N, F, 1, 1], and gives logits. Its `model` is the network
+        alone, which takes them normalised."""
+        return self._find(node).make_model()
+
+    def _find(self, node: int) -> TrainedNode:
+        if not 0 <= node < len(self._nodes):
+            raise ConfigError(f"node: expected 0 to {len(self._nodes) - 1} (got {node})")
+        return self._nodes[node]
+
+    def _find_label(self, label: str | tuple[str, ...] | None) -> Labelled:
+        """The columns of a table with labels: as asked for, or else as those of the run's own data."""
+        from ml.data.inference_files import DEFAULT_LABEL
+        from node.admin.asking import Labelled
+
+        named = (self._result.config.data.get("columns") or {}).get("label")
+        return Labelled(label, tuple(named) if isinstance(named, list) else named or DEFAULT_LABEL)
 
     def to_pandas(self) -> pandas.DataFrame:
         """A row for each round, by its number, with the columns that `Round` describes.
@@ -95,13 +155,13 @@ class Simulation:
 
 def simulate(
     method: str = "dfpl",
-    data: str = "digits",
+    data: object = "digits",
     *,
     nodes: int = 10,
     rounds: int = 10,
     partition: str = "classes:3,1",
     shots: int | None = None,
-    model: str = "mlp",
+    model: object = "mlp",
     size: int | None = None,
     seed: int = 1,
     settings: Mapping[str, Any] | None = None,
@@ -124,10 +184,13 @@ def simulate(
     Each argument is the option of `fednode simulate` of the same name (`nodes` is `--clients`), with its default:
 
     - `method` is dfpl, mpfedcl, uapdfl, fededs or one of the baselines.
-    - `data` is `digits`, `FORMAT:PATH`, or a path whose format can be seen; `partition` says who gets which samples,
-      as in `iid`, `dirichlet:0.3` or `classes:3,1`; `shots` limits each node's samples per class.
-    - `model` is one of ours or your own as `package.module:factory`; images are resized to `size` x `size`;
-      `pretrained` is a file with a state dict to begin from.
+    - `data` is `digits`, `FORMAT:PATH`, a path whose format can be seen, or an object: `(x, y)` of arrays or tensors, a
+      frame with a column of labels or `(frame, "outcome")`, a Dataset of torch or of Hugging Face, `{"train": one,
+      "test": another}`; or a list of these, one a site, which leaves `nodes` and `partition` nothing to say.
+    - `partition` says who gets which samples, as in `iid`, `dirichlet:0.3` or `classes:3,1`; `shots` limits each node's
+      samples per class.
+    - `model` is one of ours, or your own as `package.module:factory` or as that class or factory itself; images are
+      resized to `size` x `size`; `pretrained` is a file with a state dict to begin from.
     - `settings` are the method's, as in `{"lr": 0.05}`, or of a section, as in `{"model.hidden": [32]}`.
     - `attack` makes some nodes lie, as in `sign_flip:1`; `max_loss_ratio` refuses a peer's model that is much worse.
     - `participation` is the share of nodes that take part in a round, drawn anew each time.
@@ -138,28 +201,42 @@ def simulate(
     The same arguments give the same accuracies on one machine. Raises ConfigError for what cannot be run, NodeError
     for what goes wrong in the run.
     """
-    from node.experiments.simulation import SimulationSpec, run_simulation
+    from fednode._trained import TrainedNode
+    from node.experiments.simulation import Outcome, SimulationSpec, run_simulation
 
-    spec = SimulationSpec(
-        method=method,
-        data=data,
-        partition=partition,
-        shots=shots,
-        model=model,
-        size=size,
-        clients=nodes,
-        rounds=rounds,
-        seed=seed,
-        settings=write_settings(settings),
-        device=device,
-        pretrained=None if pretrained is None else Path(pretrained),
-        batched=batched,
-        max_loss_ratio=max_loss_ratio,
-        attack=attack,
-        participation=participation,
-        task=task,
-    )
-    result = run_simulation(spec, None if on_round is None else lambda row: on_round(_make_round(row)))
+    nodes, partition = choose_sites(data, nodes, partition, (10, "classes:3,1"))
+    name = name_model(model)
+    trained: list[TrainedNode] = []
+
+    def keep(outcome: Outcome) -> None:
+        trained.extend(TrainedNode.list(outcome))
+
+    with (
+        tempfile.TemporaryDirectory(prefix="fednode-data-") as directory,
+        reading_data(data, Path(directory), settings) as options,
+    ):
+        spec = SimulationSpec(
+            method=method,
+            data=options.data,
+            partition=partition,
+            shots=shots,
+            model=name,
+            size=size,
+            clients=nodes,
+            rounds=rounds,
+            seed=seed,
+            settings=options.settings,
+            device=device,
+            pretrained=None if pretrained is None else Path(pretrained),
+            batched=batched,
+            max_loss_ratio=max_loss_ratio,
+            attack=attack,
+            participation=participation,
+            task=task,
+        )
+        result = run_simulation(spec, None if on_round is None else lambda row: on_round(_make_round(row)), keep)
+    for node in trained:
+        node.leave_samples()
     return Simulation(
         method=result.method["name"],
         settings={key: value for key, value in result.method.items() if key != "name"},
@@ -167,6 +244,7 @@ def simulate(
         accuracies=tuple(client.accuracy for client in result.clients),
         seconds=result.seconds,
         _result=result,
+        _nodes=tuple(trained),
     )
 
 

@@ -17,6 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from ml.text import escape_undecoded
+
+MAX_LINE_CHARS = 1000
+
 
 class MlError(Exception):
     """Root of everything `ml` raises on purpose."""
@@ -48,7 +52,11 @@ class BudgetError(MlError):
 
 
 class DataError(MlError):
-    """A data set, or a partition of it, cannot be read or made as asked."""
+    """A data set, or a partition of it, cannot be read or made as asked. Its text is as `show_line` makes it, as a file
+    of anybody's, and its name, may stand in it."""
+
+    def __init__(self, text: object) -> None:
+        super().__init__(show_line(escape_undecoded(str(text))))
 
 
 class Spoiled(MlError):
@@ -70,3 +78,10 @@ def suggest(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0]!r}?"
     return "expected one of " + ", ".join(names) if names else "nothing is expected here"
+
+
+def show_line(text: str) -> str:
+    """A text in one line that can be printed, and is not long, whatever a file or another library says in it."""
+    line = " ".join(text[: 4 * MAX_LINE_CHARS].splitlines())
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in line.strip())
+    return shown if len(shown) <= MAX_LINE_CHARS else shown[: MAX_LINE_CHARS - 1] + "…"

@@ -1,4 +1,5 @@
-"""Numbers that are not finite: JSON has none such, so in records and answers null stands for them (PROTOCOL §9)."""
+"""Values that JSON has none of: in records and answers null stands for numbers that are not finite (PROTOCOL §9), and
+an escape for a byte of a file's name that is no UTF-8."""
 
 from __future__ import annotations
 
@@ -6,9 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from ml.text import escape_undecoded
+
 
 def to_finite(value: Any) -> Any:
-    """The same value, or mapping or list of values, with None for every float that is not finite."""
+    """The same value, or mapping or list of values, with None for every float that is not finite, and text that can be
+    encoded."""
+    if isinstance(value, str):
+        return escape_undecoded(value)
     if isinstance(value, Mapping):
         return {key: to_finite(below) for key, below in value.items()}
     if isinstance(value, list | tuple):

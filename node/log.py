@@ -17,7 +17,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TextIO
 
+from ml.text import escape_undecoded
 from node.errors import ConfigError
+from node.finite import to_finite
 from node.host.journal import JournalFormatter, is_journal
 from node.unseen import escape_unseen
 
@@ -36,6 +38,7 @@ def format_time(seconds: float) -> str:
 def escape_control(text: str) -> str:
     """`text` on one line: control characters (C0, DEL, C1, line separators), and those that do not show, written as
     escapes."""
+    text = escape_undecoded(text)
     if not text.isprintable():
         text = "".join(
             c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
@@ -68,11 +71,11 @@ class JsonFormatter(logging.Formatter):
         entry.update((key, value) for key, value in record.__dict__.items() if key not in _STANDARD)
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=_show, ensure_ascii=False)
+        return json.dumps(to_finite(entry), default=_show, ensure_ascii=False)
 
 
 def _show(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
+    return value.hex() if isinstance(value, bytes) else escape_undecoded(str(value))
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:

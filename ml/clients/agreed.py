@@ -18,6 +18,7 @@ import torch
 
 from ml.clients.client import Client
 from ml.data.base import Images, InputFormat, Labels
+from ml.data.fitted import FittedImages
 from ml.data.statistics import StatisticsPrivacy, compute_hidden_statistics, compute_statistics
 from ml.errors import MlError
 from ml.methods.base import ClientData, Method, Metrics, Round, Samples, Trained
@@ -39,7 +40,7 @@ class Unplaced:
     labels: Labels | Images
     num_test: int
     num_classes: int
-    read: Callable[[], Images]
+    read: Callable[[], Images | FittedImages]
     place: Callable[[Constants], ClientData]
 
     def hold_labels(self, device: torch.device) -> ClientData:

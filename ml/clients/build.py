@@ -19,13 +19,15 @@ import torch
 from ml.aggregation import MAX_WEIGHT
 from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
-from ml.clients.feature_cache import place_samples
+from ml.clients.feature_cache import place_mapped, place_samples
 from ml.clients.masked import MaskedClient
 from ml.data import Meaning, get_augment, open_dataset
 from ml.data.base import AnyLabels, ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.fit_input import fit
-from ml.data.own_transform import Transform, load_transform
+from ml.data.fitted import FittedImages
+from ml.data.image_cache import ImageCache
+from ml.data.own_transform import Transform, keep, load_transform
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
 from ml.data.sample_notes import TrainedRange
@@ -104,19 +106,21 @@ def make_client(
     max_loss_ratio: float | None = None,
     sides: Sides | None = None,
     on_read: OnRead = lambda train, test: None,
+    cache: ImageCache | None = None,
 ) -> Client:
     """The client of one node: the federation's, and `initial`, block 0's aggregate, from genesis, the rest its own.
 
     `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0,
     of: 4, seed: 7}` the part of it that this node plays. `max_loss_ratio` is as `Client` has it. `sides` are the split
-    of a site's own data, which `on_read` is given as they were read.
+    of a site's own data, which `on_read` is given as they were read. Images that take much are decoded into `cache`,
+    where there is one.
     Raises SpecError, DataError, or MlError for a device that is not there.
     """
     device, engine = get_device(compute.device), make_engine(data, compute.engine)
-    opened, spec = _Opened.load(data, federation, sides), federation.get_spec()
+    opened, spec = _Opened.load(data, federation, sides, cache), federation.get_spec()
     on_read(opened.train, opened.test)
     (net,) = _make_models(1, spec, initial, engine, device, federation.plugins)
-    source, num_classes = _Source(*opened, net, engine, load_transform(data)), len(federation.classes)
+    source, num_classes = _Source(*opened, net, engine, load_transform(data), cache), len(federation.classes)
     partition = data.get("partition")
     if partition is None:
         own = None
@@ -254,7 +258,13 @@ class _Opened(NamedTuple):
     scale: TargetScale
 
     @classmethod
-    def load(cls, data: Mapping[str, Any], federation: Federation, sides: Sides | None = None) -> Self:
+    def load(
+        cls,
+        data: Mapping[str, Any],
+        federation: Federation,
+        sides: Sides | None = None,
+        cache: ImageCache | None = None,
+    ) -> Self:
         """Open and check the data. Raises DataError; what may be wrong with them, but can be trained on, is logged."""
         wanted = InputFormat.from_mapping(federation.input)
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
@@ -267,6 +277,7 @@ class _Opened(NamedTuple):
             table=wanted.table,
             meaning=federation.labels,
             sides=sides,
+            cache=cache,
         )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         return cls(train, test, wanted, TargetScale.from_mapping(federation.target))
@@ -285,6 +296,7 @@ class _Source:
     model: Model
     engine: Engine
     transform: Transform
+    cache: ImageCache | None = None
 
     @property
     def domains(self) -> SampleDomains | None:
@@ -308,24 +320,35 @@ class _Source:
 
     def take_everyone(self, splits: Sequence[ClientSplit], seed: int) -> Samples:
         """The whole test set, each sample in the domain of the client that it matches."""
-        x_NCHW = fit(self.test.x, self.input.shape)
         shown = [split for split in splits if split.transform is not None]
-        if shown:
-            x_NCHW = x_NCHW.copy()  # which may be the data set's own array
+        if not shown:
+            return self.take_all("test")
+        x_NCHW = fit(self.test.x, self.input.shape).copy()  # which may be the data set's own array
         for split in shown:
             x_NCHW[split.test] = self._show("test", split.test, split.transform, seed)
         return self._place("test", x_NCHW, self.test.y)
 
     def take_all(self, name: _Part) -> Samples:
         dataset: ArrayDataset = getattr(self, name)
+        if self._stays_mapped(dataset):
+            images = FittedImages.of(dataset.x, self.input.shape)
+            labels, is_train = self.scale_labels(dataset.y), name == "train"
+            return place_mapped(images, labels, self.model, self.engine, self.input, augmented=is_train)
         return self._place(name, fit(dataset.x, self.input.shape), dataset.y)
 
-    def show_train(self, split: ClientSplit | None, seed: int) -> Images:
+    def _stays_mapped(self, dataset: ArrayDataset) -> bool:
+        """Whether samples are read from their file as they are trained on. A transform of the site's own has all of
+        them at once."""
+        return self.cache is not None and self.transform is keep and self.cache.is_mapped(dataset.x)
+
+    def show_train(self, split: ClientSplit | None, seed: int) -> Images | FittedImages:
         """The samples that one client trains on, as they are before they are normalised; all where they are not
         split."""
-        if split is None:
-            return self.transform(fit(self.train.x, self.input.shape))
-        return self.transform(self._show("train", split.train, split.transform, seed))
+        if split is not None:
+            return self.transform(self._show("train", split.train, split.transform, seed))
+        if self._stays_mapped(self.train):
+            return FittedImages.of(self.train.x, self.input.shape)
+        return self.transform(fit(self.train.x, self.input.shape))
 
     def measure_range(self, split: ClientSplit | None) -> TrainedRange | None:
         """The range of what one client trains on, where that is a table; of all where it is not split."""

@@ -6,6 +6,7 @@ three are open to those who run many clients at once. Whatever fails leaves the 
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from ml.clients.privacy import describe_release, make_step_privacy
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
 from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange
-from ml.errors import Abandoned, PayloadError, Spoiled, Stopped
+from ml.errors import Abandoned, DataError, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
 from ml.measures.curves import describe_curves
 from ml.measures.kinds import AnyMeasures, measure_answers
@@ -39,6 +40,7 @@ from ml.specs.releases import plan_release
 from ml.tasks import REGRESSION
 from ml.training.criterion import make_criterion
 from ml.training.generator import given_back, seed_torch
+from ml.training.layers import check_private, find_batch_norm
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
     Batch,
@@ -59,6 +61,8 @@ from ml.training.loop import (
 from ml.training.metrics import Judged, Prediction, judge
 from ml.training.optimizers import Sgd, make_optimizer
 from ml.training.private import StepPrivacy
+
+_log = logging.getLogger(__name__)
 
 TestSet = Literal["matched", "global"]
 
@@ -112,8 +116,26 @@ class Client:
         )
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         self._judged: Judged | None = None  # the answers to the matched test set, while the client stands as it did
+        self._least_batch = self._choose_least_batch()
         method.init(self.state)
         self._common = CommonModel(method.spec, model)
+
+    def _choose_least_batch(self) -> int:
+        """The fewest samples of a step. Raises SpecError, and DataError where there are fewer."""
+        spec, model = self.method.spec, self.state.model
+        check_private(model, spec)
+        layer, size = find_batch_norm(model, spec), spec.hyperparameters.batch_size
+        if layer is None:
+            return 1
+        if self.num_train == 1:
+            raise DataError(f"data: expected at least 2 training samples, as {layer} takes the variance of a batch")
+        if spec.hyperparameters.counts_epochs and not spec.hyperparameters.drop_last and self.num_train % size == 1:
+            _log.warning(
+                "data: %d training samples in batches of %d: the last one of an epoch joins the batch before it, as %s "
+                "takes the variance of a batch",
+                *(self.num_train, size, layer),
+            )
+        return 2
 
     def __repr__(self) -> str:
         return f"Client({self.spec.name}, seed={self.seed}, train={self.num_train}, arrays={sorted(self.state.arrays)})"
@@ -241,7 +263,8 @@ class Client:
         if hyper.is_private:
             schedule = Schedule.draw_by_chance(hyper, self.state.data.train.y, round_.secret_stream("batches"), work)
         else:
-            schedule = Schedule.draw(hyper, self.state.data.train.y, round_.rng("batches"), work)
+            rng, least = round_.rng("batches"), self._least_batch
+            schedule = Schedule.draw(hyper, self.state.data.train.y, rng, work, least=least)
         prepared = self.method.prepare(self.state, round_, schedule)
         lr = self.spec.compute_lr(number, len(schedule.batches))
         sgd = make_optimizer(hyper, self.state.model.parameters(), lr, prepared.on_gradients)

@@ -16,7 +16,9 @@ import logging
 import torch
 from torch import Tensor
 
-from ml.data.base import Images, Labels
+from ml.data.base import Images, InputFormat, Labels
+from ml.data.fitted import FittedImages
+from ml.data.mapped_samples import MappedSamples
 from ml.methods.base import Samples
 from ml.models.base import Model
 from ml.training.loop import Engine
@@ -36,6 +38,48 @@ def place_samples(x: Images, y: Labels | Images, model: Model, engine: Engine, *
     features = precompute(model, torch.tensor(x), engine)
     _log.info("Computed the features of %d samples by the frozen encoder", len(features))
     return Samples(features, labels)
+
+
+def place_mapped(
+    images: FittedImages,
+    y: Labels | Images,
+    model: Model,
+    engine: Engine,
+    input_: InputFormat,
+    *,
+    augmented: bool = False,
+) -> Samples:
+    """As `place_samples`, of images that stay in their file and are normalised as they are read; a GPU takes them whole
+    where it has room."""
+    device = _get_device(model)
+    labels = torch.tensor(y).to(device)
+
+    def make(x_NCHW: Images) -> Tensor:
+        return engine.lay_out_samples(torch.tensor(input_.normalise(x_NCHW)).to(device))
+
+    mapped = MappedSamples(images, make, device)
+    if not model.frozen_prefix or (augmented and engine.augment != "none"):
+        return Samples(_hold(mapped, engine) if _has_room(mapped) else mapped, labels)
+    features = precompute(model, mapped, engine)
+    _log.info("Computed the features of %d samples by the frozen encoder", len(features))
+    return Samples(features, labels)
+
+
+def _has_room(mapped: MappedSamples) -> bool:
+    """Whether a GPU can hold all, twice, and has as much again for training."""
+    if mapped.device.type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(mapped.device)
+    return 4 * mapped.numel() * mapped.element_size() <= free
+
+
+def _hold(mapped: MappedSamples, engine: Engine) -> Tensor:
+    held = torch.empty(mapped.shape, device=mapped.device)
+    start = 0
+    for chunk in mapped.chunks():
+        held[start : start + len(chunk)] = chunk.read()
+        start += len(chunk)
+    return engine.lay_out_samples(held)
 
 
 @torch.no_grad()

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ml.clients.client import Client
+from ml.data.chunks import get_chunk
 from ml.errors import MlError
 from ml.methods.base import Samples
 from ml.tasks import CLASSIFICATION
-from ml.training.metrics import CHUNK, Prediction
+from ml.training.metrics import Prediction
 from ml.training.prior import KAPPAS, ClassScores, adjust, choose_kappa, compute_log_prior
 
 
@@ -62,7 +63,7 @@ def score_classes(client: Client, x: Tensor, rows_N: Tensor | None = None) -> Cl
 
 def _score(client: Client, samples: Samples, *, own: bool = False) -> ClassScores:
     """In chunks; `own` where these are the client's training samples, all of them."""
-    rows = torch.split(torch.arange(len(samples), device=client.device), CHUNK)
+    rows = torch.split(torch.arange(len(samples), device=client.device), get_chunk(samples.x.shape))
     parts = [score_classes(client, samples.x[rows_N], rows_N if own else None).scores for rows_N in rows]
     nothing = torch.empty((0, client.state.data.num_classes), device=client.device)
     return ClassScores(torch.cat(parts) if parts else nothing)

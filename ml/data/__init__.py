@@ -18,6 +18,8 @@ from ml.data.columns import ColumnSummary, summarise_columns
 from ml.data.cut import cut, find_groups_on_both_sides, find_trained_on, leave_out_unknown, place
 from ml.data.findings import Finding
 from ml.data.fit_input import fit, validate_finite, validate_fit
+from ml.data.image_cache import ImageCache
+from ml.data.image_set import ImageSet
 from ml.data.labels import number_by_meaning, number_labels, validate_are_classes
 from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated
@@ -72,6 +74,7 @@ def open_dataset(
     table: TableInput | None = None,
     meaning: Meaning | None = None,
     sides: Sides | None = None,
+    cache: ImageCache | None = None,
 ) -> Split:
     """The (training, test) samples that `data` of a configuration describes, as they lie there.
 
@@ -80,12 +83,15 @@ def open_dataset(
     `classes`, genesis' list, by name, or else by the source's own. Without a test split a fifth of each class is held
     out, always the same one, and that split is called "held out". By `task` a sample has labels or targets instead of a
     class, and `classes` are their names. `table` says what a table's columns become, `meaning` which labels stand for
-    each class where these are not its name.
+    each class where these are not its name. Images that take much are decoded into `cache`, where there is one, and
+    mapped from there.
 
     Where they are a site's own, `sides` are its split, and rows are left out whose categories the run does not know.
 
     Raises DataError naming file and place for what is broken, not of a kind, not finite, or of no known class.
     """
+    if cache is not None:
+        cache.forget_lost(data.get("path"))
     source = replace(DataSource.from_mapping(data, task, classes), sides=sides)
     splits, notes = _open(source, data), list[Finding]()
     if table is not None:
@@ -95,20 +101,30 @@ def open_dataset(
     if shape is not None:
         for part in splits.parts:
             validate_fit(part.shape, shape)
-    labels, names = _number(splits, data, task, classes, meaning)
+    labels, names = _number_all(splits, data, task, classes, meaning)
     takes_empty = table is not None and table.leaves_empty
-    read = [_read(part, own, shape, takes_empty=takes_empty) for part, own in zip(splits.parts, labels, strict=True)]
     train, test = splits.train, splits.test or splits.train
-    locate_train, locate_test = train.locate, test.locate
     if splits.test is not None:
-        (train_x, train_y), (test_x, test_y) = read
-        notes += find_groups_on_both_sides(splits.train, splits.test, source)
+        read = [_read(part, [np.arange(len(part.labels))], shape, cache, takes_empty) for part in (train, test)]
+        [[train_x], [test_x]], (train_odd, test_odd) = zip(*read, strict=True)
+        train_y, test_y = labels
+        locate_train, locate_test = train.locate, test.locate
+        notes += find_groups_on_both_sides(train, test, source)
     else:
-        [(x, y)] = read
-        own = cut(splits.train, source, y, names, x)
-        (train_x, train_y), (test_x, test_y) = (x[own.train], y[own.train]), (x[own.test], y[own.test])
+        whole = (
+            None if train.images is not None else _read(train, [np.arange(len(labels[0]))], shape, None, takes_empty)
+        )
+        own = cut(train, source, labels[0], names, None if whole is None else whole[0][0])
+        rows = [own.train, own.test]
+        if whole is None:
+            (train_x, test_x), train_odd = _read(train, rows, shape, cache, takes_empty)
+        else:
+            (train_x, test_x), train_odd = [whole[0][0][own_rows] for own_rows in rows], whole[1]
+        train_y, test_y, test_odd = labels[0][own.train], labels[0][own.test], ()
         locate_train, locate_test = _locate_rows(train.locate, own.train), _locate_rows(train.locate, own.test)
         notes += own.notes
+    if cache is not None:
+        cache.prune()
     domains, features, more = splits.domains, train.features, (task, train.passed_over)
     made = (
         ArrayDataset(
@@ -117,8 +133,8 @@ def open_dataset(
         ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, features, *more),
     )
     return (
-        replace(made[0], columns=_summarise(train, table), notes=(*train.notes, *notes), locate=locate_train),
-        replace(made[1], notes=test.notes, locate=locate_test),
+        replace(made[0], columns=_summarise(train, table), notes=(*train_odd, *notes), locate=locate_train),
+        replace(made[1], notes=test_odd, locate=locate_test),
     )
 
 
@@ -277,7 +293,7 @@ def get_default_input(
     Raises DataError. A model that nobody knows is left for genesis to refuse.
     """
     train = open_train(data, task, classes)
-    own = train.shape if table is None else train.encode(table).shape
+    own = train.measure() if table is None else train.encode(table).shape
     shape: Sequence[int] = own
     if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes
         with suppress(SpecError):
@@ -345,15 +361,29 @@ def _number(
 
 
 def _read(
-    part: Part, labels: AnyLabels, shape: Shape | None, *, takes_empty: bool = False
-) -> tuple[Samples, AnyLabels]:
-    """A part's samples, all of them finite but for empty cells, beside its labels."""
+    part: Part, sides: Sequence[Labels], shape: Shape | None, cache: ImageCache | None, takes_empty: bool
+) -> tuple[list[Samples], tuple[Finding, ...]]:
+    """A part's samples, all finite but for empty cells, those at the rows of each side by themselves; and what is odd
+    about them."""
     with translated(part.place):
+        if part.images is not None:
+            return _read_images(part.images, part, sides, shape, cache)
         x = part.read(shape)
-    if not len(labels):
-        raise DataError(f"{part.place}: expected samples, got none")
     validate_finite(x, part.locate, takes_empty=takes_empty)
-    return x, labels
+    return [x if len(rows) == len(x) else x[rows] for rows in sides], part.notes
+
+
+def _read_images(
+    images: ImageSet, part: Part, sides: Sequence[Labels], shape: Shape | None, cache: ImageCache | None
+) -> tuple[list[Samples], tuple[Finding, ...]]:
+    """As `_read`, of images that are decoded one by one: each side by itself, so that it may be mapped."""
+    plan, read, highest = images.plan(shape), list[Samples](), 0.0
+    for rows in sides:
+        own, own_plan = images.select(rows), replace(plan, count=len(rows))
+        x, peak = own.read(own_plan) if cache is None else cache.read(own, own_plan)
+        read.append(x)
+        highest = max(highest, peak)
+    return read, (*part.notes, *images.describe(plan.survey, highest))
 
 
 def _locate_rows(locate: Locate, rows: Labels) -> Locate:

@@ -7,6 +7,7 @@ channels of one pixel, [N, F, 1, 1], so that each has its own mean and deviation
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,9 @@ from ml.data.columns import ColumnSummary
 from ml.data.findings import Finding
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
+from ml.specs.architectures.layout import MAX_WIDTH
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
+from ml.text import escape_undecoded
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -60,6 +63,7 @@ class ArrayDataset:
     locate: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", escape_undecoded(self.origin))
         place = f"{self.origin}: " if self.origin else ""
         if self.x.dtype not in _DTYPES or self.x.ndim != 4:
             raise DataError(
@@ -175,9 +179,11 @@ class InputFormat:
         shape = mapping.get("shape")
         if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(type(n) is int and n > 0 for n in shape):
             raise DataError(f"input.shape: expected [channels, height, width], got {shape!r}")
+        if max(shape) > MAX_WIDTH:
+            raise DataError(f"input.shape: expected at most {MAX_WIDTH} of each, got {list(shape)}")
         channels, height, width = shape
         resize = mapping.get("resize")
-        if resize is not None and list(resize) != [height, width]:
+        if resize is not None and resize not in ([height, width], (height, width)):
             raise DataError(f"input.resize: expected {[height, width]} as in input.shape, or null, got {resize!r}")
         mean = _read_channels(mapping, "mean", channels, 0.0)
         std = _read_channels(mapping, "std", channels, 1.0)
@@ -189,6 +195,11 @@ class InputFormat:
     def with_constants(self, mean: tuple[float, ...], std: tuple[float, ...]) -> InputFormat:
         """The same input by these constants, one for each channel."""
         return InputFormat(self.shape, mean, std, table=self.table)
+
+    @property
+    def fills_empty(self) -> bool:
+        """Whether a mean stands for an empty cell."""
+        return self.table is not None and self.table.missing.startswith("mean")
 
     @property
     def takes_empty(self) -> bool:
@@ -216,7 +227,12 @@ def _read_channels(mapping: Mapping[str, Any], key: str, channels: int, default:
         return (default,) * channels
     if not isinstance(values, list | tuple) or len(values) not in (1, channels):
         raise DataError(f"input.{key}: expected {channels} numbers, one for each channel, got {values!r}")
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) and np.isfinite(v) for v in values):
+    if not all(_is_finite(v) for v in values):
         raise DataError(f"input.{key}: expected finite numbers, got {values!r}")
     numbers = tuple(float(v) for v in values)
     return numbers if len(numbers) == channels else numbers * channels
+
+
+def _is_finite(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # type: ignore[arg-type]

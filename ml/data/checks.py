@@ -3,6 +3,7 @@
 Data that nothing can be trained on are a DataError of the reader. Data found here can be trained on, but their figures
 may mislead:
 
+    files            what was passed over as data were read, and images of several pages or of fewer bits than they say
     duplicates       the same sample in training and test, which then measures memory; twice in one split; two labels
     near twins       what `ml.data.twins` looks for
     empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
@@ -47,7 +48,7 @@ def check_data(
 ) -> list[Finding]:
     """The findings about a training and a test set, which become genesis' `input_` where that is known. Without
     `thorough` no sample is looked at, only labels."""
-    found = [*train.notes]
+    found: list[Finding] = []
     if train.task == CLASSIFICATION:
         found += [*_check_classes(train, test), *check_labels(train)]
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ml.data.published import find_archive_named
 from ml.data.readers.csv_dialect import ENDINGS, EXCEL
-from ml.data.readers.images import SUFFIXES
+from ml.data.readers.folders import is_image
 from ml.data.readers.medmnist import CLASSES as MEDMNIST
 from ml.data.readers.npz import find_archive
 from ml.errors import DataError
@@ -69,4 +69,4 @@ def _holds_domains(path: Path) -> bool:
 
 
 def _holds_images(path: Path, pattern: str) -> bool:
-    return any(file.suffix.lower() in SUFFIXES for file in path.glob(pattern))
+    return any(map(is_image, path.glob(pattern)))

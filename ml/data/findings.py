@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ml.text import escape_undecoded
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -12,3 +14,6 @@ class Finding:
 
     level: Literal["note", "warning"]
     text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", escape_undecoded(self.text))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml.data.base import Images, Samples, Shape
 from ml.data.memory import validate_fits
@@ -51,6 +52,12 @@ def reduce(x_NCHW: Samples, max_bytes: int) -> Samples:
     blocks = x_NCHW[:, :, : h * rows, : w * columns].reshape(num, channels, h, rows, w, columns)
     means: Images = blocks.mean(axis=(3, 5), dtype=np.float32)
     return np.rint(means).astype(np.uint8) if x_NCHW.dtype == np.uint8 else means
+
+
+def round_to_bytes(x_NCHW: Images) -> NDArray[np.uint8]:
+    """Values in 0..1 as the nearest of 256 steps; what lies outside as 0 or 255."""
+    rounded: NDArray[np.uint8] = np.rint(np.clip(x_NCHW, 0, 1) * np.float32(255)).astype(np.uint8)
+    return rounded
 
 
 def validate_fit(got: Shape, wanted: Shape) -> None:

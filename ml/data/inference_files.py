@@ -27,6 +27,7 @@ from ml.data.outputs import arrange, read_text_columns
 from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.readers.csv_table import get_cells, read_features
 from ml.data.readers.csv_text import Table
+from ml.data.readers.folders import get_class, is_image, list_folders
 from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_image
 from ml.data.readers.npz import NpzFile, read_classes, read_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
@@ -37,6 +38,7 @@ from ml.tasks import CLASSIFICATION
 ARCHIVE = ".npz"
 DEFAULT_LABEL = "label"
 Columns = str | tuple[str, ...]  # of labels: one, or of other tasks than classification several
+AS_USUAL = DataSource()  # whose files are like anybody's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,18 +98,14 @@ def list_labelled_files(
         return [(path, None)]
     if task != CLASSIFICATION:
         raise DataError(f"{path}: expected a file, as directories stand for classes and the task is {task}")
-    folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
+    folders = list_folders(path)
     if not folders:
         raise DataError(f"{path}: expected a directory for each class in it ({', '.join(classes)}), got none")
-    for folder in folders:
-        if folder.name not in classes:
-            raise DataError(f"{folder}: expected the name of a class: {suggest(folder.name, classes)}")
-    return [
-        (file, folder.name)
-        for folder in folders
-        for file in sorted(folder.iterdir())
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-    ]
+    named = {get_class(folder): folder for folder in folders if any(map(is_image, folder.iterdir()))}
+    for name, folder in named.items():
+        if name not in classes:
+            raise DataError(f"{folder}: expected the name of a class: {suggest(name, classes)}")
+    return [(file, name) for name, folder in named.items() for file in sorted(folder.iterdir()) if is_image(file)]
 
 
 def read_inference_file(
@@ -121,7 +119,7 @@ def read_inference_file(
     task: str = CLASSIFICATION,
     table: TableInput | None = None,
     meaning: Mapping[str, Sequence[str]] | None = None,
-    source: DataSource | None = None,
+    source: DataSource = AS_USUAL,
     most: Most | None = None,
 ) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`; of an image it may be known that it is
@@ -129,9 +127,9 @@ def read_inference_file(
 
     `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
     there. `table` says what its columns become, and `meaning` which labels stand for each class. By `task` there may be
-    several columns of labels or targets, `classes` being their names. `source` says how a table of text is written. Of
-    a file that comes from elsewhere there is a `most`, which holds before anything is unpacked. Raises DataError naming
-    the place of what is broken or unfit.
+    several columns of labels or targets, `classes` being their names. `source` says what the site's own files are like.
+    Of a file that comes from elsewhere there is a `most`, which holds before anything is unpacked. Raises DataError
+    naming the place of what is broken or unfit.
     """
     validate_kind(path)
     named = _Named(classes, label, default_label, task, meaning)
@@ -145,7 +143,7 @@ def read_inference_file(
                 require_extra("PIL", "pillow")
                 known = None if class_name is None else np.array([classes.index(class_name)], np.int64)
                 max_pixels = MAX_PIXELS if most is None else min(MAX_PIXELS, most.num_bytes // DECODED_BYTES)
-                file = InferenceFile(path, decode_image(path, str(path), max_pixels)[None], None, known)
+                file = InferenceFile(path, decode_image(path, str(path), max_pixels, source.images)[None], None, known)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except MemoryError as error:

@@ -18,6 +18,7 @@ SMALL_BYTES = 16 << 20  # that are there, or nothing else would run either
 _ROOT = Path("/")
 _GROUPS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 _CACHE = ("active_file", "inactive_file")  # of files: counted as used, and given up as soon as it is needed
+_KILLED = ("memory.events", "memory.oom_control")  # where each version counts
 _turn = threading.Lock()  # a process has one limit
 
 
@@ -80,8 +81,30 @@ def get_free_bytes(root: Path = _ROOT) -> int | None:
     return max(0, min(found))
 
 
+def count_killed(root: Path = _ROOT) -> int | None:
+    """How many processes the kernel has ended for want of memory: in this process's control groups, or where these do
+    not say, on the machine; None where neither does."""
+    counts = [_read_count(group / name) for group in _list_groups(root) for name in _KILLED]
+    found = [count for count in counts if count is not None]
+    return max(found) if found else _read_count(root / "proc/vmstat")
+
+
+def _read_count(path: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == "oom_kill":
+                return int(value)
+    return None
+
+
 def show_mib(num_bytes: int) -> str:
     return f"{-(-num_bytes // (1 << 20)):,} MiB"
+
+
+def show_gb(num_bytes: int) -> str:
+    """`3.9 GB`, of 10^9 bytes."""
+    return f"{num_bytes / 1e9:,.1f} GB"
 
 
 def _read_taken(root: Path) -> int:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from ml.data.base import Images
+from ml.data.fit_input import round_to_bytes
+from ml.data.readers.images import ImageRules
 from ml.errors import DataError
 from ml.plugins import PluginRefused, Plugins
 
@@ -24,10 +26,10 @@ Transform = Callable[[Images], Images]
 
 
 def load_transform(data: Mapping[str, Any]) -> Transform:
-    """The transform that `data` names, of one of its `plugins`; none is one that changes nothing. Raises DataError."""
+    """The transform that `data` names, of one of its `plugins`; none is `keep`. Raises DataError."""
     name = (data.get("transform") or {}).get("own")
     if name is None:
-        return _keep
+        return keep
     plugins = Plugins.of(data.get("plugins") or ())
     try:
         function = plugins.load(plugins.find("transforms", str(name)))
@@ -51,5 +53,20 @@ def load_transform(data: Mapping[str, Any]) -> Transform:
     return transform
 
 
-def _keep(x: Images) -> Images:
+def load_asked(data: Mapping[str, Any]) -> Transform:
+    """The transform of samples that somebody asks about: that of `load_transform`, of images that are rounded to 8 bits
+    first where the site's own are. Raises DataError."""
+    transform = load_transform(data)
+    if not ImageRules.from_mapping(data.get("images")).is_rounded:
+        return transform
+
+    def round_first(x: Images) -> Images:
+        is_table = x.shape[2:] == (1, 1)
+        return transform(x if is_table else round_to_bytes(x).astype(np.float32) / np.float32(255))
+
+    return round_first
+
+
+def keep(x: Images) -> Images:
+    """Changes nothing."""
     return x

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from ml.data.base import Labels, Samples, Shape
 from ml.data.cells import Cells, ReadCells
 from ml.data.findings import Finding
-from ml.data.readers.images import GetEncoded, get_image_shape, hash_encoded, stack_images
+from ml.data.image_set import ImageSet
+from ml.data.readers.images import AS_THEY_ARE, GetEncoded, ImageRules
 from ml.data.split import CONTENT, Rule, Sides
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
@@ -46,6 +47,8 @@ _KEYS = (
     "columns",
     "domains",
     "classes",
+    "images",
+    "cache_gb",
     "transform",
     "partition",
     "plugins",
@@ -98,7 +101,8 @@ class DataSource:
     `domains` are those that are used of format domains, in this order; all of them, by name, if it is None. `classes`
     are those whose samples are used, in this order; all of them if it is None. `labels` are the columns of a table with
     the labels: one, or of other tasks several. `outputs` are the names of the run's labels or targets, if they are
-    known, where its task has such. `plugins` are those that a format of another name may be of.
+    known, where its task has such. `plugins` are those that a format of another name may be of. `images` is what the
+    site says of its image files.
     """
 
     format: str = "digits"
@@ -120,13 +124,14 @@ class DataSource:
     test: Path | None = None
     held_out: float = SHARE
     sides: Sides | None = None
+    images: ImageRules = AS_THEY_ARE
 
     @classmethod
     def from_mapping(
         cls, data: Mapping[str, Any], task: str = CLASSIFICATION, outputs: Sequence[str] | None = None
     ) -> DataSource:
-        """Read `{format: csv, path: a.csv, columns: {label: diagnosis}}`. Unknown keys are errors; `partition` and
-        `transform` are for others to read. Raises DataError."""
+        """Read `{format: csv, path: a.csv, columns: {label: diagnosis}}`. Unknown keys are errors; `partition`,
+        `transform` and `cache_gb` are for others to read. Raises DataError."""
         for key in data:
             if key not in _KEYS:
                 raise DataError(f"data.{key}: unknown key: {suggest(key, _KEYS)}")
@@ -178,6 +183,7 @@ class DataSource:
             split=split,
             test=None if test is None else Path(test),
             held_out=_get_share(data),
+            images=ImageRules.from_mapping(data.get("images")),
         )
 
     @property
@@ -235,7 +241,8 @@ class Part:
     table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
     labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `passed_over`: the
     columns of a table that a run does not name. `pieces`: the tables that one was joined of, each of which needs all
-    columns. `notes`: what was left out or taken for granted as it was read.
+    columns. `images`: the files, where samples are images that are decoded one by one. `notes`: what was passed over,
+    left out or taken for granted, or is odd, before a sample was read.
 
     By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen
     some of them; `beside()`, the columns of a table that are no features of it; `paths`, the file of each sample;
@@ -254,6 +261,7 @@ class Part:
     cells: Callable[[], Cells] | None = None
     passed_over: tuple[str, ...] = ()
     pieces: tuple[Part, ...] = ()
+    images: ImageSet | None = None
     notes: tuple[Finding, ...] = ()
     whole: Callable[[], Cells] | None = None
     beside: Callable[[], Cells] | None = None
@@ -274,38 +282,33 @@ class Part:
         labels: RawLabels,
         open_encoded: Callable[[], GetEncoded],
         locate: Locate,
-        outputs: tuple[str, ...] = (),
+        rules: ImageRules = AS_THEY_ARE,
         *,
         beside: Callable[[], Cells] | None = None,
         paths: Sequence[str] | None = None,
+        notes: tuple[Finding, ...] = (),
     ) -> Part:
-        """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first is
-        decoded here, for its shape."""
-
-        def read(shape: Shape | None) -> Samples:
-            return stack_images(open_encoded(), len(labels), shape, locate)
-
-        def read_rows(shape: Shape | None, rows: Labels) -> Samples:
-            get_encoded, numbers = open_encoded(), rows.tolist()
-            return stack_images(lambda i: get_encoded(numbers[i]), len(numbers), shape, lambda i: locate(numbers[i]))
-
-        def get_digests() -> list[bytes]:
-            get_encoded = open_encoded()
-            return [hash_encoded(get_encoded(i), locate(i)) for i in range(len(labels))]
-
-        shape = get_image_shape(open_encoded()(0), locate(0))
+        """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first one's
+        header is read here, for its shape."""
+        images = ImageSet(place, open_encoded, np.arange(len(labels)), locate, rules)
         return cls(
             place,
             labels,
-            shape,
-            read,
+            images.get_first_shape(),
+            lambda shape: _read_images(images, shape),
             locate,
-            read_rows,
-            outputs=outputs,
+            lambda shape, rows: _read_images(images.select(rows), shape),
+            images=images,
+            notes=notes,
             beside=beside,
             paths=paths,
-            get_digests=get_digests,
+            get_digests=images.get_digests,
         )
+
+    def measure(self) -> Shape:
+        """What samples are to be where nobody says it: as the first one is, but of images in colour if any is. Raises
+        DataError."""
+        return self.shape if self.images is None or self.shape[0] == 3 else self.images.survey().shape
 
     def encode(self, table: TableInput) -> Part:
         """The same rows with the features that a run has agreed on. Raises DataError where this is no table."""
@@ -352,6 +355,7 @@ class Part:
             cells=None if self.cells is None else self._select_cells(self.cells, rows),
             passed_over=self.passed_over,
             pieces=self.pieces,
+            images=None if self.images is None else self.images.select(rows),
             notes=self.notes,
             whole=None if self.whole is None else self._select_cells(self.whole, rows),
             beside=None if self.beside is None else self._select_cells(self.beside, rows),
@@ -440,6 +444,10 @@ def make_locate(pieces: Sequence[tuple[object, int]], describe: Callable[[int], 
         return f"{pieces[piece][0]}: {describe(i - (ends[piece - 1] if piece else 0))}"
 
     return locate
+
+
+def _read_images(images: ImageSet, shape: Shape | None) -> Samples:
+    return images.read(images.plan(shape))[0] if len(images) else np.empty((0, *(shape or (1, 1, 1))), np.uint8)
 
 
 def _get_text(mapping: Mapping[str, Any], section: str, key: str) -> str | None:

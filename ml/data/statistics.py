@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from ml.aggregation.sums import LIMIT_BITS, PER_BIN, PER_CLASS, PRESENT, SQUARE_DIGITS, SUM_DIGITS, UNIT_BITS, to_digits
 from ml.data.base import Images, Labels
+from ml.data.fitted import FittedImages
 from ml.errors import DataError
 from ml.gaussian import add_noise
 from ml.payload import Array
@@ -43,16 +44,18 @@ _PART_BITS = 32  # of an integer that is added in parts; a part's sum over a chu
 _CHUNK_VALUES = 1 << 20
 
 
-def compute_statistics(x_NCHW: Images, y_N: Labels, num_classes: int, agreement: Agreement) -> dict[str, Array]:
+def compute_statistics(
+    x_NCHW: Images | FittedImages, y_N: Labels, num_classes: int, agreement: Agreement
+) -> dict[str, Array]:
     """The payload of samples as they are before any normalisation: all zeros of too few. Raises DataError for a value
     that is too large, or no number."""
     told = len(y_N) >= agreement.min_count
     x_NCHW = x_NCHW if told else x_NCHW[:0]
     bins: dict[str, Array] = {}
-    if agreement.edges:
+    if not isinstance(x_NCHW, FittedImages) and agreement.edges:
         bins = {PER_BIN: count_bins(x_NCHW, agreement)}
     present: dict[str, Array] = {}
-    if agreement.counts_present:
+    if not isinstance(x_NCHW, FittedImages) and agreement.counts_present:
         x_NCHW, present_C = _leave_out_empty(x_NCHW, agreement.min_count)
         x_NCHW = _leave_out_rare(x_NCHW, agreement)
         present = {PRESENT: present_C}
@@ -85,7 +88,7 @@ class StatisticsPrivacy:
 
 
 def compute_hidden_statistics(
-    x_NCHW: Images, y_N: Labels, num_classes: int, agreement: Agreement, privacy: StatisticsPrivacy
+    x_NCHW: Images | FittedImages, y_N: Labels, num_classes: int, agreement: Agreement, privacy: StatisticsPrivacy
 ) -> dict[str, Array]:
     """As `compute_statistics`, with noise that hides each sample's values."""
     told = len(y_N) >= agreement.min_count
@@ -112,14 +115,14 @@ def compute_hidden_statistics(
 
 
 def sum_moments(
-    x_NCHW: Images, low_C: NDArray[np.float64], high_C: NDArray[np.float64]
+    x_NCHW: Images | FittedImages, low_C: NDArray[np.float64], high_C: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The sums over samples of a, and of b - 1/2, by channel."""
     middle, half = ((part.reshape(1, -1, 1, 1)) for part in ((low_C + high_C) / 2, (high_C - low_C) / 2))
     firsts_C, seconds_C = np.zeros_like(low_C), np.zeros_like(low_C)
     step = max(1, _CHUNK_VALUES // max(1, int(np.prod(x_NCHW.shape[1:]))))
     for start in range(0, len(x_NCHW), step):
-        values = x_NCHW[start : start + step].astype(np.float64)
+        values = np.asarray(x_NCHW[start : start + step], np.float64)
         if not np.isfinite(values).all():
             raise DataError("expected numbers for agreed statistics, got a value that is none")
         u_NCHW = ((values - middle) / half).clip(-1.0, 1.0)
@@ -179,13 +182,13 @@ def _leave_out_rare(x_NCHW: Images, agreement: Agreement) -> Images:
     return x_NCHW
 
 
-def _sum(x_NCHW: Images) -> tuple[list[int], list[int]]:
+def _sum(x_NCHW: Images | FittedImages) -> tuple[list[int], list[int]]:
     """The sums of each channel and of its squares, in units and in square units."""
     num_channels = x_NCHW.shape[1]
     sums, squares = [0] * num_channels, [0] * num_channels
     step = max(1, _CHUNK_VALUES // max(1, int(np.prod(x_NCHW.shape[1:]))))
     for start in range(0, len(x_NCHW), step):
-        units = np.rint(np.ldexp(x_NCHW[start : start + step].astype(np.float64), UNIT_BITS))
+        units = np.rint(np.ldexp(np.asarray(x_NCHW[start : start + step], np.float64), UNIT_BITS))
         _check_size(units)
         # A float32 has 24 bits, so that its square is exact in a float64, and so is each part of it.
         sums = [a + b for a, b in zip(sums, _add_up(units), strict=True)]

@@ -76,7 +76,9 @@ def _describe(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Both sides' samples by at most DIMENSIONS numbers, each feature at the deviation that training samples have."""
     total = squares = np.float64(0)
-    shift_F = np.nan_to_num(_read(train, of_train[:1])[0].astype(np.float64))  # near the mean, so that no digits cancel in the squares
+    shift_F = np.nan_to_num(
+        _read(train, of_train[:1])[0].astype(np.float64)
+    )  # near the mean, so that no digits cancel in the squares
     for x_NF in _iter_chunks(train, of_train):
         apart_NF = np.nan_to_num(x_NF - shift_F)  # of an empty cell nothing
         total, squares = total + apart_NF.sum(0), squares + np.square(apart_NF).sum(0)

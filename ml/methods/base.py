@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.accountant import Release
+from ml.data.mapped_samples import MappedSamples
 from ml.methods.common.prototypes import ClassSums, PrototypeRows
 from ml.models.base import Model
 from ml.payload import Array, Arrays
@@ -94,7 +95,8 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """x_NCHW float32, or what the model precomputes of it [N, E], and y_N int64 on one device."""
+    """x_NCHW float32, or what the model precomputes of it [N, E], and y_N int64 on one device. x may lie in a file,
+    from where batches are read."""
 
     x: Tensor
     y: Tensor
@@ -103,8 +105,10 @@ class Samples:
         return len(self.y)
 
     def take(self, rows: NDArray[np.int64]) -> Samples:
-        """Copies of some of them."""
+        """Copies of some of them, or where they lie in a file what reads these."""
         indices = torch.from_numpy(rows).to(self.y.device)
+        if isinstance(self.x, MappedSamples):
+            return Samples(self.x.pick(rows), self.y.index_select(0, indices))
         return Samples(self.x.index_select(0, indices), self.y.index_select(0, indices))
 
 

@@ -42,11 +42,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ml.data.chunks import get_chunk
 from ml.methods.base import Blobs, Round, State
 from ml.methods.common.clustering import Clusters, cluster_by_density, cluster_by_kmeans, cluster_by_mean
 from ml.methods.common.codebooks import Codebooks, Pool, compute_contrastive_loss, find_nearest, measure_by_class
 from ml.methods.common.contrast import freeze
-from ml.methods.common.prototypes import CHUNK, PrototypeRows, find_sent_classes
+from ml.methods.common.prototypes import PrototypeRows, find_sent_classes
 from ml.methods.common.sharing import SharesModel, get_agreed, make_prototype_privacy
 from ml.models.base import Model, dump_parameters
 from ml.payload import Array, Arrays
@@ -165,7 +166,7 @@ class MpFedCl(SharesModel[MpFedClSpec]):
     def _embed_all(self, model: Model, x: Tensor) -> Tensor:
         """v(x) of many samples, the model in eval mode."""
         model.eval()
-        return torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(x, CHUNK)])
+        return torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(x, get_chunk(x.shape))])
 
     def get_pool(self, state: State) -> Pool | None:
         """U, Eq. (8); None before the first round, and where nobody has sent a prototype."""

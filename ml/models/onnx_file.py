@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ml.errors import MlError
 from ml.models.base import Model
+from ml.models.normalised import Normalised
 
 INPUT, OUTPUT = "x", "probabilities"
 MAX_BYTES = (1 << 31) - (1 << 20)  # protobuf ends at 2 GiB, and the graph needs some of it
@@ -31,23 +32,11 @@ class OnnxRefused(MlError):
     """This model cannot be written as ONNX, or not here."""
 
 
-class _Classifier(nn.Module):
-    """A model between its normalisation and its probabilities. Where it `fills` empty cells not a number stands for
-    one, and becomes the mean."""
-
-    def __init__(self, model: Model, mean: Sequence[float], std: Sequence[float], *, fills: bool = False) -> None:
-        super().__init__()
-        self.model, self.fills = model, fills
-        self.mean_1C11: Tensor
-        self.std_1C11: Tensor
-        self.register_buffer("mean_1C11", torch.tensor(mean, dtype=torch.float32).reshape(1, -1, 1, 1))
-        self.register_buffer("std_1C11", torch.tensor(std, dtype=torch.float32).reshape(1, -1, 1, 1))
+class _Classifier(Normalised):
+    """A model between its normalisation and its probabilities."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.fills:
-            x = torch.where(torch.isnan(x), self.mean_1C11, x)
-        logits_BC: Tensor = self.model((x - self.mean_1C11) / self.std_1C11)
-        return torch.softmax(logits_BC, dim=1)
+        return torch.softmax(super().forward(x), dim=1)
 
 
 def require_onnx() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ml.errors import SpecError, suggest
+from ml.errors import SpecError, show_line, suggest
 from ml.payload import Arrays
 from ml.specs.architectures import Layout, Shape, get_layout
 
@@ -203,4 +203,4 @@ def _check_missing(path: Path, targets: Mapping[str, Shape], given: Mapping[str,
 
 
 def _fail(path: Path, message: str) -> SpecError:
-    return SpecError("pretrained", f"{path}: {message}")
+    return SpecError("pretrained", show_line(f"{path}: {message}"))

@@ -192,6 +192,8 @@ def _examine(net: Model, name: str, shape: tuple[int, ...], num_classes: int) ->
     with _translated(f"{name}: classify"):
         logits = net.classify(z.clone())
     _check_output("classify", logits, (_BATCH, num_classes))
+    with _translated(f"{name}: one sample alone, in eval mode"):
+        net.classify(net.embed(x[:1]))
     with _translated(f"{name}: embed_layers"):
         layers = net.embed_layers(x)
     if not isinstance(layers, list | tuple) or not layers:
@@ -221,8 +223,17 @@ def _check_tensors(net: Model) -> None:
     if not any(parameter.requires_grad for parameter in once.values()):
         raise _fail("expected some parameters that are trained, got none")
     for name, tensor in net.state_dict().items():
-        if name not in once and tensor.is_floating_point() and tensor.dtype != torch.float32:
+        if not tensor.is_floating_point():
+            continue
+        if name not in once and tensor.dtype != torch.float32:
             raise _fail(f"buffer {name!r}: expected float32 or whole numbers, got {tensor.dtype}")
+        if not bool(tensor.isfinite().all()):
+            got = float(tensor[~tensor.isfinite()][0])
+            remedy = "" if name in once else "; register_buffer(..., persistent=False) keeps a constant out of that"
+            what = "parameter" if name in once else "buffer"
+            raise _fail(
+                f"{what} {name!r}: expected finite numbers, as members send and average it, got {got:g}{remedy}"
+            )
 
 
 def _check_output(method: str, output: Any, shape: tuple[int | None, ...]) -> None:

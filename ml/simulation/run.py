@@ -248,6 +248,7 @@ def simulate(
     beacons: Callable[[int], bytes] | None = None,
     present: Callable[[int], Collection[int]] | None = None,
     on_round: Callable[[RoundResult], None] | None = None,
+    on_end: Callable[[Sequence[Client]], None] | None = None,
     snapshots: Sequence[int] = (),
     saved: StateFile | None = None,
 ) -> SimulationResult:
@@ -255,6 +256,7 @@ def simulate(
     `present(height)` who takes part in its round, by default as `participation` has it.
     `snapshots` asks for those of these clients at the end, counted among the honest. Where a run of this configuration
     has `saved` its state, it goes on from there, to the same numbers; `on_round` hears of the rounds before, too.
+    `on_end` is given all clients as the last round leaves them, to keep.
 
     Raises SpecError or DataError for a configuration that cannot be, and PayloadError when what a client made of its
     round does not fit the method's own schema (numbers that are not finite, above all).
@@ -310,6 +312,8 @@ def simulate(
         results = [
             _describe(i, client, made) for i, (client, made) in enumerate(zip(clients, run.trained, strict=True))
         ]
+        if on_end is not None:
+            on_end(clients)
     seconds = spent_s + time.perf_counter() - start
     return SimulationResult(
         config,

@@ -91,7 +91,7 @@ class Hyperparameters:
     (`ml.data.statistics`). `dp_delta` is the chance that epsilon leaves out (`ml.accountant`).
     """
 
-    lr: float = number(0.1, "(0, inf)")
+    lr: float = number(0.1, "(0, 1e6]")
     momentum: float = number(0.0, "[0, 1)")
     weight_decay: float = number(0.0, "[0, inf)")
     decay: float = number(1.0, "(0, 1]")
@@ -100,7 +100,7 @@ class Hyperparameters:
     drop_last: bool = flag(False)
     local_iterations: int | None = count(20)
     local_epochs: int | None = count(None)
-    budget_s: float | None = number(None, "(0, inf)")
+    budget_s: float | None = number(None, "(0, 604800]")
     optimizer: str | None = option("sgd", "adam", "adamw")
     clip_norm: float | None = number(None, "(0, inf)")
     loss: str | None = option("cross_entropy", "focal", "binary_cross_entropy", "mse", "huber")

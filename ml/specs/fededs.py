@@ -121,14 +121,14 @@ class FedEdsHyperparameters(ModelHyperparameters):
     layer: str = choice("gaussian", "orthogonal", "diag", "conv1x1", "identity")
     warmup_epochs: int = count(5)
     encryptor_epochs: int = count(20)
-    encryptor_lr: float = number(0.001, "(0, inf)")
+    encryptor_lr: float = number(0.001, "(0, 1e6]")
     encryptor_weight_decay: float = number(0.01, "[0, inf)")
     unet_width: int = count(64)
     unet_out: str = choice("linear", "sigmoid", "tanh")
     share_dtype: str = choice("float32", "float16", "uint8")
     share_max: int = count(10_000)
     share_per_class: int | None = count(None)
-    share_collect_s: float = number(3600.0, "(0, inf)")
+    share_collect_s: float = number(3600.0, "(0, 604800]")
     keep_sets: bool = flag(False)
 
     def __post_init__(self) -> None:

@@ -277,9 +277,11 @@ class Schedule:
         y_N: Tensor,
         rng: Generator,
         num_iterations: int | None = None,
+        *,
+        least: int = 1,
     ) -> Schedule:
         """The batches of a local phase on samples of these classes, as many as the hyper-parameters set, or
-        `num_iterations`."""
+        `num_iterations`, each of at least so many samples."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
         work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
         batches = draw_batches(
@@ -290,6 +292,7 @@ class Schedule:
             drop_last=hyperparameters.drop_last,
             device=y_N.device,
             chances_N=compute_chances(y_N) if hyperparameters.sampling == "balanced" else None,
+            least=least,
         )
         return cls(batches, count)
 
@@ -320,12 +323,14 @@ def draw_batches(
     drop_last: bool = False,
     device: torch.device | None = None,
     chances_N: NDArray[np.float64] | None = None,
+    least: int = 1,
 ) -> Batches:
     """The indices of every mini-batch of a local phase, on the device.
 
     Each of `iterations` is a fresh draw of min(batch_size, num_train) samples without replacement (DFPL §2.3); each of
-    `epochs` cuts a permutation. They come from numpy's generator, and so are the same on every device. With `chances_N`
-    each sample is drawn with its own, and may be drawn again.
+    `epochs` cuts a permutation, and what are fewer than `least` at its end join the batch before. They come from
+    numpy's generator, and so are the same on every device. With `chances_N` each sample is drawn with its own, and may
+    be drawn again.
     """
     size = min(batch_size, num_train)
     if iterations is not None:
@@ -334,7 +339,10 @@ def draw_batches(
     else:
         full, rest = divmod(num_train, size)
         rest = 0 if drop_last else rest
-        sizes = ([size] * full + [rest] * bool(rest)) * (epochs or 0)
+        cut = [size] * full + [rest] * bool(rest)
+        if full and 0 < rest < least:
+            cut[-2:] = [size + rest]
+        sizes = cut * (epochs or 0)
         drawn = [rng.permutation(num_train)[: full * size + rest] for _ in range(epochs or 0)]
     if chances_N is not None:
         drawn = [rng.choice(num_train, sum(sizes), p=chances_N)]

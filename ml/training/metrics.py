@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ml.data.chunks import get_chunk
 from ml.specs.task import Task
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
-CHUNK = 2048
 SCORES = {CLASSIFICATION: "accuracy", MULTILABEL: "accuracy", REGRESSION: "r2"}
 
 
@@ -69,10 +69,11 @@ def answer(logits: Tensor, kind: str) -> Prediction:
 
 @torch.no_grad()
 def judge(
-    predict: Callable[[Tensor], Prediction], x: Tensor, y: Tensor, chunk: int = CHUNK, kind: str = CLASSIFICATION
+    predict: Callable[[Tensor], Prediction], x: Tensor, y: Tensor, chunk: int | None = None, kind: str = CLASSIFICATION
 ) -> Judged:
-    """Has samples answered by `predict`, which is in eval mode and gets `chunk` of them at a time."""
-    score = SCORES[kind]
+    """Has samples answered by `predict`, which is in eval mode and gets at most `chunk` of them at a time."""
+    score, size = SCORES[kind], get_chunk(x.shape)
+    chunk = size if chunk is None else min(chunk, size)
     if not len(y):
         return Judged({score: math.nan, "loss": math.nan}, (), ())
     total_2 = torch.zeros(2, dtype=torch.float64, device=y.device)

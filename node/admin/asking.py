@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,19 @@ from node.pb import admin_pb2 as pb
 Expected = str | tuple[str, ...] | tuple[float, ...]
 
 
+class Answering(Protocol):
+    """Whatever answers as a node's admin service does: a client of one, or a model that is here."""
+
+    def list_runs(self, number: int) -> Sequence[pb.RunView]: ...
+
+    def predict(
+        self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
+    ) -> pb.PredictReply: ...
+
+
 class Labelled(NamedTuple):
     """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there. `source`
-    says how a table of text is written."""
+    says what the site's own files are like."""
 
     column: Columns | None = None
     default: Columns = DEFAULT_LABEL
@@ -45,11 +55,11 @@ class Labelled(NamedTuple):
 
     @classmethod
     def fetch(cls, node: AdminClient, column: Columns | None) -> Self:
-        """With the column, or the columns, that the node's own configuration names, where none is asked for; a table is
-        written as the node's own. Raises DataError."""
+        """With the column, or the columns, that the node's own configuration names, where none is asked for; files are
+        as the node's own are. Raises DataError."""
         data = node.get_config()["data"]
         columns = {"names": data["columns"].get("names")}
-        source = DataSource.from_mapping({"csv": data.get("csv"), "columns": columns})
+        source = DataSource.from_mapping({"csv": data.get("csv"), "columns": columns, "images": data.get("images")})
         named = data["columns"]["label"] if column is None else None
         default = tuple(named) if isinstance(named, list) else named
         return cls(column, default or DEFAULT_LABEL, source)
@@ -99,7 +109,7 @@ class Terms:
     labels: Meaning | None = None
 
     @classmethod
-    def fetch(cls, node: AdminClient) -> Self:
+    def fetch(cls, node: Answering) -> Self:
         (run,) = node.list_runs(0)
         terms = json.loads(run.terms)
         task, scale = terms.get("task", CLASSIFICATION), TargetScale.from_mapping(terms.get("target"))
@@ -109,7 +119,7 @@ class Terms:
 
 
 def ask(
-    node: AdminClient,
+    node: Answering,
     terms: Terms,
     inputs: Sequence[Path],
     top: int,
@@ -134,7 +144,7 @@ def ask(
 
 
 def ask_about(
-    node: AdminClient,
+    node: Answering,
     terms: Terms,
     files: Iterable[InferenceFile],
     top: int,

@@ -15,7 +15,7 @@ from chain.signing import encode_id
 from chain.state import State
 from chain.tip import Tip
 from node.consensus.consent import ExecutedChange
-from node.federation.builders import Built, list_warnings
+from node.federation.builders import Built, list_warnings, warn_of_living
 from node.federation.diff import compute_differences
 from node.ledger.runs_view import show_answer
 from node.pb import admin_pb2 as pb
@@ -25,13 +25,16 @@ def show_draft(built: Built, tip: Tip, me: Id) -> pb.ProposalView:
     """A change that is not proposed yet, as if this node had signed it."""
     change, state = built.change, tip.state
     missing = compute_missing(change.kind, state, built.after, tip.height + 1, {me: Answer.YES}, ())
-    return _show(change, state, built.after, missing, {}, tip.height, me)
+    view = _show(change, state, built.after, missing, {}, tip.height, me)
+    view.warnings.extend(warn_of_living(change, tip))
+    return view
 
 
 def show_proposal(proposal: Proposal, missing: Missing, tip: Tip, me: Id) -> pb.ProposalView:
     answers = {approval.voter: approval.answer for approval in proposal.approvals.values()}
     view = _show(proposal.change, tip.state, proposal.after, missing, answers, tip.height, me)
     view.open = True
+    view.warnings.extend(warn_of_living(proposal.change, tip))
     return view
 
 

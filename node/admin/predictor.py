@@ -10,17 +10,16 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from chain.block import Block, Id
 from chain.calendar import Place
-from chain.run import REGRESSION, Run
+from chain.run import Run
 from chain.signing import encode_id
 from chain.state import State
 from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange, describe_unusual, name_features
-from ml.payload import Array, decode_arrays
+from ml.payload import decode_arrays
 from ml.specs.masked import has_shown, read_shown
+from node.admin.answers import describe_answers
 from node.admin.samples import NAME, decode_samples, get_max_samples, get_top
 from node.admin.stored_chain import StoredChain
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
@@ -31,7 +30,6 @@ from node.pb import admin_pb2 as pb
 from node.training.learner import Learner
 from node.training.trainer import AnswerRefused, Predicted, Trainer, WorkerDied, WorkerFailed
 
-OWN = -1  # the author of a sample of the node's own, which nobody else has
 WAIT_S = 30.0  # unless the caller says otherwise
 MAX_WAIT_S = 3600.0
 MAX_PRIOR = 100.0  # by which nothing but the most frequent class is answered
@@ -175,30 +173,10 @@ def _note_unusual(answer: bytes, run: Run, samples: bytes) -> Iterator[Sequence[
 
 
 def _describe_answer(data: bytes, owners: _Owners, judge: State, run: Run, top: int) -> Iterator[pb.Prediction]:
-    """Of each sample the `top` most probable classes or labels, of equal ones the first; of a regression the values."""
-    answer = decode_arrays(data, len(data))
-    if run.task == REGRESSION:
-        for values in answer["values"].tolist():
-            named = zip(run.classes, values, strict=True)
-            yield pb.Prediction(values=[pb.TargetValue(target=name, value=value) for name, value in named])
-        return
-    labels, probabilities = answer["labels"], answer["probabilities"]  # [N] or [N, C], [N, C]
-    ranked = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
-    for i in range(len(labels)):
-        said = pb.Prediction()
-        if labels.ndim == 2:
-            for label in np.flatnonzero(labels[i]).tolist():
-                said.labels.add(**_name(run, label, probabilities[i]))
-        else:
-            label = int(labels[i])
-            said.label, said.class_name, said.probability = label, run.classes[label], float(probabilities[i, label])
-        for other in ranked[i].tolist():
-            said.top.add(**_name(run, other, probabilities[i]))
-        if "distances" in answer:
-            said.distance = float(answer["distances"][i])
-        if "authors" in answer and answer["authors"][i] != OWN:
-            _name_nearest(said, int(answer["authors"][i]), owners, judge)
-        yield said
+    def name_nearest(said: pb.Prediction, author: int) -> None:
+        _name_nearest(said, author, owners, judge)
+
+    return describe_answers(decode_arrays(data, len(data)), run.classes, run.task, top, name_nearest)
 
 
 def _name_nearest(said: pb.Prediction, author: int, owners: _Owners, judge: State) -> None:
@@ -209,7 +187,3 @@ def _name_nearest(said: pb.Prediction, author: int, owners: _Owners, judge: Stat
         raise NodeError(f"block {owners.height}: expected an author from 0 to {count - 1}, got {author}")
     key = owners.ids[author]
     said.nearest, said.nearest_name = encode_id(key), get_name(judge, key)
-
-
-def _name(run: Run, label: int, probabilities: Array) -> dict[str, int | str | float]:
-    return {"label": label, "class_name": run.classes[label], "probability": float(probabilities[label])}

@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from node.cli.data_cache import clear_cache
 from node.cli.data_partition import partition
 from node.cli.data_resplit import resplit
 from node.cli.options import AsJson, TaskOption, make_group
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ml.data import Split
     from ml.data.base import ArrayDataset, InputFormat
     from ml.data.findings import Finding
+    from ml.data.image_cache import ImageCache
     from ml.data.published import Recognised
     from ml.data.readers.domain_folders import Domain
     from ml.data.table_checks import FeatureStats
@@ -61,6 +63,7 @@ def register(app: typer.Typer) -> None:
     group.command("stats")(show_stats)
     group.command("partition")(partition)
     group.command("resplit")(resplit)
+    group.command("clear-cache")(clear_cache)
     app.add_typer(group, name="data")
 
 
@@ -95,13 +98,13 @@ def inspect(
     from node.cli.output import print_json
 
     with open_once():
-        asked, run, data_dir = _find(data, _add_label(settings, label), config, genesis, task)
+        asked, run, kept = _find(data, _add_label(settings, label), config, genesis, task)
         raw = None if run is not None else describe_raw(asked, task)
         if raw is not None and not raw.labels:
             raw.show_alone(asked, as_json=as_json)
             return
         try:
-            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table, data_dir)
+            split, wanted = _open_split(asked, run, size, task, None if raw is None else raw.table, kept)
         except NodeError:
             if raw is not None and not as_json:
                 print_columns(raw.columns, raw.labels)
@@ -202,20 +205,28 @@ def _open(
 
     Raises ConfigError for what was asked, NodeError for what is there.
     """
-    asked, run, data_dir = _find(data, settings, config, genesis, task)
-    return asked, *_open_split(asked, run, size, task, None, data_dir)
+    asked, run, kept = _find(data, settings, config, genesis, task)
+    return asked, *_open_split(asked, run, size, task, None, kept)
+
+
+class _Kept(NamedTuple):
+    """The directory of a site's own split, and its decoded images, where there are such."""
+
+    split_dir: Path | None = None
+    cache: ImageCache | None = None
 
 
 def _find(
     data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, task: str
-) -> tuple[dict[str, Any], Run | None, Path | None]:
-    """What was asked for, the run in the genesis that goes with it, if there is one, and the data directory of a site
-    that splits its own samples. Raises ConfigError."""
+) -> tuple[dict[str, Any], Run | None, _Kept]:
+    """What was asked for, the run in the genesis that goes with it, if there is one, and what a node keeps beside its
+    samples. Raises ConfigError."""
+    from ml.data.image_cache import ImageCache
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
 
     join_file: Path | None = None
-    data_dir: Path | None = None
+    kept = _Kept()
     if (data is None) == (config is None):
         raise ConfigError("expected either DATA, such as digits or npz:scans.npz, or --config FILE")
     if config is not None:
@@ -224,7 +235,9 @@ def _find(
         loaded = load_config(config, settings or ())
         asked = loaded.data.model_dump(mode="json", exclude={"partition"})
         genesis, join_file = genesis or loaded.genesis_file, loaded.join_file
-        data_dir = loaded.node.data_dir if loaded.data.partition is None else None
+        data_dir = loaded.node.data_dir
+        cache = ImageCache.of_node(loaded.data.model_dump(mode="json"), data_dir)
+        kept = _Kept(data_dir if loaded.data.partition is None else None, cache)
     else:
         asked = complete_data(apply_settings({"data": make_data(data or "")}, settings or (), ("data",)).value["data"])
     run = None
@@ -238,7 +251,7 @@ def _find(
         run = load_genesis(genesis).genesis.run
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
-    return asked, run, data_dir
+    return asked, run, kept
 
 
 def _open_split(
@@ -247,7 +260,7 @@ def _open_split(
     size: int | None,
     task: str,
     table: TableInput | None,
-    data_dir: Path | None,
+    kept: _Kept,
 ) -> tuple[Split, InputFormat | None]:
     """The samples, and the input that they are to become; `table` is what a table's columns become where there is no
     run. Raises NodeError."""
@@ -259,7 +272,7 @@ def _open_split(
     classes, wanted = (None, None) if run is None else (run.classes, InputFormat.from_mapping(run.input))
     task = task if run is None else run.task
     try:
-        own_sides = None if data_dir is None else open_own_sides(data_dir, asked)
+        own_sides = None if kept.split_dir is None else open_own_sides(kept.split_dir, asked)
         if size is not None and wanted is None:
             wanted = InputFormat.from_mapping({"shape": [_get_channels(asked, task), size, size]})
         split = open_dataset(
@@ -270,6 +283,7 @@ def _open_split(
             table=table if wanted is None else wanted.table,
             meaning=None if run is None else run.labels,
             sides=own_sides,
+            cache=kept.cache,
         )
     except DataError as error:
         raise NodeError(str(error)) from error

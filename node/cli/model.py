@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from node.cli.options import AsJson, make_group
 from node.cli.target import DataDir, NodeConfigFile, Socket
-from node.errors import NodeError, VerificationFailed
-
-if TYPE_CHECKING:
-    from node.pb import admin_pb2 as pb
+from node.errors import NodeError
 
 SAFETENSORS, ONNX = ".safetensors", ".onnx"
 
@@ -85,6 +81,7 @@ def export(
     Examples: fednode model export model.safetensors --config node.yaml, model.onnx instead, or with --data-dir data of
     a stopped node
     """
+    from node.admin.exported_model import write_model
     from node.admin.json_view import to_json
     from node.cli.output import print_json, show_bytes
     from node.cli.target import open_ledger
@@ -127,24 +124,3 @@ def _export_onnx(out: Path, socket: str | None, config: Path | None, data_dir: P
     if made.difference is not None:
         checked = f"onnxruntime's probabilities are within {made.difference:.1e} of torch's"
     print(f"fednode: the model after round {made.info.applied_round}; {checked}", file=sys.stderr)
-
-
-def write_model(out: Path, chunks: Iterator[pb.ModelChunk]) -> pb.ModelInfo:
-    """Puts the chunks into `out`. Raises VerificationFailed where they are not what was announced, NodeError where they
-    cannot be written; then there is no file."""
-    import hashlib
-
-    from node.host.whole_file import writing_whole
-
-    digest, size = hashlib.sha256(), 0
-    with writing_whole(out, over=True) as file:
-        info = next(chunks).info
-        for chunk in chunks:
-            digest.update(chunk.data)
-            size += len(chunk.data)
-            file.write(chunk.data)
-        if (size, digest.hexdigest()) != (info.bytes, info.sha256):
-            raise VerificationFailed(
-                f"{out}: expected {info.bytes} bytes with SHA-256 {info.sha256}, got {size} with {digest.hexdigest()}"
-            )
-    return info

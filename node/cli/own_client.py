@@ -45,6 +45,7 @@ def load_own_run(config_file: Path) -> OwnRun:
 def make_own_client(own: OwnRun) -> Client:
     """With the samples that the node has. Raises MlError."""
     from ml.clients.build import Compute, Federation, make_client
+    from ml.data.image_cache import ImageCache
     from ml.payload import decode_arrays
     from ml.plugins import Plugins
     from node.training.own_split import open_own_sides
@@ -61,4 +62,5 @@ def make_own_client(own: OwnRun) -> Client:
         initial=decode_arrays(data, len(data)),
         compute=Compute(settings.device, settings.engine),
         sides=own_sides,
+        cache=ImageCache.of_node(settings.data, settings.data_dir),
     )

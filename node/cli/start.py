@@ -113,6 +113,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from ml.data import open_dataset
     from ml.data.base import InputFormat, SampleDomains
     from ml.data.checks import check_data, is_quick, log_findings
+    from ml.data.image_cache import ImageCache
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
@@ -167,6 +168,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
             table=wanted.table,
             meaning=run.labels,
             sides=open_own_sides(config.node.data_dir, data),
+            cache=ImageCache.of_node(data, config.node.data_dir),
         )
         log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
         num_train, num_test = len(train), len(test)

@@ -17,14 +17,16 @@ from chain.pow import USUAL_DIFFICULTY
 from ml.clients.build import make_initial_aggregate
 from ml.data import get_classes, measure_target, open_once
 from ml.errors import DataError, PayloadError, SpecError
-from ml.models import Pretrained, load_pretrained, read_constants, resolve_model
+from ml.models import Pretrained, build_model, load_pretrained, read_constants, resolve_model
 from ml.payload import encode_arrays
 from ml.plugins import ANY_PLUGIN
 from ml.specs import METHODS
+from ml.specs.architectures import is_user_model
 from ml.specs.run_schema import describe_payloads
 from ml.specs.statistics import AGREED
 from ml.specs.task import USUAL_MAX_WEIGHT
 from ml.tasks import CLASSIFICATION, REGRESSION, TASKS
+from ml.training.layers import check_private, find_batch_norm
 from node.config.genesis_file import (
     WHAT_LEAVES,
     check_initial,
@@ -224,6 +226,10 @@ def complete_genesis(
         method = draft_spec(drafted.run, drafted.rules, drafted.state.n, ANY_PLUGIN)  # who makes it asks for it
         if method.shares_samples and not spec.i_understand:
             raise ConfigError(f"--method: {method.name} {WHAT_LEAVES}. Say --i-understand if that may be")
+        if is_user_model(model):
+            net = build_model(model, shape, num_classes, plugins=ANY_PLUGIN)
+            find_batch_norm(net, method)
+            check_private(net, method)
         pretrained = None
         if spec.pretrained is not None:
             pretrained = load_pretrained(spec.pretrained, model, shape, num_classes)

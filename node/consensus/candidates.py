@@ -19,6 +19,7 @@ from node.p2p.refusals import Reason
 FUTURE_MS = 2_000  # how far a candidate's time may be ahead of the clock to be acceptable in view 0 (PROTOCOL §3)
 EARLY_MS = 10_000  # and to be valid at all: one that is further ahead is held until its time comes, never refused
 LOOK_S = 1.0  # between two looks at what is held, at most: clocks are set
+OUTDONE = Objection(None, "another candidate leaves out fewer")
 MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where votes name them
 
 
@@ -29,6 +30,7 @@ class Candidates:
         self.blocks: dict[Id, Block] = {}
         self.recomputed: set[Id] = set()  # valid, once their time has come
         self.early: set[Id] = set()  # of these, those that time still speaks against
+        self._hasty: set[Id] = set()  # of these, those whose miner did not wait for whom this node waits for
         self.refusals: dict[Id, CandidateRefused] = {}
         self.objections: dict[Id, Objection] = {}  # why one is not to be prevoted in view 0, or at all
         self._state = state
@@ -67,17 +69,30 @@ class Candidates:
 
     # ---- which are acceptable
 
-    def judge(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
+    def judge(self, block: Block, collecting: Collecting, view: int, now: Now) -> Objection | None:
         """View 0's subjective rule: no time ahead of the clock, no author left out that was here in good time. What a
-        miner alone knew, or leaves out somebody who is here, is held for a while."""
+        miner alone knew, or leaves out somebody who is here or is waited for, is held for a while."""
         self.objections.pop(block.id, None)  # its blobs have come since, or its time
         self.early.discard(block.id)
-        objection = self._find_objection(block, collecting, now)
+        self._hasty.discard(block.id)
+        objection = self._hold_hasty(block, collecting, view, now) or self._find_objection(block, collecting, now)
         if objection is not None:
             self.objections[block.id] = objection
-            if objection.kind in (Reason.CLOCK, None):
+            if objection.kind is Reason.CLOCK or now.monotonic_s < self._ripe_at_s.get(block.id, -inf):
                 self.early.add(block.id)
         return objection
+
+    def _hold_hasty(self, block: Block, collecting: Collecting, view: int, now: Now) -> Objection | None:
+        """Keeps a block out of the vote of view 0 until this node has waited as well, `collect_s` at most: a miner that
+        does not wait for the slow would else win every block, and none would have their contributions."""
+        until_s = self._first_seen_s.setdefault(block.id, now.monotonic_s) + collecting.collect_s
+        awaited = collecting.find_not_awaited(block)
+        if not awaited or now.monotonic_s >= until_s:
+            return None
+        if view == 0:
+            self._hasty.add(block.id)
+        self._ripe_at_s[block.id] = until_s
+        return Objection(None, f"held while {self._name(awaited)} may come: its miner did not wait")
 
     def _find_objection(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
         ahead_ms = block.header.time_ms - max(now.wall_ms, self._parent_ms + 1)
@@ -88,30 +103,38 @@ class Candidates:
         missing = collecting.find_left_out(block, now)
         if not missing:
             return self._hold(block, collecting, now)
-        members = [member for member in self._state.members if member.key in missing]
-        names = ", ".join(member.name for member in members)
-        return Objection(Reason.LEAVES_OUT, f"it leaves out {names}, in time here")
+        return Objection(Reason.LEAVES_OUT, f"it leaves out {self._name(missing)}, in time here")
+
+    def _name(self, keys: Collection[Id]) -> str:
+        return ", ".join(member.name for member in self._state.members if member.key in keys)
 
     def _hold(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
         """Gives the others time to mine as long on a body that its miner had to itself, and 2 Delta for a block that
         leaves nobody out who is here."""
-        first_s = self._first_seen_s.setdefault(block.id, now.monotonic_s)
+        begun_s = max(self._first_seen_s.setdefault(block.id, now.monotonic_s), collecting.cutoff_s or -inf)
         equal_at_s = collecting.find_equal_at_s(block) or -inf
-        whole_at_s = first_s + 2 * self._state.rules.waits.delta_s if collecting.is_short(block) else -inf
+        whole_at_s = begun_s + 2 * self._state.rules.waits.delta_s if collecting.is_short(block) else -inf
         self._ripe_at_s[block.id] = max(equal_at_s, whole_at_s)
         if now.monotonic_s >= self._ripe_at_s[block.id]:
-            return None
+            is_outdone = collecting.is_short(block) and any(
+                not collecting.is_short(one) for one in self.get_acceptable()
+            )
+            return OUTDONE if is_outdone else None
         why = "its miner alone knew the body for a while" if equal_at_s > whole_at_s else "another may leave out fewer"
         return Objection(None, f"held for {self._ripe_at_s[block.id] - now.monotonic_s:.3f} s more: {why}")
 
     def is_held(self, block: Block, now: Now) -> bool:
+        """Whether it is kept out of the vote for now."""
+        return block.id in self._hasty or self._is_ahead(block, now)
+
+    def _is_ahead(self, block: Block, now: Now) -> bool:
         """Whether its time is too far ahead for it to be valid yet. A time that the parent forces never is."""
         time_ms = block.header.time_ms
         return time_ms > self._parent_ms + 1 and time_ms > now.wall_ms + EARLY_MS
 
     def plan_look(self, block: Block, now: Now) -> float | None:
         """In how many seconds to look at an early block again; None where that is done anyway before."""
-        limit_ms = EARLY_MS if self.is_held(block, now) else FUTURE_MS
+        limit_ms = EARLY_MS if self._is_ahead(block, now) else FUTURE_MS
         ahead_s = (block.header.time_ms - limit_ms - now.wall_ms) / 1000
         after_s = min(LOOK_S, max(ahead_s, self._ripe_at_s.get(block.id, -inf) - now.monotonic_s))
         if now.monotonic_s + after_s >= self._look_at_s:
@@ -123,6 +146,20 @@ class Candidates:
         """Those that are to be looked at again now."""
         self._look_at_s = inf
         return [self.blocks[block_id] for block_id in sorted(self.early)]
+
+    @property
+    def has_hasty(self) -> bool:
+        """Whether one is held whose miner did not wait."""
+        return bool(self._hasty)
+
+    def outdo(self, collecting: Collecting) -> list[Block]:
+        """Those that are not acceptable any more, since by now one is that leaves out fewer."""
+        acceptable = self.get_acceptable()
+        short = [block for block in acceptable if collecting.is_short(block)]
+        if len(short) == len(acceptable):
+            return []
+        self.objections |= {block.id: OUTDONE for block in short}
+        return short
 
     def get_acceptable(self) -> list[Block]:
         """Those that nothing speaks against."""

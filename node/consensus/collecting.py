@@ -249,6 +249,12 @@ class Collecting:
             author for author, at_s in self._verified_at_s.items() if until_s is None or at_s <= until_s
         } - self.accused
 
+    def find_not_awaited(self, block: Block) -> set[Id]:
+        """Others that the block leaves out while this node waits for them, and may do so in its own."""
+        if block.change is not None or self.cutoff_s is not None or block.header.miner == self._me:
+            return set()
+        return set(self.awaited - _get_authors(block) - {self._me})
+
     def is_short(self, block: Block) -> bool:
         """Whether it leaves out an author of the body that this node mines, or would, who is worth waiting for: another
         could hold everybody up for nothing, by sending late to some."""

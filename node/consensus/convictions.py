@@ -96,11 +96,12 @@ class Convictions:
         return newest
 
     def _get_accused(self) -> set[Id]:
-        """Members that are not suspended, against whom there is evidence."""
+        """Keys against which there is evidence, of members that are not suspended: nobody escapes by another key."""
         state = self._current.tip.state
-        return {
-            author for author in self._evidence.get_accused(self._current.tip.height + 1) if state.is_active(author)
-        }
+        seats = {old.key: old.seat for old in state.retired} | {member.key: member.seat for member in state.members}
+        open_seats = {member.seat for member in state.members if not member.is_suspended}
+        accused = self._evidence.get_accused(self._current.tip.height + 1)
+        return {author for author in accused if seats.get(author) in open_seats}
 
     def _find_seat(self, stored: StoredEvidence) -> int | None:
         """The seat that evidence accuses, if it can be convicted and nobody has proposed that."""

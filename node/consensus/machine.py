@@ -266,7 +266,7 @@ class RoundMachine:
                         self._collecting.end_wait(now)
                         return self._cut_off(now)
                     case ClockTimer():
-                        return self._on_clock_timer(now)
+                        return self._look_again(now)
                     case CrossingTimer():
                         return self._on_crossing_timer(now)
                     case _:
@@ -316,10 +316,11 @@ class RoundMachine:
         if body is None:
             return []
         self._body = body
-        if not self._mines or self._mining or self._satisfied:
-            return []
+        actions = self._look_again(now)  # at what was held while this node waited
+        if not self._mines or self._mining or self._satisfied or self._finalised:
+            return actions
         self._mining = self._computing = True
-        return [ComputeAggregate(self._body)]
+        return [*actions, ComputeAggregate(self._body)]
 
     # ---- MINE
 
@@ -365,7 +366,7 @@ class RoundMachine:
 
     def _judge(self, block: Block, now: Now) -> list[Action]:
         """Takes a recomputed candidate into the vote once its time has come, and holds it until then."""
-        objection = self._candidates.judge(block, self._collecting, now)
+        objection = self._candidates.judge(block, self._collecting, self.view, now)
         actions: list[Action] = []
         if block.id in self._candidates.early and (after_s := self._candidates.plan_look(block, now)) is not None:
             actions.append(StartTimer(ClockTimer(), after_s))
@@ -376,6 +377,8 @@ class RoundMachine:
         if objection is None:
             self._satisfied = True
             actions += self._stop_mining()
+            for outdone in self._candidates.outdo(self._collecting):
+                actions += self._put_to_vote(outdone, False, now)
         return actions + self._put_to_vote(block, objection is None, now)
 
     def _put_to_vote(self, block: Block, acceptable: bool, now: Now) -> list[Action]:
@@ -392,7 +395,8 @@ class RoundMachine:
                 actions += self._put_to_vote(block, True, now)
         return actions
 
-    def _on_clock_timer(self, now: Now) -> list[Action]:
+    def _look_again(self, now: Now) -> list[Action]:
+        """At the candidates that time spoke against."""
         actions: list[Action] = []
         for block in self._candidates.take_early():
             if not self._finalised:
@@ -429,6 +433,8 @@ class RoundMachine:
                     actions += self._accuse(first.voter, first, second, now)
                 case finality.Finalise(block_id, certificate):
                     actions += self._finalise(block_id, certificate)
+        if self._candidates.has_hasty and self.view > 0:  # where nobody need have waited
+            actions += self._look_again(now)
         return actions + self._follow_certificate()
 
     def _follow_certificate(self) -> list[Action]:

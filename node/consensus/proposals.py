@@ -21,7 +21,7 @@ from chain.approvals import (
 from chain.block import Answer, Approval, ApprovedChange, Digest, Id, Readiness
 from chain.changes.change import Change, read_change
 from chain.changes.consent import Missing
-from chain.changes.members import AddMember
+from chain.changes.members import AddMember, RemoveMember, ReplaceKey
 from chain.changes.rules import Upgrade
 from chain.errors import ChainError, DecodeError, InvalidSignature, NotAMember
 from chain.proposals import Closed, Proposal, Proposals
@@ -323,8 +323,24 @@ class ProposalBook:
         name = f"seat {change.by}" if proposer is None else proposer.name
         log.info("change %s proposed by %s: %s", proposal.id.hex()[:8], name, change.kind.name)
         self._events.publish("proposal", change=proposal.id.hex(), what=change.kind.name, by=change.by)
+        if (threat := self._describe_threat(change)) is not None:
+            log.warning("change %s, proposed by %s, would %s", proposal.id.hex()[:8], name, threat)
         if (upgrade := describe_upgrade([proposal], self._peers, self._current.tip.state.q)) is not None:
             log.warning("%s", upgrade)
+
+    def _describe_threat(self, change: Change) -> str | None:
+        """What others would do to the seat of this node, whose operator may know nothing of it."""
+        me, kind = self._current.tip.state.get_member(self._signer.id), change.kind
+        if me is None or change.by == me.seat:
+            return None
+        match kind:
+            case RemoveMember(seat=me.seat):
+                what = "remove this node"
+            case ReplaceKey(seat=me.seat):
+                what = "give the seat of this node another key"
+            case _:
+                return None
+        return f"{what}: if that is not as agreed, tell the others not to approve it"
 
     def _tell_approval(self, approval: Approval) -> None:
         self._gossip.on_held((approval.change_id, approval.voter))

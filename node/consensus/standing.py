@@ -1,4 +1,5 @@
-"""The standing of this node's own key: a member, one that leaves, one that is to be admitted, or one that was removed.
+"""The standing of this node's own key: a member, one that leaves, one that is to be admitted, or one that was removed
+or replaced.
 
 It is in the chain, and told where it changes: a node that does not take part says why.
 """
@@ -11,7 +12,7 @@ from chain.block import Id
 from chain.changes.members import RemoveMember
 from chain.proposals import Proposals
 from chain.signing import encode_id
-from chain.state import State
+from chain.state import RetiredKey, State
 from chain.store.sqlite import SqliteStore
 from node.events import Events
 
@@ -26,7 +27,7 @@ class Standing:
         self._proposals = proposals
         self._events = events
         self._state = state
-        self._removed = _find_removal(me, store)
+        self._retired = _find_retired(me, store.get_state(store.head_height))
 
     def __repr__(self) -> str:
         return f"<Standing of {self._me.hex()[:8]}: {self.describe() or 'a member'}>"
@@ -54,7 +55,7 @@ class Standing:
             member = state.get_member(self._me)
             log.warning("admitted: this node is %s from now on", member.name if member else encode_id(self._me))
         else:
-            self._removed = next((old.last for old in state.retired if old.key == self._me), None)
+            self._retired = _find_retired(self._me, state)
             log.warning("%s", self.describe())
         self._events.publish("standing", member=self.is_member, reason=self.describe())
 
@@ -64,16 +65,26 @@ class Standing:
             return "leaving: contributes nothing any more, and votes until that is final"
         if self.is_member:
             return None
-        if self._removed is not None:
-            return f"removed at height {self._removed}: signs nothing any more, and goes on to serve the chain"
+        if self._retired is not None:
+            return self._describe_retired(self._retired)
         if any(proposal.change.kind.get_new_key() == self._me for proposal in self._proposals):
             return "to be admitted: stands ready, and signs nothing until the members have agreed"
         if any(observer.key == self._me for observer in self._state.observers):
             return "an observer: follows the chain, and signs nothing"
         return "no member: signs nothing, and follows the chain once members have agreed to its join request"
 
+    def _describe_retired(self, old: RetiredKey) -> str:
+        """Removed, or replaced: by this site, by the others, or by whoever had this key, too."""
+        member = self._state.get_seat(old.seat)
+        if member is None:
+            return f"removed at height {old.last}: signs nothing any more, and goes on to serve the chain"
+        return (
+            f"replaced at height {old.last}: {member.name} has the key {encode_id(member.key)} by now, and this one "
+            "signs nothing any more. If that was not done here, make a new key, and have the others put it there with: "
+            f"fednode key replace {member.name} REQUEST"
+        )
 
-def _find_removal(me: Id, store: SqliteStore) -> int | None:
-    """The height at which this key went out of force, as far as the newest state remembers."""
-    retired = store.get_state(store.head_height).retired
-    return next((old.last for old in retired if old.key == me), None)
+
+def _find_retired(me: Id, state: State) -> RetiredKey | None:
+    """When this key went out of force, as far as the state remembers."""
+    return next((old for old in state.retired if old.key == me), None)

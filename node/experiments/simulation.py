@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.data import open_once
+from ml.clients.client import Client
+from ml.data import get_classes, open_once
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors
@@ -52,7 +53,20 @@ class SimulationSpec:
     sites: tuple[str, ...] = ()
 
 
-def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None] | None = None) -> SimulationResult:
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """The end of a simulation: its clients as the last round left them, and what their classes are called."""
+
+    config: SimulationConfig
+    classes: tuple[str, ...]
+    clients: Sequence[Client]
+
+
+def run_simulation(
+    spec: SimulationSpec,
+    on_round: Callable[[RoundResult], None] | None = None,
+    on_end: Callable[[Outcome], None] | None = None,
+) -> SimulationResult:
     """Runs all rounds. Raises ConfigError for what cannot be run, NodeError for what goes wrong in the run."""
     asked = {
         "method": {"name": spec.method},
@@ -94,4 +108,10 @@ def run_simulation(spec: SimulationSpec, on_round: Callable[[RoundResult], None]
             participation=spec.participation,
             labels=labels,
         )
-        return simulate(config, on_round=on_round)
+        names = get_classes(own, task) if labels is None else tuple(labels)
+
+        def end(clients: Sequence[Client]) -> None:
+            if on_end is not None:
+                on_end(Outcome(config, names, clients))
+
+        return simulate(config, on_round=on_round, on_end=end)

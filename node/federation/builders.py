@@ -282,6 +282,25 @@ def _warn_of_who_is_gone(kind: Kind, before: State) -> list[str]:
     ]
 
 
+def warn_of_living(change: Change, tip: Tip) -> list[str]:
+    """Others say that a key is lost or stolen, and the chain shows that somebody signs with it."""
+    kind = change.kind
+    if not isinstance(kind, ReplaceKey) or kind.seat == change.by:
+        return []
+    member = tip.state.get_seat(kind.seat)
+    if member is None:
+        return []
+    heights = [header.height for header in tip.headers if header.miner == member.key]
+    if member.key in {contribution.author for contribution in tip.block.contributions}:
+        heights.append(tip.height)
+    if not heights:
+        return []
+    return [
+        f"the key of {member.name} is in use: it signed for block {max(heights)}, and the newest is {tip.height}. "
+        f"Ask {member.name} by voice, and compare the new id with it, before you agree"
+    ]
+
+
 def _warn_of_run(after: State) -> list[str]:
     try:
         check_run(after)

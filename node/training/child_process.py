@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import signal
 import socket
 import subprocess
 from asyncio.subprocess import PIPE, Process
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ml.data.memory import count_killed
 from node.host.forking import ForkedProcess, ForkError, get_fork_server
 from node.training.checkpoint import Position
 from node.training.frames import Frame, FrameError, await_frame, encode_frame, post_pieces
@@ -36,6 +38,7 @@ from node.training.worker_config import DEFAULT_COMMAND, LOADS, WORKER, WorkerCo
 
 _log = logging.getLogger(__name__)
 
+_REMEDY = "a smaller batch_size or input.shape needs less, and so does data.images.pixels=uint8"
 CLOSE_S = 3.0  # for a worker to end its step and write its checkpoint
 
 
@@ -74,6 +77,8 @@ class ChildProcess:
         self._pending: dict[int, _Asked] = {}
         self._outgoing: asyncio.Queue[tuple[bytes, ...]] = asyncio.Queue()  # encoded, so that who calls hears why not
         self._gone = asyncio.Event()
+        self._was_killed = False  # by this object
+        self._num_killed = count_killed()
         self._process: Process | ForkedProcess | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -126,8 +131,7 @@ class ChildProcess:
         except TimeoutError:
             _log.warning("Worker %d did not leave within %g s and was killed", process.pid, CLOSE_S)
         finally:
-            with suppress(ProcessLookupError):
-                process.kill()
+            self._kill(process)
             await self._gone.wait()
             for task in self._tasks:
                 task.cancel()
@@ -234,16 +238,31 @@ class ChildProcess:
             async with asyncio.timeout(1):
                 code = await process.wait()
         except TimeoutError:
-            process.kill()
+            self._kill(process)
             code = await process.wait()
         await asyncio.wait(self._tasks[:1], timeout=1)  # its last words
-        self.reason = f"exit status {code}"
+        self.reason = f"exit status {code}{self._explain(code)}"
         self._gone.set()
         self._on_gone()
         for waiting in self._pending.values():
             if not waiting.reply.done():
                 self.is_blamed = self.is_blamed or waiting.call.position is not None
                 waiting.reply.set_exception(WorkerDied(f"the worker died: {self.reason}"))
+
+    def _kill(self, process: Process | ForkedProcess) -> None:
+        self._was_killed = True
+        with suppress(ProcessLookupError):
+            process.kill()
+
+    def _explain(self, code: int) -> str:
+        """What a death by SIGKILL of which nobody here knows was: mostly the kernel's, which counts those it ends for
+        want of memory."""
+        if code != -signal.SIGKILL or self._was_killed:
+            return ""
+        counted = count_killed()
+        if counted is not None and self._num_killed is not None and counted > self._num_killed:
+            return f", killed by the kernel for want of memory; {_REMEDY}"
+        return f", killed by somebody, or by the kernel for want of memory; then {_REMEDY}"
 
     async def _forward_output(self, process: Process | ForkedProcess) -> None:
         """Logs each line; one that begins with a level, as the worker's own log does, at that level."""

@@ -453,7 +453,8 @@ def build_client(config: Config, initial: Arrays) -> Built:
     from ml.clients.build import Compute, Federation, make_client
     from ml.clients.inference import answer
     from ml.data.base import InputFormat
-    from ml.data.own_transform import load_transform
+    from ml.data.image_cache import ImageCache
+    from ml.data.own_transform import load_asked
     from node.host.allocator import keep_freed_memory
 
     keep_freed_memory()
@@ -470,6 +471,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
             Federation(**{name: config[name] for name in genesis}, plugins=Plugins.of(config["plugins"])),
             initial=initial,
             compute=Compute(config["device"], config["engine"]),
+            cache=ImageCache.of_node(config["data"], config["data_dir"], prunes=True),
             **{name: config[name] for name in ("data", "seed", "max_loss_ratio")},
             sides=sides,
             on_read=(lambda train, test: None) if watch is None else watch.on_read,
@@ -494,7 +496,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
             samples=client.num_train,
             sets_aside=config["privacy_set_aside"] == GUESSABLE_NOISE,
         )
-    input_format, transform = InputFormat.from_mapping(config["input"]), load_transform(config["data"])
+    input_format, transform = InputFormat.from_mapping(config["input"]), load_asked(config["data"])
 
     def answer_with(alone: Alone, x: Samples, should_stop: Callable[[], bool]) -> Arrays:
         completed = client.complete_input(input_format)

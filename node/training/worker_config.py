@@ -35,7 +35,8 @@ class WorkerConfig:
     """All a worker needs to build its client. Mappings are the run's and the node configuration's, as JSON has them.
 
     `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
-    the store's filesystem and nobody else's, is for payloads too large to pass. `before_dir` has the checkpoints of the
+    the store's filesystem and nobody else's, is for payloads too large to pass. `data_dir` is the node's, where
+    decoded images are kept. `before_dir` has the checkpoints of the
     run that this one continues, if its last round was `before_round`. `plugins` are those that may be imported;
     `schema` is the run's where its method is a plugin's. Where samples or the site are hidden `privacy_file` is the
     account of what was told, `privacy_budget` its end, and `privacy_set_aside` what is not held against it; samples
@@ -56,6 +57,7 @@ class WorkerConfig:
     initial_model: Path | bytes = field(repr=False)
     checkpoint_dir: Path
     outgoing_dir: Path
+    data_dir: Path | None = None
     device: str = "auto"
     threads: int | None = 1
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -106,6 +108,7 @@ class WorkerConfig:
         )
         config = {name: getattr(self, name) for name in (*genesis, *own)}
         config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
+        config |= {"data_dir": self.data_dir and str(self.data_dir)}
         config |= {"privacy_file": self.privacy_file and str(self.privacy_file)}
         config |= {"site_dir": self.site_dir and str(self.site_dir)}
         config |= {"before_dir": self.before_dir and str(self.before_dir), "before_round": self.before_round}
@@ -137,6 +140,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         initial_model=task.initial_model,
         checkpoint_dir=get_run_dir(checkpoints, run.number),
         outgoing_dir=config.node.data_dir / "blobs" / "outgoing",  # where files can be moved to the blobs themselves
+        data_dir=config.node.data_dir,
         device=training.device,
         threads=None if training.threads == "auto" else training.threads,
         engine={

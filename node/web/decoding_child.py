@@ -1,7 +1,7 @@
 """The decoding child: makes samples of one file that somebody dropped on the page, and ends.
 
     argument   the file
-    in         JSON: input, classes and task of the run
+    in         JSON: input, classes and task of the run, and the site's rules of images
     out        `+`, a line of JSON about the rows and the samples, as a request for predictions has them; or `-` and why
                there are none
 
@@ -22,6 +22,8 @@ from ml.data.base import InputFormat, Samples
 from ml.data.fit_input import reduce
 from ml.data.inference_files import InferenceFile, Most, read_inference_file
 from ml.data.memory import limit_memory
+from ml.data.readers.images import ImageRules
+from ml.data.source import DataSource
 from ml.errors import DataError
 from node.admin.samples import encode_batch, get_max_samples, get_room_bytes, make_batches
 
@@ -54,9 +56,15 @@ def decode(path: Path, terms: Mapping[str, Any]) -> Decoded:
     """The samples in a file for a run of these terms. Raises DataError."""
     wanted, classes = InputFormat.from_mapping(terms["input"]), tuple(terms["classes"])
     most = Most(get_max_samples(wanted.shape, len(classes), 0, 2), UNPACKED_BYTES)
-    labels = terms.get("labels")
     file = read_inference_file(
-        path, wanted.shape, classes, task=terms["task"], table=wanted.table, meaning=labels, most=most
+        path,
+        wanted.shape,
+        classes,
+        task=terms["task"],
+        table=wanted.table,
+        meaning=terms.get("labels"),
+        source=DataSource(images=ImageRules.from_mapping(terms.get("images"))),
+        most=most,
     )
     most.validate_count(len(file), str(path))
     x: Samples = reduce(file.x, get_room_bytes())

@@ -11,7 +11,9 @@ import asyncio
 import json
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 
@@ -30,9 +32,10 @@ _MAX_WORDS_BYTES = 1 << 20  # of what a child says about rows and columns
 
 
 class DroppedFiles:
-    """Those of one node: many come in at a time, and one is decoded."""
+    """Those of one node: many come in at a time, and one is decoded. `images` are the site's rules of image files."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: Mapping[str, Any]) -> None:
+        self._images = images
         self._turn = asyncio.Lock()
 
     async def read(self, request: Request, run: Run) -> Decoded:
@@ -50,14 +53,14 @@ class DroppedFiles:
                         raise InvalidRequest(f"expected a file of at most {MAX_BYTES} bytes")
                     file.write(piece)
             async with self._turn:
-                said = await _decode(path, run)
+                said = await _decode(path, run, self._images)
         if said[:1] == SAMPLES:
             return Decoded.read(said[1:])
         text = said[1:].decode(errors="replace") or "it takes more memory or time than a file is given"
         raise InvalidRequest(f"{path.name}: {text.replace(f'{path}: ', '').replace(f'{folder}/', '')}")
 
 
-async def _decode(path: Path, run: Run) -> bytes:
+async def _decode(path: Path, run: Run, images: Mapping[str, Any]) -> bytes:
     """The words of a child about a file, nothing where it was ended. Whoever is cancelled leaves none behind. Raises
     InvalidRequest."""
     process = await asyncio.create_subprocess_exec(
@@ -65,7 +68,13 @@ async def _decode(path: Path, run: Run) -> bytes:
     )
     assert process.stdin is not None  # noqa: S101 - as asked for
     assert process.stdout is not None  # noqa: S101
-    terms = {"input": run.input, "classes": list(run.classes), "task": run.task, "labels": run.labels}
+    terms = {
+        "input": run.input,
+        "classes": list(run.classes),
+        "task": run.task,
+        "labels": run.labels,
+        "images": images,
+    }
     try:
         async with asyncio.timeout(DECODE_S + STOP_S):
             process.stdin.write(json.dumps(terms).encode())

@@ -61,6 +61,7 @@ def make_http(
             tokens=Tokens(config.node.data_dir),
             shown=token,
             origins=origins,
+            images=config.data.images.model_dump(),
             clock=context.clock,
             socket=config.admin.socket,
             options=options,

@@ -37,15 +37,17 @@ def make_site(
     tokens: Tokens,
     shown: HttpToken,
     origins: Mapping[str, str],
+    images: Mapping[str, Any],
     clock: Clock,
     socket: Path | None,
     options: Sequence[str] | None = None,
 ) -> Site:
-    """`socket` is that of the admin server, None without one, `options` are those that the node was started with."""
+    """`socket` is that of the admin server, None without one, `options` are those that the node was started with,
+    `images` the rules of its image files."""
     closed, shared = asyncio.Event(), SharedAnswers(clock)
     reading = Reading(view, control.changes, chain, origins)
     streams = Streams(view, chain.genesis.chain_id, closed, shared.clear)
-    acting = Acting(control, predictor, chain, keys)
+    acting = Acting(control, predictor, chain, keys, images)
     endpoints = list_endpoints(reading, streams, acting, Reports(socket), Checkup(options))
     return Site(endpoints, Guard(keys, tokens, shown), shared, closed)
 
@@ -54,7 +56,7 @@ def describe_api() -> dict[str, Any]:
     """The OpenAPI document, which is the same of every node."""
     nobody = cast(Any, None)  # nothing is asked
     reading, streams = Reading(nobody, nobody, nobody, {}), Streams(nobody, b"", nobody, nobody)
-    acting = Acting(nobody, nobody, nobody, nobody)
+    acting = Acting(nobody, nobody, nobody, nobody, {})
     return write_openapi(list_endpoints(reading, streams, acting, Reports(None), Checkup(None)))
 
 

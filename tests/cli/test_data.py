@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ml.data import open_dataset
 from node.cli import main
@@ -345,3 +347,66 @@ def test_each_site_has_a_file_of_its_own_in_a_simulation_and_a_test_network(caps
     assert (code, "--site: expected no --partition beside it" in err) == (78, True)
     code, _, err = run(capsys, "simulate", *sites[:2])
     assert (code, "--site: expected two and more" in err) == (78, True)
+
+
+# ---- images
+
+
+def save_images(folder: Path, num: int = 5) -> Path:
+    for c, kind in enumerate(("cat", "dog")):
+        (folder / kind).mkdir(parents=True)
+        for i in range(num):
+            pixels = np.full((6, 6), 100 * c + i, np.uint8)
+            pixels[0, 0] = 255
+            Image.fromarray(pixels).save(folder / kind / f"{i}.png")
+    return folder
+
+
+def test_inspect_says_what_it_passed_over(capsys: Captured, tmp_path: Path) -> None:
+    folder = save_images(tmp_path / "scans")
+    (folder / "__MACOSX").mkdir()
+    for i in range(3):
+        (folder / f"cat/{i}.dcm").write_bytes(b"x")
+    code, out, err = run(capsys, "data", "inspect", folder)
+    assert (code, err) == (0, "")
+    assert f"note: {folder}: passed over '__MACOSX', where no samples are\n" in out
+    assert f"warning: {folder}: 3 files passed over: 3 .dcm; images end in " in out
+    _, out, _ = run(capsys, "data", "inspect", folder, "--json")
+    assert [found["level"] for found in json.loads(out)["findings"]] == ["note", "warning"]
+
+
+def test_a_setting_says_what_image_files_are(capsys: Captured, tmp_path: Path) -> None:
+    folder = save_images(tmp_path / "scans")
+    Image.fromarray(np.array([[0, 4095] * 3] * 6, np.uint16)).save(folder / "cat/0.png")
+    _, out, _ = run(capsys, "data", "inspect", folder)
+    assert "data.images.white=4095 makes that white" in out
+    _, out, _ = run(capsys, "data", "inspect", folder, "--set", "data.images.white=4095")
+    assert "nearly black" not in out
+    code, _, err = run(capsys, "data", "inspect", folder, "--set", "data.images.white=0")
+    assert (code, err) == (78, "fednode: data.images.white: expected 1 to 65535, got 0\n")
+
+
+def test_names_of_any_bytes_are_shown(capsys: Captured, tmp_path: Path) -> None:
+    folder = save_images(tmp_path / os.fsdecode(b"caf\xe9"))
+    (folder / os.fsdecode(b"cat/\xff.dcm")).write_bytes(b"x")
+    code, out, err = run(capsys, "data", "inspect", f"imagefolder:{folder}", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["splits"][0]["origin"] == f"{tmp_path}/caf\\xe9"
+    assert json.loads(out)["path"] == f"{tmp_path}/caf\\xe9"
+    (folder / os.fsdecode(b"cat/\xff.png")).write_bytes(b"x")
+    code, out, err = run(capsys, "data", "inspect", f"imagefolder:{folder}")
+    assert code == 1
+    assert err.startswith(f"fednode: {tmp_path}/caf\\xe9/cat/\\xff.png: not a readable image")
+
+
+def test_what_a_node_keeps_of_images_is_removed_on_request(capsys: Captured, tmp_path: Path) -> None:
+    kept = tmp_path / "node" / "images"
+    kept.mkdir(parents=True)
+    (kept / f"{'a' * 64}.npy").write_bytes(bytes(2_000_000))
+    (kept / f"{'a' * 64}.json").write_bytes(b"{}")
+    code, out, _ = run(capsys, "data", "clear-cache", "--data-dir", kept.parent)
+    assert (code, out) == (0, f"{kept.parent}: removed 2.0 MB of decoded images\n")
+    assert not kept.exists()
+    _, out, _ = run(capsys, "data", "clear-cache", "--data-dir", kept.parent, "--json")
+    assert json.loads(out) == {"data_dir": str(kept.parent), "removed_bytes": 0}
+    assert run(capsys, "data", "clear-cache")[0] != 0

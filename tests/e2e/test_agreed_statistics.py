@@ -1,4 +1,5 @@
-"""Three real sites, each with a skewed part of breast_cancer in its own units' scales, agree on what normalises all."""
+"""Three real sites, each with a skewed part of breast_cancer in its own units' scales, agree on what normalises all and
+fills empty cells, whatever the order of their columns."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from safetensors import safe_open
 from sklearn.datasets import load_breast_cancer
 
 from ml.data import open_dataset
+from ml.data.base import InputFormat
+from node.config.genesis_file import load_genesis
 from node.config.yaml_source import dump_yaml, read_yaml
 from support.federation.real_nodes import Federation, make_federation, run_command
 
@@ -20,19 +23,29 @@ ROUNDS = 5
 SITES = {"node0": (250, 40), "node1": (80, 90), "node2": (20, 80)}  # benign and malignant
 
 
-def write_sites(directory: Path) -> None:
+def write_sites(directory: Path, share_empty: float) -> None:
+    """A table for each, one with its columns the other way round and one more; so many of the cells are empty."""
     cancer, rng = load_breast_cancer(), np.random.default_rng(1)
     rows = {name: list(rng.permutation(np.flatnonzero(cancer.target == c))) for c, name in ((1, "b"), (0, "m"))}
-    header = ",".join([*cancer.feature_names, "label"])
     for name, (num_b, num_m) in SITES.items():
         own = [rows["b"].pop() for _ in range(num_b)] + [rows["m"].pop() for _ in range(num_m)]
-        lines = [",".join([*map(repr, cancer.data[i].tolist()), cancer.target_names[cancer.target[i]]]) for i in own]
-        (directory / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+        table = [[*cancer.feature_names, "label"]]
+        for i in own:
+            cells = ["" if rng.random() < share_empty else repr(value) for value in cancer.data[i].tolist()]
+            table.append([*cells, cancer.target_names[cancer.target[i]]])
+        if name == "node1":
+            table = [[f"row {i}" if i else "note", *reversed(row)] for i, row in enumerate(table)]
+        (directory / f"{name}.csv").write_text("\n".join(map(",".join, table)) + "\n")
 
 
 @pytest.mark.slow
-async def test_sites_with_unscaled_features_agree_on_constants_and_learn(tmp_path: Path) -> None:
-    write_sites(tmp_path)
+@pytest.mark.parametrize(
+    ("share_empty", "settings"), [(0.0, ()), (0.2, ("input.missing=mean",))], ids=["full", "empty"]
+)
+async def test_sites_with_unscaled_features_agree_on_constants_and_learn(
+    tmp_path: Path, share_empty: float, settings: tuple[str, ...]
+) -> None:
+    write_sites(tmp_path, share_empty)
     directory = make_federation(
         tmp_path / "net",
         num_nodes=3,
@@ -46,6 +59,7 @@ async def test_sites_with_unscaled_features_agree_on_constants_and_learn(tmp_pat
             "class_weights=agreed",
             "input.normalize=agreed",
             "input.class_counts=true",
+            *settings,
         ),
     )
     for name in SITES:
@@ -62,7 +76,9 @@ async def test_sites_with_unscaled_features_agree_on_constants_and_learn(tmp_pat
             lambda now: all(status["done"] and status["applied_round"] == ROUNDS for status in now.values()), "the end"
         )
         assert await net.check_agreement() == ROUNDS
-        trained = [open_dataset({"format": "csv", "path": str(tmp_path / f"{name}.csv")})[0] for name in SITES]
+        table = InputFormat.from_mapping(load_genesis(directory / "genesis.yaml").genesis.run.input).table
+        paths = [str(tmp_path / f"{name}.csv") for name in SITES]
+        trained = [open_dataset({"format": "csv", "path": path}, table=table)[0] for path in paths]
         num = sum(map(len, trained))
         for status in statuses.values():
             assert status["statistics"] == f"agreed from 3 sites, {num} samples"
@@ -92,5 +108,7 @@ async def test_sites_with_unscaled_features_agree_on_constants_and_learn(tmp_pat
     with safe_open(file, framework="np") as opened:
         input_ = json.loads(opened.metadata()["fednode.input"])
     pooled = np.concatenate([part.x for part in trained])[:, :, 0, 0].astype(np.float64)
-    np.testing.assert_allclose(input_["mean"], pooled.mean(0), rtol=1e-6)
-    np.testing.assert_allclose(input_["std"], pooled.std(0), rtol=1e-6)
+    assert np.isnan(pooled).any() == bool(share_empty)
+    np.testing.assert_allclose(input_["mean"], np.nanmean(pooled, 0), rtol=1e-6)
+    np.testing.assert_allclose(input_["std"], np.nanstd(pooled, 0), rtol=1e-6)
+    assert len(input_["columns"]) == pooled.shape[1]

@@ -1,9 +1,13 @@
-"""A real node that is asked for what would end it: by files of few bytes that unpack to many, and by half requests."""
+"""A real node that is asked for what would end or busy it: by files of few bytes that unpack to many, by half requests,
+and by other pages."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
+import statistics
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +15,7 @@ import grpc
 import pytest
 
 from node.admin.samples import MAX_BYTES
-from node.host.procfs import read_memory
+from node.host.procfs import read_cpu_s, read_memory
 from node.testnet.cluster import NodeProcess
 from support.data.bombs import write_archive, write_long_header, write_picture
 from support.federation.ports import find_free_ports
@@ -23,6 +27,8 @@ MIB = 1 << 20
 UNPACKED_MIB = 1024
 NUM_CALLERS = 420
 NUM_PROBES = 40
+NUM_BLOCKS = 6
+NUM_ELSEWHERE = 25  # times each path is asked for by another page
 PROBE_S = 5.0  # as long as a probe of our manifests may take, and more
 
 
@@ -116,16 +122,48 @@ async def test_probes_are_answered_beside_callers_who_say_half_a_request(made: t
         assert answered == NUM_PROBES
 
 
+async def test_a_page_from_elsewhere_costs_a_node_no_audit(tmp_path: Path) -> None:
+    [port] = find_free_ports(1)
+    directory = make_federation(tmp_path / "net", num_nodes=1, rounds=NUM_BLOCKS, http_port=port, difficulty=16)
+    async with Federation(directory) as net:
+        await net.start()
+        await net.wait_for_height(NUM_BLOCKS)
+        codes, times_s, before_s = [], [], read_cpu_s(net.get_pid("node0"))
+        for path in ("/api/v1/verify?deep=true", "/api/v1/export", "/api/v1/overview", "/api/v1/doctor"):
+            for _ in range(NUM_ELSEWHERE):
+                began_s = time.monotonic()
+                answer = await asyncio.to_thread(ask, port, path, None, None, {"Sec-Fetch-Site": "cross-site"})
+                times_s.append(time.monotonic() - began_s)
+                codes.append(answer[0])
+        taken_s = read_cpu_s(net.get_pid("node0")) - before_s
+        began_s = time.monotonic()
+        own = await asyncio.to_thread(ask, port, "/api/v1/verify?deep=true", b"{}", None)
+        own_s = time.monotonic() - began_s
+        print(
+            f"{len(codes)} GETs of another page: {sorted(set(codes))}, {1e3 * statistics.median(times_s):.1f} ms each"
+            f" (longest {1e3 * max(times_s):.1f}), {1e3 * taken_s / len(codes):.1f} ms of CPU;"
+            f" the audit of {NUM_BLOCKS} blocks itself: {own[0]}, {own_s:.2f} s"
+        )
+        assert set(codes) == {403}
+        assert own[0] == 200
+
+
 def watch_peak(pid: int) -> int:
     """The bytes that a process holds now; its peak counts from here."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
     return read_memory(pid)["resident"]
 
 
-def ask(port: int, path: str, body: bytes | None, key: str | None) -> tuple[int, str]:
+def ask(
+    port: int, path: str, body: bytes | None, key: str | None, further: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """The status and the body of an answer; 0 where there was none. Raises OSError."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROBE_S if body is None else 120)
-    headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+    headers = (
+        {"Content-Type": "application/json"}
+        | ({} if key is None else {"Authorization": f"Bearer {key}"})
+        | dict(further or {})
+    )
     try:
         connection.request("GET" if body is None else "POST", path, body, headers)
         answer = connection.getresponse()

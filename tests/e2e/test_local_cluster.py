@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import signal
@@ -12,15 +13,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import fednode
+import support
 from node.host.forking import is_supported
 from node.host.procfs import get_pss_mb
 from node.testnet.running import is_running
+from support.data import user_models
 from support.faults.foreign_names import make_environment, make_hostile_directory
 from support.federation.processes import get_parent
 
+pandas = pytest.importorskip("pandas")
 pytestmark = pytest.mark.e2e
 
 SMALL: dict[str, Any] = {"method": "fedavg", "partition": "iid", "settings": {"local_iterations": 2}}
@@ -139,4 +145,76 @@ async def test_it_works_beside_a_running_loop_and_says_what_is_out_of_reach() ->
 
 def test_what_cannot_be_made_is_a_configuration_error() -> None:
     with pytest.raises(fednode.ConfigError, match="--nodes: expected 1 to"), fednode.LocalCluster(0):
+        pass
+
+
+@pytest.mark.slow
+def test_sites_are_given_as_objects_and_train_as_their_simulation_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One a site, columns in another order, and a model by its own function; the samples stay with the directory."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(support.__path__[0]).parent), *sys.path]))
+    rng = np.random.default_rng(1)
+    tables = []
+    for size in (80, 120):
+        a, b = rng.normal(size=(2, size))
+        tables.append(pandas.DataFrame({"a": a, "b": b, "outcome": np.where(a > b, "above", "below")}))
+    tables[1] = tables[1][["outcome", "b", "a"]]
+    given: dict[str, Any] = {
+        "data": [(table, "outcome") for table in tables],
+        "model": user_models.Normed,
+        "method": "fedavg",
+        "rounds": 2,
+        "settings": {"local_iterations": 20, "lr": 0.1, "input.normalize": "auto"},
+    }
+    simulated = fednode.simulate(**given)
+    with fednode.LocalCluster(directory=tmp_path / "net", **given) as cluster:
+        assert cluster.names == ("node0", "node1")
+        cluster.wait()
+        with cluster.connect("node1") as node:
+            said = node.predict(tables[0])
+            assert said.labels.tolist() == node.predict(tables[0][["b", "outcome", "a"]]).labels.tolist()
+            as_simulated = simulated.predict(tables[0], node=1).probabilities
+            assert said.probabilities == pytest.approx(as_simulated, abs=1e-4)  # sums are in the order of random keys
+            found = node.evaluate((tables[0][["a", "b"]], tables[0]["outcome"]), resamples=0)
+            assert found["measures"]["summary"]["accuracy"] == said.accuracy
+            model = node.model(plugins=["support"])
+            x = torch.tensor(tables[0][["a", "b"]].to_numpy(np.float32))[:, :, None, None]
+            assert said.labels.tolist() == model(x).argmax(1).tolist()
+            with pytest.raises(fednode.NodeError, match="is code of the plugin support: expected plugins to name it"):
+                node.model()
+    assert (tmp_path / "net-data").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "net-data" / "site0" / "train.csv").exists()
+
+
+def test_objects_that_cannot_be_read_leave_nothing_behind(tmp_path: Path) -> None:
+    x = np.zeros((8, 2, 2))
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"data": (x, [0, 1])}, r"data: y: expected shape \[8\]"),
+        ({"data": (x, [0, 1] * 4), "directory": tmp_path / "net", "nodes": 0}, "--nodes: expected 1 to"),
+    )
+    for given, message in cases:
+        with (
+            pytest.raises(fednode.ConfigError, match=message),
+            fednode.LocalCluster(**{"directory": tmp_path / "net", **given}),
+        ):
+            pass
+    (tmp_path / "net-data").mkdir()
+    with (
+        pytest.raises(fednode.ConfigError, match="net-data: expected no such file, for data"),
+        fednode.LocalCluster(data=(x, [0, 1] * 4), directory=tmp_path / "net"),
+    ):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["net-data"]
+
+
+def test_a_model_that_nodes_would_not_find_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lonely_net.py").write_text("def make(input_shape, num_classes):\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    lonely = importlib.import_module("lonely_net")
+    with (
+        pytest.raises(fednode.ConfigError, match=f"model: expected lonely_net in the working directory, .*{tmp_path}"),
+        fednode.LocalCluster(2, model=lonely.make),
+    ):
         pass

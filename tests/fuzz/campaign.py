@@ -141,9 +141,15 @@ def _fuzz(target: Target, log: Path, arguments: Sequence[str]) -> None:
     writes what it had just tried."""
     import atheris
 
+    from ml.data.memory import limit_memory  # instrumented by now, as all of the product is
+
     with log.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    for data in target.seeds().values():
+        target.check(data)  # loads what is loaded on the first use, which is not the inputs' to pay for
+    if target.memory_bytes is not None:
+        limit_memory(target.memory_bytes)
     atheris.Setup([sys.argv[0], *arguments], target.check)
     atheris.Fuzz()
     sys.exit(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import eq
 from typing import Any, TypeVar
 
 MAX_TEXT = 2000  # characters of a refusal: more would be the sender's bytes coming back
@@ -20,12 +21,16 @@ Seeds = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`seeds` are made of real objects and are taken as they are; `words` is what a mutation may put in."""
+    """`seeds` are made of real objects and are taken as they are; `words` is what a mutation may put in. In a campaign
+    its process may take `memory_bytes` beside its program. `is_same` compares seeds that a library writes in one way
+    or another, by its version."""
 
     check: Check
     seeds: Callable[[], Seeds]
     max_bytes: int
     words: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    is_same: Callable[[bytes, bytes], bool] = eq
 
 
 def attempt(read: Callable[[], T], *kinds: type[Exception]) -> T | None:
@@ -38,6 +43,24 @@ def attempt(read: Callable[[], T], *kinds: type[Exception]) -> T | None:
     if len(text) > MAX_TEXT:
         raise AssertionError(f"a refusal of {len(text)} characters: {text[:80]}")
     return None
+
+
+def attempt_at(read: Callable[[], T], place: str, *kinds: type[Exception]) -> T | None:
+    """As `attempt`, of a file: a refusal is one line that names its place, or the setting that says what is wanted."""
+    said: list[str] = []
+
+    def hear() -> T:
+        try:
+            return read()
+        except kinds as error:
+            said.append(str(error))
+            raise
+
+    value = attempt(hear, *kinds)
+    for text in said:
+        assert "\n" not in text, text
+        assert place in text or text.startswith(("data.", "input.")), text
+    return value
 
 
 def passes(validate: Callable[[], object], *kinds: type[Exception]) -> bool:

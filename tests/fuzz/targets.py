@@ -23,10 +23,24 @@ from fuzz.chain_bytes import (
     make_votes,
 )
 from fuzz.claims import Target, takes_only_its_own
+from fuzz.data_files import (
+    HF_WORDS,
+    PARQUET_WORDS,
+    check_directory,
+    check_dropped,
+    check_parquet,
+    is_same_directory,
+    is_same_parquet,
+    make_directories,
+    make_dropped,
+    make_parquets,
+)
 from fuzz.files import check_config, check_genesis, check_yaml, make_configs, make_geneses, make_yamls
 from fuzz.joining import check_file, check_request, make_files, make_requests
+from fuzz.model_files import ONNX_WORDS, WORDS, check_onnx, check_weights, make_told_models, make_weights
 from fuzz.pushed import check_push, check_reply, make_pushes, make_replies
 from fuzz.wire_bytes import check_frame, check_status, make_frames, make_statuses
+from node.web.decoding_child import MEMORY_BYTES
 
 YAML_WORDS = ("true", "null", "~", "0x7f", "1e309", ".inf", '"\\U0010FFFF"', "&a", "*a", "!!int", "---", "{", "[", "- ")
 
@@ -72,4 +86,9 @@ TARGETS: Mapping[str, Target] = {
     "join_file": Target(check_file, make_files, 8192, ("null", "true", "NaN", "1e309", "9" * 30, "[[[[", '"marks":[')),
     "push": Target(check_push, make_pushes, 8192),
     "reply": Target(check_reply, make_replies, 8192),
+    "dropped": Target(check_dropped, make_dropped, 4096, memory_bytes=MEMORY_BYTES),
+    "parquet": Target(check_parquet, make_parquets, 8192, PARQUET_WORDS, MEMORY_BYTES, is_same_parquet),
+    "hf": Target(check_directory, make_directories, 8192, HF_WORDS, MEMORY_BYTES, is_same_directory),
+    "weights": Target(check_weights, make_weights, 4096, WORDS, MEMORY_BYTES),
+    "onnx": Target(check_onnx, make_told_models, 4096, ONNX_WORDS, MEMORY_BYTES),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ from chain.changes.rules import SetRules
 from chain.checkpoint import Checkpoint
 from chain.codec import encode_block, encode_certificate, encode_vote
 from chain.errors import InvalidChange
-from chain.signing import SigningKey
 from chain.tip import Tip
 from node.consensus.context import NodeContext
-from node.consensus.keys import OtherKeyInForce, make_rotation
+from node.consensus.keys import make_rotation
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
@@ -27,7 +25,7 @@ from support.data.chains import make_digest, make_keys
 from support.data.changes import certify, extend_with, make_round
 from support.faults.liar import lying
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster
-from support.federation.joining import TRAIN_S, add, growing, make_checkpoint, start_joiner
+from support.federation.joining import TRAIN_S, add, follow_keys, growing, make_checkpoint, start_joiner
 from support.federation.proposing import (
     approve,
     check_chains,
@@ -503,19 +501,6 @@ def test_a_node_stands_ready_for_its_own_seat_alone(tmp_path: Path) -> None:
             assert [proposal.readiness for proposal in get_service(net, "node3").proposals] == [None]
 
     run_virtual(story())
-
-
-async def follow_keys(net: Cluster, name: str, spare: SigningKey) -> None:
-    """As a daemon does: it begins anew with the key that has come into force."""
-    node = net[name]
-    assert node.task is not None
-    await asyncio.wait({node.task})
-    failure, node.failure = node.failure, None
-    assert isinstance(failure, BaseExceptionGroup)
-    assert failure.subgroup(OtherKeyInForce) is not None
-    await net.crash(name)
-    node.key, old = spare, node.key
-    net.start(name, lambda context: make_round_service(replace(context, spare=old)))
 
 
 # ---- liars

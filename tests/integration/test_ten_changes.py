@@ -15,13 +15,12 @@ from chain.changes.base import Kind
 from chain.changes.change import read_change
 from chain.changes.members import Pardon, RemoveMember, ReplaceKey
 from chain.state import State
-from integration.test_joining import follow_keys
 from node.consensus.keys import make_rotation
 from node.ledger.audit import run_audit
 from support.data.chains import make_digest, make_keys
 from support.faults.liar import lying
 from support.federation.cluster import Cluster
-from support.federation.joining import add, growing, make_checkpoint, start_joiner
+from support.federation.joining import add, follow_keys, growing, make_checkpoint, start_joiner
 from support.federation.proposing import find_change_heights, get_service, get_state, propose, wait_for_state
 from support.federation.virtual_time import run_virtual
 

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -380,6 +381,32 @@ async def test_a_worker_killed_at_work_fails_the_call_and_asking_again_gives_wha
         assert "RuntimeError: something nobody foresaw" in caplog.text
         assert get_number(await worker.train(3, TRAIN)) == 123.0
         assert worker.deaths == 3
+
+
+@pytest.mark.parametrize(
+    ("counted", "said"),
+    [
+        ((0, 1), "killed by the kernel for want of memory; a smaller batch_size or input.shape needs less"),
+        ((0, 0), "killed by somebody, or by the kernel for want of memory; then a smaller batch_size"),
+        ((None, None), "killed by somebody, or by the kernel"),
+    ],
+)
+async def test_a_worker_killed_for_want_of_memory_is_said_to_be(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    counted: tuple[int | None, int | None],
+    said: str,
+) -> None:
+    now = {"count": counted[0]}
+    monkeypatch.setattr(child_process, "count_killed", lambda: now["count"])
+    async with running(make_config(tmp_path)) as worker:
+        training = await begin_endless_training(worker, caplog)
+        now["count"] = counted[1]
+        kill(get_pid(worker))
+        with pytest.raises(WorkerDied, match=re.escape(f"the worker died: exit status -9, {said}")):
+            await asyncio.wait_for(training, DEADLINE_S)
+        assert get_number(await worker.train(1, TRAIN)) == 1.0
 
 
 async def test_training_a_height_again_gives_the_same_bytes_also_after_a_restart(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ async def propose_elsewhere(one: Running, kind: Any, name: str = "node1") -> str
         (("remove-observer", "x"), "no observer is called 'x'"),
         (("add-member", "fednode-join-1:AAAA"), ""),
         (("add-member", "nobody"), "expected fednode-join-1:… or NAME=ID"),
-        (("run", "--set", "lr=-1", "--continue"), "method.lr: expected a number in (0, inf)"),
+        (("run", "--set", "lr=-1", "--continue"), "method.lr: expected a number in (0, 1e6]"),
         (("run", "--set", "model.hidden=[5]", "--continue"), "not one this run can continue from"),
         (("run", "--initial", "/nowhere/model"), "cannot be read by the node"),
     ],

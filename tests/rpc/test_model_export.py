@@ -19,13 +19,14 @@ from chain.genesis import Genesis
 from chain.store.sqlite import SqliteStore
 from ml.models import build_model, initial_parameters, onnx_file, resolve_model
 from ml.payload import Array, decode_arrays, encode_arrays
-from ml.plugins import ANY_PLUGIN
+from ml.plugins import ANY_PLUGIN, NO_PLUGINS
 from ml.specs import get_spec
 from node.admin import client as admin_client
 from node.admin.client import AdminClient
+from node.admin.exported_model import write_model
 from node.cli import main
-from node.cli.model import write_model
-from node.errors import NotFound, VerificationFailed
+from node.cli.model_onnx import write_onnx
+from node.errors import NodeError, NotFound, VerificationFailed
 from node.federation.run_terms import read_initial
 from node.pb import admin_pb2 as pb
 from node.training.checkpoint import CHECKPOINTS, Checkpoint, Checkpoints, Phase, get_run_dir
@@ -159,6 +160,17 @@ def test_what_is_not_as_announced_is_not_kept(genesis: Genesis, tmp_path: Path) 
     model = make_model_file(genesis, genesis.run, 1, make_arrays(genesis))
     with pytest.raises(VerificationFailed, match=r"expected .* bytes with SHA-256"):
         write_model(tmp_path / "out", cut(model.to_messages()))
+    for none in ([], [pb.ModelChunk(info=model.info)]):
+        with pytest.raises(VerificationFailed, match="got 0 with"):
+            write_model(tmp_path / "out", iter(none))
+    for lies in ({"model": "[[[["}, {"input": "7"}, {"input": '{"shape": [999999999, 2, 2]}'}):
+        info = pb.ModelInfo()
+        info.CopyFrom(model.info)
+        for key, value in lies.items():
+            setattr(info, key, value)
+        chunks = [pb.ModelChunk(info=info), pb.ModelChunk(data=model.data)]
+        with pytest.raises(NodeError, match=f"{tmp_path}/out.onnx: "):
+            write_onnx(tmp_path / "out.onnx", iter(chunks), plugins=NO_PLUGINS)
     assert list(tmp_path.iterdir()) == []
 
 

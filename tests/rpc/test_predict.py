@@ -18,8 +18,8 @@ from chain.signing import SigningKey, encode_id
 from ml import payload
 from ml.data.inference_files import DEFAULT_LABEL
 from ml.measures.alone import TrainedAlone
+from node.admin import answers, predictor
 from node.admin import client as admin_client
-from node.admin import predictor
 from node.admin.asking import Labelled
 from node.admin.client import AdminClient
 from node.admin.samples import MAX_BYTES
@@ -242,7 +242,7 @@ async def test_what_is_nearest_to_a_sample_of_the_nodes_own_is_no_members(tmp_pa
     trainer = Telling()
     async with running(tmp_path, rounds=2, trainers=make_trainers(trainer)) as one:
         await one.net.wait_for(lambda: 2 in trainer.applied, "round 2 to be applied")
-        trainer.authors = [predictor.OWN, 0]
+        trainer.authors = [answers.OWN, 0]
         first, second = (await one.ask(ask(encode(7, 3)))).predictions
         assert not first.HasField("nearest")
         assert second.HasField("nearest")

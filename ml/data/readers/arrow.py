@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from ml.data.findings import Finding
 from ml.data.labels import BOOLEANS, IS_REGRESSION, to_text
 from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, split_names, stack_outputs
+from ml.data.readers.images import ImageRules
 from ml.data.source import DataSource, Locate, Part, RawLabels, RawTable, missing_label, require_extra
 from ml.data.table_input import CATEGORIES, describe_wrong
 from ml.errors import DataError
@@ -93,7 +94,7 @@ class Columns:
             raise DataError(f"{self.place}: expected rows, got none")
         if image is not None:
             others = [name for name in self.types if name not in taken and name != image]
-            images = self._make_images(image, labels)
+            images = self._make_images(image, labels, source.images)
             return replace(images, outputs=outputs, beside=lambda: self.get_cells(others))
         features = [name for name in self.types if name not in taken and name not in self.index]
         if not features:
@@ -124,13 +125,11 @@ class Columns:
         return ReadCells(tuple(names), self._read_cells)
 
     def _read_cells(self, name: str) -> list[Any]:
-        column = self.read(name)
-        validate_fits(_CELL_BYTES * len(column), f"{self.place}: column {name!r}")
-        try:
-            cells: list[Any] = column.to_pylist()
-        except (UnicodeDecodeError, ValueError) as error:  # a time that no calendar has, too
-            raise DataError(f"{self.place}: column {name!r}: cannot be read: {error}") from error
-        return cells
+        place = self._get_place(name)
+        with translated(place):  # a time that no calendar has, too
+            column = self.read(name)
+            validate_fits(_CELL_BYTES * len(column), place)
+            return list(column.to_pylist())
 
     def open_table(self, source: DataSource) -> RawTable | None:
         """All columns but the index, whatever they are; None where there are images."""
@@ -149,7 +148,7 @@ class Columns:
             raise DataError(f"data.columns.{key}: {self.place} has no column {name!r}: {', '.join(self.types)}")
         return name
 
-    def _make_images(self, image: str, labels: RawLabels) -> Part:
+    def _make_images(self, image: str, labels: RawLabels, rules: ImageRules) -> Part:
         import pyarrow as pa
 
         if not _is_image(self.types[image]):
@@ -161,14 +160,17 @@ class Columns:
             return f"{self.locate(i)}: column {image!r}"
 
         def get_encoded(column: Any, i: int) -> bytes:
-            value = column[i]
-            encoded = value["bytes"].as_py() if is_struct and value.is_valid else value.as_py()
+            with translated(locate(i)):
+                value = column[i]
+                encoded = value["bytes"].as_py() if is_struct and value.is_valid else value.as_py()
             if encoded is None:
                 path = value["path"] if is_struct and value.is_valid and "path" in value else None
                 raise DataError(f"{locate(i)}: expected the bytes of an image, got none (path {path})")
             return bytes(encoded)
 
-        return Part.of_images(self.place, labels, lambda: partial(get_encoded, self.read(image)), locate)
+        return Part.of_images(
+            self.place, labels, lambda: partial(get_encoded, self._read_plain(image)[0]), locate, rules
+        )
 
     def _read_labels(self, name: str) -> NDArray[np.int64] | NDArray[np.str_]:
         import pyarrow as pa
@@ -176,10 +178,8 @@ class Columns:
         column, type_ = self._read_plain(name)
         self._refuse_nulls(name, column)
         if _is_text(type_):
-            try:
+            with translated(self._get_place(name)):
                 texts = [tidy(text) for text in column.to_pylist()]
-            except UnicodeDecodeError as error:
-                raise DataError(f"{self.place}: column {name!r}: expected text in UTF-8: {error}") from error
             if "" in texts:
                 raise DataError(f"{self.locate(texts.index(''))}: column {name!r}: expected a label, got nothing")
             return to_text(texts, f"{self.place}: column {name!r}")
@@ -187,17 +187,18 @@ class Columns:
             return np.where(np.asarray(column.to_numpy(), np.bool_), BOOLEANS[1], BOOLEANS[0])
         if pa.types.is_integer(type_):
             validate_fits(8 * len(column), f"{self.place}: column {name!r}")
-            return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
+            with translated(self._get_place(name)):
+                return np.asarray(column.cast(pa.int64()).to_numpy(), np.int64)
         hint = IS_REGRESSION if pa.types.is_floating(type_) else ""
         raise DataError(f"{self.place}: column {name!r}: expected whole numbers or text as labels, got {type_}{hint}")
 
     def _read_outputs(self, taken: Sequence[str], source: DataSource) -> tuple[RawLabels, tuple[str, ...]]:
         """The labels or targets of each row, and what they are called."""
-        columns = {name: self.read(name) for name in taken}
+        columns = {name: self._read_plain(name)[0] for name in taken}
         for name, column in columns.items():
             self._refuse_nulls(name, column)
         if source.task == MULTILABEL and len(taken) == 1 and not _is_number(self.types[taken[0]]):
-            return split_names([str(text) for text in columns[taken[0]].to_pylist()], source.outputs, self.locate)
+            return split_names([str(text) for text in self._read_cells(taken[0])], source.outputs, self.locate)
         for name in taken:
             if not _is_number(self.types[name]):
                 raise DataError(f"{self.place}: column {name!r}: expected numbers, got {self.types[name]}")
@@ -218,7 +219,8 @@ class Columns:
             if _is_text(type_):
                 columns.append(self._read_numbers(name))
                 continue
-            values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
+            with translated(self._get_place(name)):
+                values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy())
             with np.errstate(over="ignore"):
                 column_N = values.astype(np.float32)
             if not np.isfinite(column_N).all():
@@ -231,10 +233,15 @@ class Columns:
         """A column and its type, without a dictionary."""
         import pyarrow as pa
 
-        column, type_ = self.read(name), self.types[name]
-        if pa.types.is_dictionary(type_):
-            return column.cast(type_.value_type), type_.value_type
-        return column, type_
+        type_ = self.types[name]
+        with translated(self._get_place(name)):
+            column = self.read(name)
+            if pa.types.is_dictionary(type_):
+                return column.cast(type_.value_type), type_.value_type
+            return column, type_
+
+    def _get_place(self, name: str) -> str:
+        return f"{self.place}: column {name!r}"
 
     def _read_numbers(self, name: str) -> NDArray[np.float32]:
         """A column of text as numbers. Raises DataError for the first cell that is none."""
@@ -250,6 +257,18 @@ class Columns:
         if column.null_count:
             i = column.is_null().to_pylist().index(True)
             raise DataError(f"{self.locate(i)}: column {name!r}: expected a value, got null")
+
+
+@contextmanager
+def translated(place: object, what: str = "cannot be read") -> Iterator[None]:
+    """Translates into DataError what pyarrow makes of broken bytes: by the place where it falls over them that is any
+    of these."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, pa.ArrowException) as error:
+        raise DataError(f"{place}: {what}: {error}") from error
 
 
 def get_fields(schema: Any, place: str) -> dict[str, Any]:

@@ -94,11 +94,11 @@ def _open_part(path: Path, source: DataSource) -> Part:
         labels,
         lambda: files.__getitem__,
         locate,
-        outputs,
+        source.images,
         beside=lambda: get_cells(table, [c for c in range(len(table.header)) if c not in (*taken, image)]),
         paths=list(table.columns[image]),
     )
-    return replace(part, notes=table.notes)
+    return replace(part, outputs=outputs, notes=table.notes)
 
 
 def read_outputs(table: Table, source: DataSource) -> tuple[RawLabels, tuple[str, ...], list[int]]:

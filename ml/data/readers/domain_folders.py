@@ -42,6 +42,7 @@ from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, number_labels
 from ml.data.memory import validate_fits
 from ml.data.readers.csv_dialect import ENDINGS
+from ml.data.readers.folders import list_folders
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
 from ml.data.table_input import Column, TableInput
@@ -126,9 +127,12 @@ def open_domains(source: DataSource) -> list[Domain]:
     path = source.get_path()
     if not path.is_dir():
         raise DataError(f"{path}: expected a directory with one for each domain in it, got a file")
-    seen = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".")]
-    places = {entry.name: entry for entry in seen if entry.is_dir()}
-    files = {entry.name: entry for entry in seen if entry.name.endswith(_FILES)}
+    files = {
+        entry.name: entry
+        for entry in sorted(path.iterdir())
+        if not entry.name.startswith(".") and entry.name.endswith(_FILES)
+    }
+    places = {folder.name: folder for folder in list_folders(path)}
     if not places and len(files) > 1:
         places = files
     places |= {name: path / name for name in source.domains or () if (path / name).exists()}
@@ -200,7 +204,12 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
                 whole[start + i : min(start + i + _CHUNK, end)] = fit(x[i : i + _CHUNK], target)
         return whole
 
-    part = Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N)
+    notes = tuple(
+        replace(note, text=f"domain {domain.name}: {note.text}")
+        for domain, part in zip(domains, parts, strict=True)
+        for note in part.notes
+    )
+    part = Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N, notes=notes)
     return part if columns is None else _join_tables(part, domains, parts, columns)
 
 
@@ -242,6 +251,8 @@ def _join_tables(part: Part, domains: Sequence[Domain], parts: Sequence[Part], c
 def _find_shape(domains: Sequence[Domain]) -> Shape:
     """What samples of all domains can be fitted to. Raises DataError where there is no such shape."""
     shapes = [domain.train.shape for domain in domains]
+    if all(domain.train.features for domain in domains):
+        return shapes[0]  # the other domains' columns are found by name
     for domain, shape in zip(domains, shapes, strict=True):
         if not _is_like(shape, shapes[0]):
             raise DataError(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ml.data.memory import bounded
-from ml.data.readers.arrow import Columns, get_fields, read_features, read_index
+from ml.data.readers.arrow import Columns, get_fields, read_features, read_index, translated
 from ml.data.source import ALL, DataSource, Part, Parts, RawTable, make_locate, require_extra
 from ml.errors import DataError
 
@@ -87,18 +87,16 @@ def _read_stream(file: Path) -> Any:
     import pyarrow as pa
 
     alone = pa.ipc.IpcReadOptions(use_threads=False)  # threads that find no memory would end this process
-    try:
-        with (
-            pa.memory_map(str(file)) as source,
-            bounded(str(file)),
-            pa.ipc.open_stream(source, options=alone) as reader,
-        ):
-            table = reader.read_all()  # what is compressed in it is unpacked here
+    if not file.is_file():
+        raise DataError(f"{file}: no such file")
+    with (
+        translated(file, "not a readable Arrow stream"),
+        pa.memory_map(str(file)) as source,
+        bounded(str(file)),
+        pa.ipc.open_stream(source, options=alone) as reader,
+    ):
+        table = reader.read_all()  # what is compressed in it is unpacked here
         table.validate(full=True)  # offsets in a file may point anywhere
-    except FileNotFoundError as error:
-        raise DataError(f"{file}: no such file") from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{file}: not a readable Arrow stream: {error}") from error
     return table
 
 

@@ -1,7 +1,16 @@
-"""Image files, decoded one by one and stacked: the only place that knows Pillow.
+"""Image files, decoded one by one: the only place that knows Pillow.
 
-Only the formats below are decoded. An image is measured by its header before memory is taken for it; one turned by its
-EXIF tag is turned; transparency is dropped; 16-bit grey keeps its depth as float32, everything else is uint8.
+One rule makes pixels of any of the formats below:
+
+    turned        as the EXIF tag says
+    grey          1 bit and 8 bits: uint8 in one channel; 16 bits: float32, of which 65,535 is 1, or what `white` says
+    colour        RGB in three channels, uint8: palettes are looked up, CMYK and other spaces converted without their
+                  profiles, and of 16 bits the upper 8 are kept
+    transparent   what is transparent is not: alpha is dropped, and the colour beneath shows
+    pages         the first page or frame, or the one that `page` says
+    refused       pixels of 32 bits and of floats, whose range nobody knows
+
+An image is measured by its header before memory is taken for it.
 """
 
 from __future__ import annotations
@@ -10,50 +19,140 @@ import io
 import struct
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import file_digest, sha256
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from ml.data.base import Samples, Shape
-from ml.data.fit_input import fit, validate_fit
 from ml.data.memory import validate_fits
-from ml.errors import DataError
+from ml.errors import DataError, suggest
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_PIXELS = 1 << 26  # 8192 x 8192; a few bytes of PNG can claim more than any memory holds
 DECODED_BYTES = 4  # that Pillow takes for a pixel of colour, before anything is made of it
+WHITE = 65_535  # of 16 bits
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-SUFFIXES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"))
+SUFFIXES = frozenset(
+    (
+        *(".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp"),
+        *(".ppm", ".pgm", ".pbm", ".pnm"),
+    )
+)
 _GREY = frozenset(("1", "L", "LA", "La"))
 _GREY_16 = frozenset(("I;16", "I;16L", "I;16B", "I;16N"))
 _COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"))
+_TURNED = range(5, 9)  # orientations by which height and width change places
+_ORIENTATION = 0x0112
+_TAGS_OF_PNG = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 _BROKEN = (
     *(OSError, SyntaxError, ValueError, TypeError, EOFError, IndexError, KeyError, OverflowError, MemoryError),
     *(struct.error, zlib.error),
 )
+_KEYS = ("page", "pixels", "white")
 
 Encoded = bytes | Path
 GetEncoded = Callable[[int], Encoded]
 
 
-def decode_image(encoded: Encoded, place: str, max_pixels: int = MAX_PIXELS) -> Samples:
+@dataclass(frozen=True, slots=True)
+class ImageRules:
+    """What a site says of its image files: the `page` to read, from 1, the first where it is None; the value of 16 bits
+    that is `white`; and whether what is resized `is_rounded` to 8 bits."""
+
+    page: int | None = None
+    white: int = WHITE
+    is_rounded: bool = False
+
+    @classmethod
+    def from_mapping(cls, images: object) -> ImageRules:
+        """Read `{page: 2, white: 4095, pixels: uint8}`, of which each may be left out or null. Raises DataError."""
+        if images is None:
+            return cls()
+        if not isinstance(images, Mapping):
+            raise DataError(f"data.images: expected {{page: N, white: VALUE, pixels: uint8}}, got {images!r}")
+        for key in images:
+            if key not in _KEYS:
+                raise DataError(f"data.images.{key}: unknown key: {suggest(str(key), _KEYS)}")
+        page, pixels, white = (images.get(key) for key in _KEYS)
+        for key, value, most in (("page", page, 1 << 16), ("white", white, WHITE)):
+            if value is not None and not (type(value) is int and 1 <= value <= most):
+                raise DataError(f"data.images.{key}: expected 1 to {most}, got {value!r}")
+        if pixels not in (None, "float32", "uint8"):
+            raise DataError(f"data.images.pixels: expected float32 or uint8, got {pixels!r}")
+        return cls(page, WHITE if white is None else white, pixels == "uint8")
+
+
+AS_THEY_ARE = ImageRules()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """An image as its header describes it: its shape once it is turned, whether it `is_deep`, grey of 16 bits, and how
+    many pages or frames its file has."""
+
+    shape: Shape
+    is_deep: bool
+    num_pages: int
+
+
+def decode_image(
+    encoded: Encoded, place: str, max_pixels: int = MAX_PIXELS, rules: ImageRules = AS_THEY_ARE
+) -> Samples:
     """One image of at most `max_pixels` as uint8 or float32 [C, H, W], C = 1 or 3. Raises DataError naming `place`."""
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
+
+    with _opened(encoded, place, max_pixels, rules) as image:
+        image.load()  # which turns a TIFF already
+        ImageOps.exif_transpose(image, in_place=True)
+        return _to_array(image, place, rules)
+
+
+def read_header(encoded: Encoded, place: str, rules: ImageRules = AS_THEY_ARE) -> ImageHeader:
+    """The header of an image, whose pixels are not decoded. Raises DataError naming `place`."""
+    with _opened(encoded, place, MAX_PIXELS, rules) as image:
+        is_deep = _is_deep(image)
+        if not is_deep and image.mode not in _GREY | _COLOUR:
+            raise _refuse_mode(image, place)
+        height, width = image.height, image.width
+        if height != width and _read_orientation(image, encoded) in _TURNED:
+            height, width = width, height
+        channels = 1 if is_deep or image.mode in _GREY else 3
+        return ImageHeader((channels, height, width), is_deep, _count_pages(image))
+
+
+def describe_decoder() -> str:
+    """The versions of what decodes, by which the same file may become other pixels."""
+    from PIL import features
+
+    names = ("jpg", "libjpeg_turbo", "zlib", "webp", "libtiff")
+    return f"Pillow {features.version('pil')} {' '.join(f'{name} {features.version(name)}' for name in names)}"
+
+
+@contextmanager
+def _opened(encoded: Encoded, place: str, max_pixels: int, rules: ImageRules) -> Iterator[Image]:
+    """The page of an image file that the rules say, small enough to be decoded. Raises DataError for that, and for what
+    is broken within."""
+    from PIL import Image
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images, for which our limit is lower, and of odd metadata
-            file = io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded
-            with Image.open(file, formats=FORMATS) as image:
+            # By a path Pillow would map a TIFF that is not packed, and then turns its pixels into others.
+            with _open(encoded) as file, Image.open(file, formats=FORMATS) as image:
+                if rules.page is not None:
+                    num_pages = getattr(image, "n_frames", 1)
+                    if num_pages < rules.page:
+                        raise DataError(f"{place}: expected a page {rules.page} (data.images.page), got {num_pages}")
+                    image.seek(rules.page - 1)
                 _validate_size(image, place, max_pixels)
-                ImageOps.exif_transpose(image, in_place=True)
-                return _to_array(image, place)
+                yield image
     except FileNotFoundError as error:
         raise DataError(f"{place}: no such file") from error
     except Image.DecompressionBombError as error:
@@ -73,56 +172,8 @@ def hash_encoded(encoded: Encoded, place: str) -> bytes:
         raise DataError(f"{place}: cannot be read ({error.strerror or error})") from error
 
 
-def get_image_shape(encoded: Encoded, place: str) -> Shape:
-    """[C, H, W] of an image, which is decoded for it. Raises DataError."""
-    channels, height, width = decode_image(encoded, place).shape
-    return channels, height, width
-
-
-def stack_images(get_encoded: GetEncoded, count: int, shape: Shape | None, locate: Callable[[int], str]) -> Samples:
-    """All images as [N, C, H, W]: uint8 as long as none has to change, float32 otherwise.
-
-    Each becomes `shape`. Without one they must be of one size; where one is in colour all are. Raises DataError.
-    """
-    if not count:
-        return np.empty((0, *(shape or (1, 1, 1))), np.uint8)
-    stacked: Samples | None = None
-    for i in range(count):
-        image = decode_image(get_encoded(i), locate(i))[None]
-        channels, height, width = image.shape[1:]
-        if stacked is None:
-            sample = shape or (channels, height, width)
-            validate_fits(count * prod(sample), f"{count} images like {locate(i)}")
-            stacked = np.empty((count, *sample), np.uint8)
-            first = locate(i)
-        if shape is None and stacked.shape[2:] != (height, width):
-            raise DataError(
-                f"{locate(i)}: {width}x{height} pixels, where {first} has {stacked.shape[3]}x{stacked.shape[2]}: "
-                "expected images of one size, or a size to bring them to (--size)"
-            )
-        if shape is None and channels > stacked.shape[1]:
-            validate_fits(channels * stacked.nbytes, f"{count} images in colour, as {locate(i)} is")
-            stacked = np.concatenate([stacked] * channels, axis=1)
-        if stacked.dtype == np.uint8 and not (image.dtype == np.uint8 and _is_like(image, stacked)):
-            validate_fits(4 * stacked.nbytes, f"{count} images as numbers, as {locate(i)} asks for")
-            stacked = stacked.astype(np.float32)
-            stacked /= np.float32(255)
-        if stacked.dtype == np.uint8:
-            stacked[i] = image[0]  # grey is repeated
-            continue
-        wanted = (stacked.shape[1], stacked.shape[2], stacked.shape[3])
-        try:
-            validate_fit((channels, height, width), wanted)
-        except DataError as error:
-            raise DataError(f"{locate(i)}: {error}") from error
-        stacked[i] = fit(image, wanted)[0]
-    assert stacked is not None  # noqa: S101 - there was at least one
-    return stacked
-
-
-def _is_like(image: Samples, stacked: Samples) -> bool:
-    """Whether bytes can be copied as they are: same size, same channels or grey into colour."""
-    return image.shape[2:] == stacked.shape[2:] and image.shape[1] in (1, stacked.shape[1])
+def _open(encoded: Encoded) -> IO[bytes]:
+    return io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded.open("rb")
 
 
 def _validate_size(image: Image, place: str, max_pixels: int) -> None:
@@ -132,12 +183,40 @@ def _validate_size(image: Image, place: str, max_pixels: int) -> None:
     validate_fits(DECODED_BYTES * num_pixels, place)
 
 
-def _to_array(image: Image, place: str) -> Samples:
-    if image.mode in _GREY_16:
-        return np.asarray(image).astype(np.float32)[None] / np.float32(65_535)
+def _is_deep(image: Image) -> bool:
+    return image.mode in _GREY_16 or (image.mode == "I" and image.format == "PPM")  # brought to 16 bits by Pillow
+
+
+def _count_pages(image: Image) -> int:
+    """Those that a person would ask for: what a camera adds to its JPEG, as a preview, is none."""
+    return 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+
+
+def _read_orientation(image: Image, encoded: Encoded) -> int | None:
+    """The EXIF tag, None where the size is that of the upright image already. A PNG may have the tag behind its pixels,
+    which are then decoded to get there."""
+    if image.format == "TIFF":
+        return None
+    if image.format == "PNG":
+        whole = encoded if isinstance(encoded, bytes) else encoded.read_bytes()
+        if not any(word in whole for word in _TAGS_OF_PNG):
+            return None
+    return image.getexif().get(_ORIENTATION)
+
+
+def _to_array(image: Image, place: str, rules: ImageRules) -> Samples:
+    if _is_deep(image):
+        deep = np.asarray(image)
+        if rules.white != WHITE and int(deep.max()) > rules.white:
+            raise DataError(f"{place}: expected at most {rules.white} (data.images.white), got {int(deep.max())}")
+        return deep.astype(np.float32)[None] / np.float32(rules.white)
     if image.mode in _GREY:
         return np.array(image if image.mode == "L" else image.convert("L"), np.uint8)[None]
     if image.mode in _COLOUR:
         colour = image if image.mode == "RGB" else image.convert("RGB")
         return np.ascontiguousarray(np.asarray(colour, np.uint8).transpose(2, 0, 1))
-    raise DataError(f"{place}: expected 8- or 16-bit pixels, got Pillow's mode {image.mode}")
+    raise _refuse_mode(image, place)
+
+
+def _refuse_mode(image: Image, place: str) -> DataError:
+    return DataError(f"{place}: expected 8- or 16-bit pixels, got Pillow's mode {image.mode}")

@@ -9,6 +9,9 @@ header by its length: a kilobyte of an archive can hold a megabyte of either.
 from __future__ import annotations
 
 import io
+import lzma
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -32,7 +35,10 @@ from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
 MAX_HEADER_BYTES = 10_000  # numpy reads no more of one, but unpacks all of it first
-_BROKEN = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, SyntaxError)
+_BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, SyntaxError),
+    *(ValueError, EOFError, RuntimeError, LookupError, TypeError, ArithmeticError),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ Face hub) or that its own directory is called (`train/part-0.parquet`). Files wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ml.data.memory import bounded, validate_fits
-from ml.data.readers.arrow import Columns, get_fields, read_features, read_index
+from ml.data.readers.arrow import Columns, get_fields, read_features, read_index, translated
 from ml.data.source import ALL, DataSource, Part, Parts, RawTable, make_locate, require_extra
 from ml.errors import DataError
 
@@ -60,20 +60,13 @@ def _open_part(files: Sequence[Path], source: DataSource) -> Part:
 
 
 def _measure(opened: Any, name: str) -> int:
-    """The bytes that a column of a file takes, by what the file says of itself."""
+    """The bytes that a column of a file takes, by what the file says of itself; of text and images, whose rows have
+    each their own, that is what all columns take."""
     try:
-        row_bits = opened.schema_arrow.field(name).type.bit_width
-    except ValueError:  # text and images: each row has its own
-        row_bits = 0
-    return int(max(opened.metadata.num_rows * row_bits // 8, sum(_list_unpacked(opened.metadata, name))))
-
-
-def _list_unpacked(metadata: Any, name: str) -> Iterator[int]:
-    for g in range(metadata.num_row_groups):
-        group = metadata.row_group(g)
-        for chunk in (group.column(c) for c in range(group.num_columns)):
-            if f"{chunk.path_in_schema}.".startswith(f"{name}."):
-                yield chunk.total_uncompressed_size
+        return int(opened.metadata.num_rows * opened.schema_arrow.field(name).type.bit_width // 8)
+    except ValueError:
+        groups = range(opened.metadata.num_row_groups)  # and never their columns: of a broken one pyarrow ends us
+        return int(sum(opened.metadata.row_group(g).total_byte_size for g in groups))
 
 
 def _open_columns(files: Sequence[Path]) -> Columns:
@@ -81,15 +74,13 @@ def _open_columns(files: Sequence[Path]) -> Columns:
     import pyarrow.parquet as pq
 
     def open_file(file: Path) -> Any:
-        try:
+        with translated(file, "not a readable Parquet file"):
             return pq.ParquetFile(file)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise DataError(f"{file}: not a readable Parquet file: {error}") from error
 
     schema = None
     pieces: list[tuple[object, int]] = []
     for file in files:
-        with open_file(file) as opened:
+        with open_file(file) as opened, translated(file, "not a readable Parquet file"):
             own = opened.schema_arrow
             if schema is not None and not own.equals(schema):
                 raise DataError(f"{file}: expected the columns of {files[0].name}, got others")
@@ -100,12 +91,13 @@ def _open_columns(files: Sequence[Path]) -> Columns:
     def read(name: str) -> Any:
         chunks: list[Any] = []
         for file in files:
-            try:
-                with open_file(file) as opened, bounded(f"{file}: column {name!r}"):
-                    validate_fits(_measure(opened, name), f"{file}: column {name!r}")
-                    chunks += opened.read(columns=[name], use_threads=False).column(name).chunks
-            except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-                raise DataError(f"{file}: column {name!r}: cannot be read: {error}") from error
+            place = f"{file}: column {name!r}"
+            with translated(place), open_file(file) as opened, bounded(place):
+                validate_fits(_measure(opened, name), place)
+                column = opened.read(columns=[name], use_threads=False).column(name)
+                if len(column) != opened.metadata.num_rows:
+                    raise DataError(f"{place}: expected {opened.metadata.num_rows} rows, got {len(column)}")
+                chunks += column.chunks
         return pa.chunked_array(chunks, type=schema.field(name).type)
 
     fields = get_fields(schema, str(files[0]))

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ml.data.chunks import get_chunk
 from ml.models.base import Model, copy_model, load_parameters
 from ml.payload import Arrays
 
-CHUNK = 2048  # samples in one forward pass
 ATTRACTS = 0.5  # the mean cosine from which on SWIM takes an earlier representation for a positive
 
 Represent = Callable[[Model, Tensor], Tensor]
@@ -39,7 +39,7 @@ def embed(model: Model, x: Tensor) -> Tensor:
 def represent(model: Model, x: Tensor, rows: Tensor, how: Represent = embed) -> Tensor:
     """The unit representations [N, …, D] of the samples x at `rows`, zeros elsewhere. Leaves the model in eval mode."""
     model.eval()
-    parts = [F.normalize(how(model, x.index_select(0, part)), dim=-1) for part in torch.split(rows, CHUNK)]
+    parts = [F.normalize(how(model, x.index_select(0, part)), dim=-1) for part in torch.split(rows, get_chunk(x.shape))]
     found = torch.cat(parts)
     return found.new_zeros(len(x), *found.shape[1:]).index_copy_(0, rows, found)
 

@@ -11,11 +11,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ml.data.chunks import get_chunk
 from ml.models.base import Model
 from ml.payload import Array
 from ml.training.private import PrototypePrivacy
-
-CHUNK = 2048  # samples in one forward pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +66,9 @@ def sum_embeddings(
     In float64, so that the result hardly depends on the order of the samples.
     """
     model.eval()
+    size = get_chunk(x.shape)
     sums_CD: Tensor | None = None
-    for x_chunk, y_chunk in zip(torch.split(x, CHUNK), torch.split(y_N, CHUNK), strict=True):
+    for x_chunk, y_chunk in zip(torch.split(x, size), torch.split(y_N, size), strict=True):
         z_ND = model.embed(x_chunk)
         part_CD = sum_by_class(z_ND if privacy is None else privacy.cut(z_ND), y_chunk, num_classes)
         sums_CD = part_CD if sums_CD is None else sums_CD + part_CD

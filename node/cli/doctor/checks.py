@@ -283,6 +283,7 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     from ml.data import open_dataset
     from ml.data.base import InputFormat, SampleDomains
     from ml.data.checks import check_data, is_quick
+    from ml.data.image_cache import ImageCache
     from ml.data.partition import split_from_mapping
     from ml.errors import DataError
     from node.training.own_split import open_own_sides
@@ -299,6 +300,7 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
             table=wanted.table,
             meaning=run.labels,
             sides=open_own_sides(config.node.data_dir, data),
+            cache=ImageCache.of_node(data, config.node.data_dir),
         )
         findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
         num_train, num_test = len(train), len(test)

@@ -135,7 +135,12 @@ class ReadStream extends EventTarget {
 
 async function ask(path, options) {
   const response = await send(path, options);
-  return JSON.parse(await response.text(), revive);
+  return parse(await response.text());
+}
+
+// Whatever a node says, events and refusals too.
+export function parse(text) {
+  return JSON.parse(text, revive);
 }
 
 // What does not show, or turns other characters round, is shown as an escape, as commands do.
@@ -167,7 +172,7 @@ async function send(path, { method = "GET", body, type, signal, patience = PATIE
     signal: signal ? AbortSignal.any([signal, limit]) : limit,
   });
   if (response.ok) return response;
-  const said = await response.json().catch(() => ({ error: `the node answered ${response.status}` }));
+  const said = await response.text().then(parse).catch(() => ({ error: `the node answered ${response.status}` }));
   if (response.status === 401 && session) forgetKey();
   throw new Refused(response.status, said.error);
 }

@@ -1,7 +1,7 @@
 // What the page knows of the node, kept fresh: an overview every three seconds, events as they come, and the history of
 // measures, of which only what is new is asked for. A page that nobody looks at asks for nothing.
 
-import { get, openStream } from "./api.js";
+import { get, openStream, parse } from "./api.js";
 import { useEffect, useRef, useState } from "./lib.js";
 
 const POLL_MS = 3000;
@@ -161,7 +161,7 @@ async function follow() {
   if (!release) return; // asked again with the next overview
   const opened = openStream(`/events?${KINDS.map((kind) => `kinds=${kind}`).join("&")}`);
   stream = { opened, release };
-  for (const kind of KINDS) opened.addEventListener(kind, (message) => onEvent(kind, JSON.parse(message.data)));
+  for (const kind of KINDS) opened.addEventListener(kind, (message) => onEvent(kind, parse(message.data)));
   opened.onerror = () => {
     if (opened.readyState === EventSource.CLOSED) setTimeout(() => stream?.opened === opened && unfollow(), RETRY_MS);
   };

@@ -43,6 +43,47 @@ def make_layered(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return Layered(input_shape[0], 4, num_classes)
 
 
+class Normed(nn.Module):
+    """A linear layer whose outputs a batch norm takes one by one; then another."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, *, keeps_statistics: bool = True) -> None:
+        super().__init__()
+        self.first = nn.Linear(torch.Size(input_shape).numel(), 4)
+        self.norm = nn.BatchNorm1d(4, track_running_stats=keeps_statistics)
+        self.last = nn.Linear(4, num_classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.first(x.flatten(1))))
+
+    def classify(self, z: Tensor) -> Tensor:
+        logits: Tensor = self.last(z)
+        return logits
+
+
+class Recurrent(nn.Module):
+    """Reads an image row by row."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(input_shape[2], 4, batch_first=True)
+        self.last = nn.Linear(4, num_classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        z: Tensor = self.gru(x[:, 0])[0][:, -1]
+        return z
+
+    def classify(self, z: Tensor) -> Tensor:
+        logits: Tensor = self.last(z)
+        return logits
+
+
+def make_masked(input_shape: tuple[int, ...], num_classes: int, *, is_sent: bool = False) -> nn.Module:
+    """With a constant of infinite numbers, as masks of attention have them."""
+    net = Small(input_shape[0], 4, num_classes)
+    net.register_buffer("mask", torch.full((3, 3), float("-inf")).triu(1), persistent=is_sent)
+    return net
+
+
 # ---- what is refused
 
 not_callable = 3

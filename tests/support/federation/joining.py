@@ -6,6 +6,7 @@ async with growing(tmp_path, 3, newcomers=("node3",)) as net:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,8 +15,9 @@ from typing import Any
 
 from chain.changes.members import AddMember
 from chain.checkpoint import Checkpoint, get_marked
-from chain.signing import encode_id
+from chain.signing import SigningKey, encode_id
 from node.consensus.context import NodeContext
+from node.consensus.keys import OtherKeyInForce
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from support.data.chains import make_keys
@@ -53,3 +55,16 @@ def start_joiner(net: Cluster, name: str, checkpoint: Checkpoint | None = None) 
 
 def add(net: Cluster, name: str) -> AddMember:
     return AddMember(net.id(name), name)
+
+
+async def follow_keys(net: Cluster, name: str, spare: SigningKey) -> None:
+    """As a daemon does: it begins anew with the key that has come into force."""
+    node = net[name]
+    assert node.task is not None
+    await asyncio.wait({node.task})
+    failure, node.failure = node.failure, None
+    assert isinstance(failure, BaseExceptionGroup)
+    assert failure.subgroup(OtherKeyInForce) is not None
+    await net.crash(name)
+    node.key, old = spare, node.key
+    net.start(name, lambda context: make_round_service(replace(context, spare=old)))

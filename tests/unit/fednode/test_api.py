@@ -94,7 +94,7 @@ def test_the_arguments_and_their_defaults_are_the_commands() -> None:
     command = typer.main.get_command(make_app()).commands["simulate"]  # type: ignore[attr-defined]
     options = {parameter.name: parameter.default for parameter in command.params}
     options["nodes"] = options.pop("clients")
-    del options["as_json"]
+    del options["as_json"], options["site"], options["drop"]  # data are objects, and have the columns that are wanted
     ours = {name: argument.default for name, argument in inspect.signature(fednode.simulate).parameters.items()}
     del ours["on_round"]
     assert ours == options

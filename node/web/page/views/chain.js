@@ -1,6 +1,6 @@
 // The chain: its blocks, and one of them in full, checked by this browser and on request by the node.
 
-import { download, get, openStream, post } from "../api.js";
+import { download, get, openStream, parse, post } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { useLive, useNewest, useRecord } from "../live.js";
 import { BlockTable } from "../blocks.js";
@@ -68,12 +68,12 @@ function NodeCheck() {
     setSeen({ progress: null });
     const opened = openStream(`/verify?deep=${deep}`, {});
     opened.addEventListener("update", (message) => {
-      const update = JSON.parse(message.data);
+      const update = parse(message.data);
       setSeen(update);
       if (update.report) opened.close();
     });
     opened.addEventListener("refused", (message) => {
-      setSeen({ error: JSON.parse(message.data).error });
+      setSeen({ error: parse(message.data).error });
       opened.close();
     });
     opened.onerror = () => {

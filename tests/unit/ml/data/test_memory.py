@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ml.data import open_dataset
-from ml.data.memory import bounded, get_free_bytes, limit_memory, validate_fits
+from ml.data.memory import bounded, count_killed, get_free_bytes, limit_memory, validate_fits
 from ml.errors import DataError
 from support.data.bombs import MIB, WRITERS
 
@@ -95,3 +95,28 @@ def test_the_limit_is_lifted_again() -> None:
             pass
         assert resource.getrlimit(resource.RLIMIT_AS) != before
     assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, None),
+        ({"proc/vmstat": "pgfault 9\noom_kill 3\n"}, 3),
+        ({"proc/self/cgroup": "0::/one\n", "sys/fs/cgroup/one/memory.events": "oom 7\noom_kill 2\n"}, 2),
+        (
+            {
+                "proc/vmstat": "oom_kill 3\n",
+                "proc/self/cgroup": "4:memory:/one\n",
+                "sys/fs/cgroup/memory/one/memory.oom_control": "under_oom 0\noom_kill 1\n",
+            },
+            1,
+        ),
+    ],
+)
+def test_those_killed_for_want_of_memory_are_counted_where_the_system_does(
+    tmp_path: Path, files: dict[str, str], expected: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert count_killed(tmp_path) == expected

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from ml.data import get_classes, open_dataset
-from ml.errors import DataError
+from ml.errors import MAX_LINE_CHARS, DataError
 
 
 def refuse(data: dict[str, Any], message: str, **options: Any) -> None:
@@ -141,6 +141,12 @@ def test_numeric_columns_are_features(tmp_path: Path) -> None:
     assert sorted(both.tolist()) == [[i, i > 4] for i in range(10)]
 
 
+def test_whole_numbers_that_no_float_has_are_the_nearest(tmp_path: Path) -> None:
+    large = pa.array([2**53 + 1, 2**63, *range(8)], pa.uint64())
+    train, test = open_dataset(save_parquet(tmp_path / "a.parquet", {"a": large, "label": NUMBERS["label"]}))
+    assert sorted(np.concatenate([train.x, test.x]).reshape(-1).tolist()) == [*range(8), 2.0**53, 2.0**63]
+
+
 def test_many_files_are_split_by_what_their_names_begin_with(tmp_path: Path) -> None:
     for i in range(2):
         save_parquet(tmp_path / f"data/train-0000{i}-of-00002.parquet", hf_columns(4), HF_FEATURES)
@@ -224,6 +230,7 @@ def test_truth_values_are_the_same_classes_in_every_file(tmp_path: Path) -> None
         ({**NUMBERS, "label": [*NUMBERS["label"][:9], None]}, "row 9: column 'label': expected a value, got null"),
         ({**NUMBERS, "label": [0.5] * 10}, "column 'label': expected whole numbers or text as labels, got double"),
         ({**NUMBERS, "label": [*NUMBERS["label"][:9], -3]}, "row 9: expected a label from 0 to 65535, got -3"),
+        ({**NUMBERS, "label": pa.array([2**63] * 10, pa.uint64())}, "column 'label': cannot be read: Integer value"),
         ({**NUMBERS, "c": ["x"] * 10}, "row 0: column 'c': expected a finite number, got 'x'; categories and"),
         ({**NUMBERS, "b ": [1] * 10}, "column 'b' is there twice"),
         ({**NUMBERS, "c": [[1]] * 10}, "column 'c': expected numbers or images, got list<"),
@@ -247,6 +254,17 @@ def test_a_broken_image_names_file_row_and_column(tmp_path: Path) -> None:
         own = {**columns, "image": pa.array(images, columns["image"].type)}
         data = save_parquet(tmp_path / "a.parquet", own, HF_FEATURES)
         refuse(data, f"{tmp_path}/a.parquet: row 3: column 'image': {message}")
+
+
+def test_a_refusal_is_one_line_however_columns_are_called(tmp_path: Path) -> None:
+    columns = {f"a\n\u202e{i}{'b' * 200}": [1.0] for i in range(20)}
+    with pytest.raises(DataError) as refused:
+        open_dataset(save_parquet(tmp_path / "a.parquet", columns))
+    text = str(refused.value)
+    assert text.startswith(f"{tmp_path}/a.parquet: expected a column 'label'")
+    assert text.isprintable()
+    assert "\\u202e" in text
+    assert len(text) == MAX_LINE_CHARS
 
 
 def test_a_truncated_file_and_files_that_differ_name_themselves(tmp_path: Path) -> None:

@@ -105,6 +105,20 @@ def test_initial_parameters_come_from_the_seed() -> None:
     assert not np.array_equal(first["fc.weight"], other["fc.weight"])
 
 
+def test_a_constant_of_infinite_numbers_is_for_the_module_to_keep() -> None:
+    masked = {"name": "support.data.user_models:make_masked"}
+    assert "mask" not in resolve_model(masked, SHAPE, 10)["buffers"]
+    with pytest.raises(SpecError, match=r"buffer 'mask': expected finite numbers, .* got -inf; .*persistent=False"):
+        resolve_model({**masked, "args": {"is_sent": True}}, SHAPE, 10)
+
+
+def test_a_layer_that_cannot_answer_one_sample_is_refused() -> None:
+    normed = {"name": "support.data.user_models:Normed"}
+    resolve_model(normed, SHAPE, 10)
+    with pytest.raises(SpecError, match="one sample alone, in eval mode: ValueError: Expected more than 1 value"):
+        resolve_model({**normed, "args": {"keeps_statistics": False}}, SHAPE, 10)
+
+
 @pytest.mark.parametrize(
     ("factory", "message"),
     [

@@ -110,6 +110,14 @@ def test_dropping_the_last_batch_leaves_the_others_as_they_were() -> None:
     assert draw(iterations=3, drop_last=True) == draw(iterations=3)
 
 
+@pytest.mark.parametrize(("samples", "sizes"), [(9, [4, 5]), (10, [4, 4, 2]), (8, [4, 4]), (1, [1])])
+def test_a_last_batch_that_is_too_small_joins_the_one_before(samples: int, sizes: list[int]) -> None:
+    drawn = draw_batches(samples, 4, np.random.default_rng(0), epochs=2, least=2)
+    assert [len(batch) for batch in drawn] == sizes * 2
+    as_ever = draw_batches(samples, 4, np.random.default_rng(0), epochs=2)
+    assert torch.equal(torch.cat(tuple(drawn)), torch.cat(tuple(as_ever)))
+
+
 def test_batch_is_no_larger_than_the_data() -> None:
     rng = np.random.default_rng(0)
     assert [len(batch) for batch in draw_batches(3, 32, rng, iterations=2)] == [3, 3]

@@ -492,10 +492,9 @@ def test_a_candidate_of_all_members_is_prevoted_at_once() -> None:
     assert cast.cast.block_id == block.id
 
 
-@pytest.mark.parametrize("awaited", [range(4), range(3)])
-def test_a_candidate_without_somebody_is_prevoted_after_delta(awaited: range) -> None:
-    """Also when that member is not awaited any more: with one vote less to come, crossing candidates cost timers."""
-    story = Story(awaited=awaited)
+def test_a_candidate_without_somebody_is_prevoted_after_delta() -> None:
+    """Though that member is not awaited any more: with one vote less to come, crossing candidates cost timers."""
+    story = Story(awaited=range(3))
     story.start()
     block = make_block(authors=[0, 1, 2])
     done = story.validate(block)
@@ -504,6 +503,74 @@ def test_a_candidate_without_somebody_is_prevoted_after_delta(awaited: range) ->
     assert round_events.StartTimer(grace, DELTA_S) in done
     (cast,) = pick(story.on(TimerFired(grace)), round_events.CastVote)
     assert cast.cast.block_id == block.id
+
+
+def start_hasty_story() -> tuple[Story, Block]:
+    """Member 3 is still awaited, and another's candidate without it is here already."""
+    story = Story()
+    story.start()
+    story.verify(0, 1, 2)
+    block = make_block(authors=[0, 1, 2])
+    done = story.validate(block)
+    assert not pick(done, round_events.CastVote)
+    assert [timer.timer for timer in pick(done, round_events.StartTimer)] == [ClockTimer()]  # none of the vote's
+    assert "node3" in story.machine.objections[block.id].why
+    return story, block
+
+
+def test_a_candidate_that_did_not_wait_for_somebody_loses_to_one_that_did() -> None:
+    story, hasty = start_hasty_story()
+    story.now_s = 0.8 * COLLECT_S
+    assert pick(story.verify(3), ComputeAggregate)
+    assert hasty.id in story.machine.objections
+    story.now_s += DELTA_S
+    whole = make_block(miner=2)
+    (cast,) = pick(story.validate(whole), round_events.CastVote)
+    assert cast.cast.block_id == whole.id
+    story.now_s += 2 * DELTA_S
+    story.on(TimerFired(ClockTimer()))
+    assert hasty.id in story.machine.objections
+
+
+def test_a_whole_candidate_outdoes_one_that_was_acceptable_before() -> None:
+    story, hasty = start_hasty_story()
+    story.now_s = 0.8 * COLLECT_S
+    story.verify(3)
+    story.now_s += 2 * DELTA_S
+    story.on(TimerFired(ClockTimer()))
+    assert hasty.id not in story.machine.objections
+    assert pick(story.validate(make_block(miner=2)), round_events.CastVote)
+    assert hasty.id in story.machine.objections
+
+
+def test_a_candidate_that_did_not_wait_is_taken_once_the_wait_was_in_vain() -> None:
+    story, hasty = start_hasty_story()
+    story.now_s = COLLECT_S
+    done = story.on(TimerFired(CollectTimer()))
+    grace = Timer(TimerKind.GRACE, 0)
+    assert round_events.StartTimer(grace, DELTA_S) in done
+    assert not pick(done, ComputeAggregate)
+    (cast,) = pick(story.on(TimerFired(grace)), round_events.CastVote)
+    assert cast.cast.block_id == hasty.id
+
+
+def test_nor_is_it_held_for_longer_where_too_few_are_here_to_wait() -> None:
+    story = Story()
+    story.start()
+    hasty = make_block(authors=[0, 1, 2])
+    story.validate(hasty)
+    story.now_s = COLLECT_S
+    story.on(TimerFired(ClockTimer()))
+    assert hasty.id not in story.machine.objections
+
+
+def test_from_view_1_on_nobody_need_have_waited() -> None:
+    story, hasty = start_hasty_story()
+    coordinator = IDS.index(story.machine.voting.get_coordinator(1))
+    story.vote(Phase.PREVOTE, ZERO, *(i for i in (1, 2, 3) if i != coordinator), view=1)
+    done = story.vote(Phase.PREVOTE, hasty.id, coordinator, view=1)
+    cast = pick(done, round_events.CastVote)[0].cast
+    assert (cast.phase, cast.view, cast.block_id) == (Phase.PREVOTE, 1, hasty.id)
 
 
 @pytest.mark.parametrize("absent", ["refused", "accused"])
@@ -599,7 +666,7 @@ def test_where_none_cross_nothing_is_waited_for() -> None:
 
 
 def test_with_somebody_missing_delta_is_waited_whatever_crosses() -> None:
-    story = Story(crossing_s=DELTA_S / 2)
+    story = Story(crossing_s=DELTA_S / 2, awaited=range(3))
     story.start()
     block = make_block(authors=[0, 1, 2])
     story.validate(block)
@@ -990,13 +1057,13 @@ def test_one_that_is_silent_is_not_waited_for_without_end() -> None:
 
 
 def test_a_block_with_too_few_inputs_is_none_to_prevote_while_more_are_to_come() -> None:
-    story = Story(empty=[3], may_give=[0, 1, 2])
+    story = Story(empty=[3], may_give=[0, 1, 2], awaited=[0, 1, 3])
     story.start()
     story.verify(3, 0, 1)
     block = make_block(miner=3, authors=[0, 1, 3])
     story.validate(block)
     assert story.machine.objections[block.id].why == "it has too few inputs for a sum, and more are to come"
-    other = Story(empty=[2, 3], may_give=[0, 1])
+    other = Story(empty=[2, 3], may_give=[0, 1], awaited=[0, 1, 3])
     other.start()
     other.verify(3, 0, 1)
     other.validate(block)

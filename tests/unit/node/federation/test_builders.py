@@ -24,9 +24,18 @@ from ml.payload import encode_arrays
 from ml.specs import get_spec
 from ml.specs.architectures import parameter_shapes
 from node.errors import ChangeRefused
-from node.federation.builders import Built, Ground, Wish, build_change, find_member, list_warnings
+from node.federation.builders import (
+    Built,
+    Ground,
+    Wish,
+    build_change,
+    find_member,
+    list_warnings,
+    warn_of_living,
+)
 from node.federation.diff import compute_differences
 from support.data.chains import make_digest, make_genesis_mapping, make_keys
+from support.data.changes import LivingChain, propose
 from support.data.run_schemas import with_schema
 
 KEYS = make_keys(6)
@@ -293,7 +302,7 @@ def test_a_run_of_numbers_follows_one_of_classes_and_the_other_way_round(tmp_pat
     ("terms", "problem"),
     [
         ({"initial": "continue", "set": ["lrr=0.05"]}, "method.lrr: unknown key"),
-        ({"initial": "continue", "set": ["lr=-1"]}, "method.lr: expected a number in (0, inf)"),
+        ({"initial": "continue", "set": ["lr=-1"]}, "method.lr: expected a number in (0, 1e6]"),
         ({"initial": "continue", "set": ["lr"]}, "expected KEY=VALUE"),
         ({"initial": "continue", "run": {"methods": {}}}, "methods: unknown key. Did you mean 'method'?"),
         ({"initial": "continue", "run": {"method": {"name": "fedavgg"}}}, "unknown method 'fedavgg'"),
@@ -432,3 +441,19 @@ def test_an_operator_is_told_that_samples_leave_or_that_it_could_not_train() -> 
     other = replace(shares.after, run=replace(shares.after.run, schema={"aggregate": {}}))
     (warning,) = list_warnings(shares.change.kind, GENESIS.state, other)
     assert "its schema is not that of fededs on mlp" in warning
+
+
+def test_who_is_to_replace_a_key_is_told_that_it_is_in_use() -> None:
+    chain = LivingChain(GENESIS, KEYS)
+    lost, own = ReplaceKey(1, NEW.id), Change(ReplaceKey(1, NEW.id), 1, 0, 1, 100)
+    assert warn_of_living(propose(lost), chain.tip) == []  # nobody has signed anything yet
+    chain.add_rounds(2)
+    (warning,) = warn_of_living(propose(lost), chain.tip)
+    assert warning.startswith(
+        "the key of node1 is in use: it signed for block 2, and the newest is 2. Ask node1 by voice"
+    )
+    assert warn_of_living(own, chain.tip) == []
+    assert warn_of_living(propose(RemoveMember(1)), chain.tip) == []
+    chain.add_change(EndRun(1))
+    (warning,) = warn_of_living(propose(lost), chain.tip)
+    assert "it signed for block 2, and the newest is 3" in warning

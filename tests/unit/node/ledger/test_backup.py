@@ -21,6 +21,7 @@ from chain.codec import sign_contribution
 from chain.store.interface import RESTORED
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
+from ml.data.image_cache import DIRECTORY
 from node.cli import main
 from node.cli.backup import read_site
 from node.config.identity import create_identity, open_key
@@ -132,6 +133,15 @@ def test_the_same_directory_gives_the_same_bytes(site: Site, tmp_path: Path) -> 
     site.back_up()
     site.back_up(tmp_path / "again.tar")
     assert site.file.read_bytes() == (tmp_path / "again.tar").read_bytes()
+
+
+def test_decoded_images_stay_out_of_it(site: Site) -> None:
+    kept = site.data_dir / DIRECTORY
+    kept.mkdir()
+    (kept / f"{'a' * 64}.npy").write_bytes(b"a patient's")
+    names = [member.name for member in site.back_up().members]
+    assert not [name for name in names if DIRECTORY in name]
+    assert b"a patient's" not in site.file.read_bytes()
 
 
 def test_nothing_is_written_over(site: Site, tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""Data and models that are objects, as the names and files that a command line has for them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.machinery import PathFinder
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fednode._settings import write_settings
+from ml.data.objects import LABEL, Written, count_sites, name_object, write_object
+from ml.errors import DataError
+from node.errors import ConfigError, NodeError
+
+BY_SITE = "domains"  # the partition by which each site has its own
+
+
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """The options of a command line that say what `data=` and `settings=` do."""
+
+    data: str
+    settings: tuple[str, ...]
+
+
+def choose_sites(data: object, nodes: int, partition: str, usual: tuple[int, str]) -> tuple[int, str]:
+    """The number of nodes and the partition of data, which may be one a site. `usual` are those that nobody has chosen.
+    Raises ConfigError."""
+    sites = count_sites(data)
+    if sites is None:
+        return nodes, partition
+    if nodes not in (sites, usual[0]):
+        raise ConfigError(f"nodes: expected {sites}, as data has one object for each site (got {nodes})")
+    if partition not in (BY_SITE, usual[1]):
+        raise ConfigError(f"partition: expected none, as data has one object for each site (got {partition!r})")
+    return sites, BY_SITE
+
+
+def is_written(data: object) -> bool:
+    """Whether data are an object, of which there have to be files."""
+    return not isinstance(data, str | PathLike)
+
+
+@contextmanager
+def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | None) -> Iterator[DataOptions]:
+    """The options for data under `settings`; an object is written into `directory`. What is wrong with it is told in
+    the object's own words, as a ConfigError."""
+    if isinstance(data, str | PathLike):
+        yield DataOptions(os.fspath(data), write_settings(settings))
+        return
+    try:
+        written = write_object(data, directory)
+        yield DataOptions(f"{written.format}:{written.path}", write_settings(_add_columns(written, settings or {})))
+    except DataError as error:
+        raise ConfigError(name_object(str(error), directory)) from error
+    except ConfigError as error:
+        problems = [name_object(problem, directory) for problem in error.problems]
+        raise ConfigError(name_object(str(error), directory), problems=problems, source=error.source) from error
+    except NodeError as error:
+        raise type(error)(name_object(str(error), directory)) from error
+
+
+def _add_columns(written: Written, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the columns of a frame that have the labels, and with its features, which are then found by their
+    names; but not where some are words, of which a run has to say what becomes. Raises ConfigError."""
+    labels = list(written.labels) if len(written.labels) > 1 else next(iter(written.labels), None)
+    added = ({} if labels is None else {"data.columns.label": labels}) | dict(settings)
+    named = added.get("data.columns.label", LABEL)
+    taken = set(named if isinstance(named, list) else [named])
+    if written.columns and not taken <= set(written.columns):
+        raise ConfigError(
+            f"data: expected a column {named!r} of labels, or the name of another beside the frame, as in (frame, "
+            f"'outcome'): one of {', '.join(written.columns)}"
+        )
+    features = [name for name in written.columns if name not in taken]
+    if features and written.words.isdisjoint(features):
+        return {"input.columns": [{"name": name} for name in features]} | added
+    return added
+
+
+def name_model(model: object) -> str:
+    """What `--model` takes for a model: its name, or of a class or a factory `module:name`, by which nodes import it.
+    Raises ConfigError."""
+    if isinstance(model, str):
+        return model
+    name, module = getattr(model, "__qualname__", None), getattr(model, "__module__", None)
+    if not callable(model) or not isinstance(name, str) or not isinstance(module, str):
+        raise ConfigError(
+            f"model: expected a name, or the class or factory of a torch.nn.Module (got {_describe(model)})"
+        )
+    remedy = "write it at the top of a file such as nets.py, and import it from there"
+    if module == "__main__":
+        raise ConfigError(f"model: expected what nodes can import by its name, and {name} is this program's: {remedy}")
+    if getattr(import_module(module), name, None) is not model:
+        raise ConfigError(f"model: expected what nodes can import by its name, and {module} has no {name}: {remedy}")
+    return f"{module}:{name}"
+
+
+def check_importable(model: str) -> None:
+    """Raises ConfigError where another process of this machine would not find the module of a model, or another one of
+    its name: nodes look where PYTHONPATH says, at what is installed, and in the working directory."""
+    package = model.partition(":")[0].partition(".")[0]
+    loaded = sys.modules.get(package) if ":" in model else None
+    if loaded is None:
+        return
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    installed = [place for place in sys.path if "site-packages" in place or "dist-packages" in place]
+    found = PathFinder.find_spec(package, [*filter(None, own), *installed, os.getcwd()])
+    if found is None or found.origin != getattr(loaded, "__file__", None):
+        place = Path(getattr(loaded, "__file__", None) or ".").resolve()
+        root = place.parent.parent if place.name == "__init__.py" else place.parent
+        raise ConfigError(
+            f"model: expected {package} in the working directory, or on PYTHONPATH, as nodes are processes of their "
+            f"own: start in {root}, or with PYTHONPATH={root}"
+        )
+
+
+def _describe(model: Any) -> str:
+    kind = type(model).__name__
+    return f"an instance: {kind} is its class" if hasattr(model, "state_dict") else repr(model)

@@ -1,0 +1,38 @@
+"""Samples that lie in a file and are fitted to a model's input as they are read, a few at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.base import Images, Labels, Samples, Shape
+from ml.data.fit_input import fit
+
+
+class FittedImages:
+    """Float32 [N, C, H, W]: the samples x at `rows`, each made `shape` when it is read. A slice of it reads nothing;
+    `numpy.asarray` reads all of it."""
+
+    def __init__(self, x_NCHW: Samples, rows: Labels, shape: Shape) -> None:
+        self._x, self._rows, self._shape = x_NCHW, rows, shape
+
+    @classmethod
+    def of(cls, x_NCHW: Samples, shape: Shape, rows: Labels | None = None) -> FittedImages:
+        """Those of a file that is mapped, all or at some rows."""
+        return cls(x_NCHW, np.arange(len(x_NCHW)) if rows is None else rows, shape)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (len(self._rows), *self._shape)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> FittedImages:
+        return FittedImages(self._x, self._rows[rows], self._shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Images:
+        fitted = fit(self._x[self._rows], self._shape)
+        return fitted if dtype is None else fitted.astype(dtype, copy=False)

@@ -1,0 +1,105 @@
+"""Frames: tables of pandas, polars, pyarrow and Hugging Face, as columns by name. None of these is imported here.
+
+A frame is written as a comma-separated file, and so means what such a file does: at training, at prediction and at
+evaluation. A missing cell is empty, yes and no are 1 and 0. A column of whole numbers that pandas keeps as fractions,
+since some are missing, is one of whole numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml.errors import DataError
+
+Columns = Mapping[str, Sequence[Any]]  # the cells by column; None, or no number, where there is none
+
+
+def is_frame(given: Any) -> bool:
+    """Whether it is a table of pandas, polars or pyarrow."""
+    is_pandas = hasattr(given, "iloc") and hasattr(given, "columns")
+    return is_pandas or hasattr(given, "get_columns") or hasattr(given, "to_pydict")
+
+
+def is_hub(given: Any) -> bool:
+    """Whether it is a Dataset of Hugging Face, or several in a DatasetDict."""
+    return hasattr(given, "save_to_disk") and hasattr(given, "column_names")
+
+
+def is_table(given: Any) -> bool:
+    """Whether it has columns by name."""
+    return is_frame(given) or (is_hub(given) and not isinstance(given, Mapping))
+
+
+def find_images(table: Any) -> str | None:
+    """The column of images in a Dataset of Hugging Face, None where it has none and of any other table."""
+    features = getattr(table, "features", None) or {}
+    return next((name for name, feature in features.items() if type(feature).__name__ == "Image"), None)
+
+
+def find_label(table: Any, wanted: str | None) -> str | None:
+    """The column of labels in a Dataset of Hugging Face: `wanted`, the one called label, or the only one of classes."""
+    classes = [name for name, feature in table.features.items() if hasattr(feature, "names")]
+    candidates = [wanted] if wanted is not None else ["label", "labels", *(classes if len(classes) == 1 else ())]
+    return next((name for name in candidates if name in table.column_names), None)
+
+
+def is_number(feature: Any) -> bool:
+    """Whether a column of a Dataset of Hugging Face has numbers, and no classes."""
+    kind = str(getattr(feature, "dtype", ""))
+    return kind.startswith(("int", "uint", "float", "double", "bool")) and not hasattr(feature, "names")
+
+
+def read_columns(table: Any, place: str) -> dict[str, Sequence[Any]]:
+    """The columns of a table by name. Raises DataError where one is there twice, or no row."""
+    if hasattr(table, "iloc"):
+        series = [table.iloc[:, i] for i in range(len(table.columns))]
+        names, cells = table.columns, [one.astype(object).where(one.notna(), None).tolist() for one in series]
+    elif hasattr(table, "get_columns"):
+        names, cells = table.columns, [one.to_list() for one in table.get_columns()]
+    elif hasattr(table, "to_pydict"):
+        names, cells = table.column_names, [one.to_pylist() for one in table.columns]
+    else:
+        names, cells = table.column_names, [read_hub(table, name) for name in table.column_names]
+    columns: dict[str, Sequence[Any]] = {}
+    for given, column in zip(names, cells, strict=True):
+        name = given if isinstance(given, str) else f"x{given}"  # an array's columns have numbers
+        if name in columns:
+            raise DataError(f"{place}: expected different columns, got {name!r} twice")
+        columns[name] = column
+    if not columns or not len(next(iter(columns.values()))):
+        raise DataError(f"{place}: expected rows, got none")
+    return columns
+
+
+def write_columns(columns: Columns, path: Path) -> None:
+    """A comma-separated file, in whose line i + 2 is row i."""
+    written = [_write_cells(cells) for cells in columns.values()]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*written, strict=True))
+
+
+def read_hub(table: Any, name: str) -> list[Any]:
+    """A column of a Dataset of Hugging Face, classes by their names."""
+    cells = list(table.with_format(None)[name])
+    classes = getattr(table.features[name], "names", None)
+    return cells if classes is None else [None if cell is None or cell < 0 else classes[cell] for cell in cells]
+
+
+def _write_cells(cells: Sequence[Any]) -> list[str]:
+    known = [cell for cell in cells if not _is_missing(cell)]
+    is_whole = len(known) < len(cells) and all(isinstance(cell, float) and cell.is_integer() for cell in known)
+    return ["" if _is_missing(cell) else _write_cell(int(cell) if is_whole else cell) for cell in cells]
+
+
+def _write_cell(cell: Any) -> str:
+    return str(int(cell)) if isinstance(cell, bool) else " ".join(str(cell).splitlines())
+
+
+def _is_missing(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))

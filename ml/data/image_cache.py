@@ -1,0 +1,208 @@
+"""The image cache: decoded images of a site in files of its own, memory-mapped, so that there may be more of them than
+memory, and a start decodes none twice.
+
+    <directory>/<key>.npy     the samples, uint8 or float32 [N, C, H, W], mode 0600
+    <directory>/<key>.json    the highest value of 16 bits among them
+
+The key is a digest of what the samples are made of: the bytes of every image file in order, the rules, the shape and
+type, the decoder's version. So nothing here is ever out of date. What the data of today do not need is removed when
+they are read, and all of it where their source is gone. A file is written beside its place, whole and durable, and then
+renamed. What is here is made anew whenever it is missing, and stands in no backup.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from ml.data.base import Samples
+from ml.data.image_set import ImageSet, Plan
+from ml.data.memory import get_free_bytes, show_gb
+from ml.data.readers.images import describe_decoder
+from ml.errors import DataError
+
+DIRECTORY = "images"  # in a node's data directory
+MIN_BYTES = 64 << 20  # what takes less is decoded into memory, in seconds
+_VERSION = 1  # of what is written, and of how images are fitted
+_IN_TRAINING = 8  # bytes that a value takes in memory as it is brought to training: float32, twice
+_UNFINISHED = ".part"
+
+_log = logging.getLogger(__name__)
+
+
+class ImageCache:
+    """The files in one directory, `max_bytes` of them at most; images that take less than `min_bytes` are not kept.
+    Whoever `prunes` leaves nothing there that it has not read."""
+
+    def __init__(self, directory: Path, max_bytes: int, *, min_bytes: int = MIN_BYTES, prunes: bool = False) -> None:
+        self.directory = directory
+        self._max_bytes = max_bytes
+        self._min_bytes = min_bytes
+        self._prunes = prunes
+        self._used: set[str] = set()
+
+    @classmethod
+    def of_node(
+        cls, data: Mapping[str, Any], data_dir: Path | str | None, *, prunes: bool = False
+    ) -> ImageCache | None:
+        """That of a node with this `data` of its configuration; none where they are a part of a shared data set, or the
+        data directory is not there yet, or another user's."""
+        path = None if data_dir is None else Path(data_dir)
+        if data.get("partition") is not None or path is None or not path.is_dir():
+            return None
+        if path.stat().st_uid != os.geteuid():
+            return None
+        return cls(path / DIRECTORY, round(float(data.get("cache_gb", 0)) * 1e9), prunes=prunes)
+
+    def read(self, images: ImageSet, plan: Plan) -> tuple[Samples, float]:
+        """The samples, mapped where they are kept, and the highest value of 16 bits. Raises DataError where there is
+        room for them neither on disk nor in memory, before anything is taken."""
+        if plan.num_bytes < self._min_bytes or not self._max_bytes:
+            return images.read(plan)
+        key = _compute_key(images, plan)
+        self._used.add(key)
+        found = self._find(key, plan)
+        if found is None:
+            self.prune()
+            lacking = self._say_lacking(plan)
+            if lacking is not None:
+                self._validate_memory(images, plan, lacking)
+                _log.warning("Decoded %s into memory: %s", images.place, lacking)
+                return images.read(plan)
+            _log.info("Decoding %d images of %s, which take %s", plan.count, images.place, show_gb(plan.num_bytes))
+            self._write(key, images, plan)
+            found = self._find(key, plan)
+        if found is None:
+            raise DataError(f"{self.directory / key}.npy: expected {plan.count} decoded images, got something else")
+        return found
+
+    def is_mapped(self, x_NCHW: Samples) -> bool:
+        """Whether samples lie in a file and take so much that training reads them from there, as those of an
+        uncompressed archive may, too."""
+        return isinstance(x_NCHW, np.memmap) and x_NCHW.nbytes >= self._min_bytes
+
+    def forget_lost(self, source: str | Path | None) -> None:
+        """Removes all, where it prunes and the images' source is gone."""
+        if self._prunes and source is not None and not Path(source).exists():
+            self.clear()
+
+    def prune(self) -> None:
+        """Removes what was not read by this one, and what a writer that was ended has left, where it prunes."""
+        if not self._prunes:
+            return
+        for path in self._list():
+            if path.suffix == _UNFINISHED:
+                _remove_unfinished(path)
+            elif path.stem not in self._used:
+                path.unlink(missing_ok=True)
+
+    def clear(self) -> int:
+        """Removes all of it; the bytes that were taken."""
+        taken = 0
+        for path in self._list():
+            taken += path.stat().st_size
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.directory.rmdir()
+        return taken
+
+    def _list(self) -> list[Path]:
+        if not self.directory.is_dir():
+            return []
+        return [path for path in self.directory.iterdir() if path.suffix in (".npy", ".json", _UNFINISHED)]
+
+    def _find(self, key: str, plan: Plan) -> tuple[Samples, float] | None:
+        """What is kept under this key, None where that is nothing, or not what it should be."""
+        try:
+            mapped = np.load(self.directory / f"{key}.npy", mmap_mode="r", allow_pickle=False)
+            peak = json.loads((self.directory / f"{key}.json").read_text())["peak"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        is_whole = mapped.dtype == plan.dtype and mapped.shape == (plan.count, *plan.shape)
+        return (mapped, float(peak)) if is_whole else None
+
+    def _say_lacking(self, plan: Plan) -> str | None:
+        """Why there is no room on disk, None where there is."""
+        kept = sum(path.stat().st_size for path in self._list())
+        if kept + plan.num_bytes > self._max_bytes:
+            more = f", {show_gb(kept)} of which are taken" if kept else ""
+            return f"data.cache_gb allows {show_gb(self._max_bytes)}{more}"
+        above = next(path for path in (self.directory, *self.directory.parents) if path.exists())
+        free = shutil.disk_usage(above).free
+        return None if plan.num_bytes <= free else f"{show_gb(free)} are free in {above}"
+
+    def _validate_memory(self, images: ImageSet, plan: Plan, lacking: str) -> None:
+        free, needed = get_free_bytes(), plan.num_bytes + _IN_TRAINING * plan.num_bytes // plan.dtype.itemsize
+        if free is not None and needed > free:
+            raise DataError(
+                f"{images.place}: {plan.count:,} images made {list(plan.shape)} need {show_gb(plan.num_bytes)} on "
+                f"disk, and {lacking}; in memory they need {show_gb(needed)}, and {show_gb(free)} are free"
+            )
+
+    def _write(self, key: str, images: ImageSet, plan: Plan) -> None:
+        """Raises DataError, and then there is no file."""
+        highest = 0.0
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._written(f"{key}.npy") as file:
+                header = {"descr": npy.dtype_to_descr(plan.dtype), "fortran_order": False}
+                npy.write_array_header_1_0(file, {**header, "shape": (plan.count, *plan.shape)})
+                os.posix_fallocate(file.fileno(), 0, file.tell() + plan.num_bytes)
+                for image, peak in images.decode(plan):
+                    file.write(np.ascontiguousarray(np.broadcast_to(image, (1, *plan.shape))).data)
+                    highest = max(highest, peak)
+                with self._written(f"{key}.json") as beside:
+                    beside.write(json.dumps({"peak": highest}).encode())
+        except OSError as error:
+            needed = show_gb(plan.num_bytes)
+            raise DataError(
+                f"{self.directory}: cannot be written ({error.strerror or error}); needs {needed}"
+            ) from error
+
+    @contextmanager
+    def _written(self, name: str) -> Iterator[IO[bytes]]:
+        """A file that is there under this name once the context is left without an error."""
+        descriptor, text = tempfile.mkstemp(prefix=f"{name}.", suffix=_UNFINISHED, dir=self.directory)  # of mode 0600
+        path = Path(text)
+        try:
+            with open(descriptor, "wb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                path.replace(self.directory / name)
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _compute_key(images: ImageSet, plan: Plan) -> str:
+    rules = images.rules
+    terms = [_VERSION, describe_decoder(), rules.page, rules.white, rules.is_rounded, plan.shape, str(plan.dtype)]
+    digest = sha256(json.dumps(terms).encode())
+    get_encoded = images.open_encoded()
+    for i, row in enumerate(images.rows.tolist()):
+        encoded = get_encoded(row)
+        try:
+            digest.update(sha256(encoded if isinstance(encoded, bytes) else encoded.read_bytes()).digest())
+        except OSError as error:
+            raise DataError(f"{images.locate(i)}: cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Unless somebody is writing it."""
+    with suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""Samples that training reads from a file as it needs them, in the form of a tensor.
+
+What asks for some rows of them (`index_select`, an index, the mean over samples) gets a tensor of these, and a slice or
+a split reads nothing. Any other operation reads all that it is called with. So a method that goes over its samples in
+batches or chunks needs memory for one of these, whatever the file holds, and one that does not is right all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from ml.data.base import Images
+from ml.data.chunks import get_chunk
+from ml.data.fitted import FittedImages
+
+_aten = torch.ops.aten
+
+
+class MappedSamples(Tensor):
+    """Float32 [N, C, H, W] on a device: `images`, of which `make` makes tensors there when they are read."""
+
+    _images: FittedImages
+    _make: Callable[[Images], Tensor]
+
+    @staticmethod
+    def __new__(cls, images: FittedImages, make: Callable[[Images], Tensor], device: torch.device) -> MappedSamples:
+        wrapped = Tensor._make_wrapper_subclass(cls, images.shape, dtype=torch.float32, device=device)
+        wrapped._images, wrapped._make = images, make
+        return wrapped
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # as torch calls it
+        return f"MappedSamples({list(self.shape)})"
+
+    def pick(self, rows: Any) -> MappedSamples:
+        """Those at `rows`, or of a slice, which are not read yet."""
+        return MappedSamples(self._images[rows], self._make, self.device)
+
+    def read(self) -> Tensor:
+        """All of them."""
+        return self._make(np.asarray(self._images))
+
+    def chunks(self) -> Sequence[MappedSamples]:
+        """All of them, so many at a time as are read at once."""
+        size = get_chunk(self.shape)
+        return [self.pick(slice(start, start + size)) for start in range(0, len(self), size)]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch's stubs have a function that is no method there
+        cls, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[Any, Any] | None = None
+    ) -> Any:
+        own = args[0] if args and isinstance(args[0], MappedSamples) else None
+        answer = None if own is None or kwargs else _answer(own, func, args[1:])
+        if answer is not None:
+            return answer
+        args, kwargs = tree_map(_read_own, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _answer(own: MappedSamples, func: Any, args: Sequence[Any]) -> Any:
+    """What an operation over rows gives, None for any other one."""
+    if func in (_aten.detach.default, _aten.alias.default):
+        return own.pick(slice(None))
+    match func, args:
+        case _aten.index_select.default, (0, rows):
+            return own.pick(rows.cpu().numpy()).read()
+        case _aten.index.Tensor, ([Tensor() as rows],) if rows.dim() == 1:
+            return own.pick(rows.cpu().numpy()).read()
+        case _aten.slice.Tensor, () | (0,):
+            return own.pick(slice(None))
+        case _aten.slice.Tensor, (0, *bounds):
+            return own.pick(slice(*([*bounds, None] if len(bounds) == 1 else bounds)))
+        case _aten.split.Tensor, (size,) | (size, 0):
+            return [own.pick(slice(start, start + size)) for start in range(0, max(1, len(own)), size)]
+        case _aten.split_with_sizes.default, (sizes,) | (sizes, 0):
+            ends = list(accumulate(sizes))
+            return [own.pick(slice(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+        case _aten.mean.dim, ([0], *keepdim):
+            return _average(own, any(keepdim))
+    return None
+
+
+def _average(own: MappedSamples, keepdim: bool) -> Tensor:
+    """The mean over samples. It is summed in float64, so that it hardly depends on how many are read at a time."""
+    total = torch.zeros(own.shape[1:], dtype=torch.float64, device=own.device)
+    for chunk in own.chunks():
+        total += chunk.read().double().sum(0)
+    mean = (total / len(own)).float()
+    return mean[None] if keepdim else mean
+
+
+def _read_own(value: Any) -> Any:
+    return value.read() if isinstance(value, MappedSamples) else value

@@ -1,0 +1,17 @@
+"""Text that came of bytes which are no UTF-8, such as the name of a file, made fit to be shown, logged and sent."""
+
+from __future__ import annotations
+
+import re
+
+_UNDECODED = re.compile("[\ud800-\udfff]")  # what Python reads a byte of such a name as, and what nothing encodes
+
+
+def escape_undecoded(text: str) -> str:
+    """`text` with each byte that was no UTF-8 written as `\\xe9`."""
+    return text if text.isascii() else _UNDECODED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    point = ord(found[0])
+    return f"\\x{point - 0xDC00:02x}" if 0xDC80 <= point <= 0xDCFF else f"\\u{point:04x}"
