@@ -164,7 +164,7 @@ class AsyncClient:
 
     async def evaluate(
         self,
-        inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
+        inputs: str | PathLike[str] | Sequence[str | PathLike[str]] | Any,
         *,
         label: str | None = None,
         resamples: int = 1000,

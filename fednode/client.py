@@ -289,19 +289,24 @@ class Client:
 
     def evaluate(
         self,
-        inputs: str | PathLike[str] | Sequence[str | PathLike[str]],
+        inputs: str | PathLike[str] | Sequence[str | PathLike[str]] | Any,
         *,
         label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
         timeout_s: float = PREDICT_S,
     ) -> Record:
-        """Measures the node's model on labelled samples: files, or directories that hold one for each class. As
+        """Measures the node's model on labelled samples: files, directories that hold one for each class, or a data
+        frame with a column of labels. As
         `fednode evaluate --json`: sensitivity, specificity, AUC and the others, with intervals, of which `resamples`
         of the bootstrap find some. Under `alone` are the same of the model trained without the others, None where the
         node trains none. `label` and `timeout_s` are as `predict` has them."""
+        from fednode.prediction import evaluate
         from node.admin.asking import Labelled
         from node.admin.judging import evaluate_node
 
+        if hasattr(inputs, "columns"):
+            with self._asking() as admin:
+                return evaluate(admin, inputs, Labelled.fetch(admin, label), resamples, timeout_s)
         paths = [Path(each) for each in ([inputs] if isinstance(inputs, str | PathLike) else inputs)]
         with self._asking() as admin:
             labelled = Labelled.fetch(admin, label)

@@ -7,14 +7,14 @@ import atexit
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from fednode._settings import write_settings
+from fednode._settings import USUAL_DATA, read_sites, write_drop, write_settings
 from fednode.client import Client, connect
 from node.errors import NodeError, NodeUnreachable
 from node.testnet.cluster import POLL_S, NodeProcess
@@ -42,8 +42,8 @@ class LocalCluster:
     at and started again (`fednode --config DIR/node0.yaml`); or in a temporary one, which goes.
 
     - `nodes` are how many there are, named node0, node1 and so on; `rounds` are how many they do (0: without end).
-    - `method`, `data`, `partition`, `shots`, `model`, `size`, `seed` and `settings` are as `fednode.simulate` has them;
-      settings may also be genesis', as in `{"waits.collect_s": 1}`.
+    - `method`, `data`, `partition`, `shots`, `model`, `size`, `seed`, `settings`, `site` and `drop` are as
+      `fednode.simulate` has them; settings may also be genesis', as in `{"waits.collect_s": 1}`.
     - `device` is what every node trains on.
     - `i_understand` is asked for by methods that share samples in a transformed form, such as fededs.
 
@@ -56,7 +56,7 @@ class LocalCluster:
         nodes: int = 4,
         *,
         method: str = "dfpl",
-        data: str = "digits",
+        data: str = USUAL_DATA,
         rounds: int = 10,
         partition: str = "classes:3,1",
         shots: int | None = None,
@@ -67,18 +67,22 @@ class LocalCluster:
         device: str = "cpu",
         directory: str | PathLike[str] | None = None,
         i_understand: bool = False,
+        site: Sequence[str | PathLike[str]] | None = None,
+        drop: str | Sequence[str] | None = None,
     ) -> None:
+        sites = read_sites(site, data)
         self._spec = TestnetSpec(
-            num_nodes=nodes,
+            num_nodes=len(sites) or nodes,
+            sites=sites,
             method=method,
             data=data,
             rounds=rounds,
-            partition=partition,
+            partition="domains" if sites else partition,
             shots=shots,
             model=model,
             size=size,
             seed=seed,
-            settings=write_settings(settings),
+            settings=(*write_settings(settings), *write_drop(drop)),
             device=device,
             base_port=0,
             i_understand=i_understand,

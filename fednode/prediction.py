@@ -32,6 +32,7 @@ from node.admin.asking import (
     get_probabilities,
     get_values,
 )
+from node.admin.judging import judge
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -97,6 +98,18 @@ def predict(
         return _gather([*ask_about(admin, terms, [file], top, timeout_s, prior=prior)], terms)
     except DataError as error:
         raise NodeError(str(error)) from error
+
+
+def evaluate(admin: AdminClient, given: Any, labelled: Labelled, resamples: int, timeout_s: float) -> dict[str, Any]:
+    """What the node's model is worth on the rows of a data frame, as `fednode evaluate --json` has it. Raises
+    NodeError."""
+    terms = Terms.fetch(admin)
+    try:
+        file = _read_frame(given, terms, labelled)
+        answers = [*ask_about(admin, terms, [file], len(terms.classes), timeout_s, alone=True)]
+    except DataError as error:
+        raise NodeError(str(error)) from error
+    return judge(answers, terms, resamples).to_record()
 
 
 def _get_paths(given: Given) -> list[Path] | None:

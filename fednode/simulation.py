@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednode._settings import write_settings
+from fednode._settings import USUAL_DATA, read_sites, write_drop, write_settings
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Simulation:
 
 def simulate(
     method: str = "dfpl",
-    data: str = "digits",
+    data: str = USUAL_DATA,
     *,
     nodes: int = 10,
     rounds: int = 10,
@@ -112,6 +112,8 @@ def simulate(
     device: str = "cpu",
     batched: str = "auto",
     task: str = "classification",
+    site: Sequence[str | PathLike[str]] | None = None,
+    drop: str | Sequence[str] | None = None,
     on_round: Callable[[Round], None] | None = None,
 ) -> Simulation:
     """Runs `method` for `rounds` rounds, with all its nodes one after the other in this process and no network.
@@ -126,6 +128,8 @@ def simulate(
     - `method` is dfpl, mpfedcl, uapdfl, fededs or one of the baselines.
     - `data` is `digits`, `FORMAT:PATH`, or a path whose format can be seen; `partition` says who gets which samples,
       as in `iid`, `dirichlet:0.3` or `classes:3,1`; `shots` limits each node's samples per class.
+    - `site` are paths in the place of `data`, `partition` and `nodes`: each node has the data of one. `drop` are
+      columns of a table that become no feature.
     - `model` is one of ours or your own as `package.module:factory`; images are resized to `size` x `size`;
       `pretrained` is a file with a state dict to begin from.
     - `settings` are the method's, as in `{"lr": 0.05}`, or of a section, as in `{"model.hidden": [32]}`.
@@ -140,17 +144,19 @@ def simulate(
     """
     from node.experiments.simulation import SimulationSpec, run_simulation
 
+    sites = read_sites(site, data)
     spec = SimulationSpec(
         method=method,
         data=data,
-        partition=partition,
+        sites=sites,
+        partition="domains" if sites else partition,
         shots=shots,
         model=model,
         size=size,
-        clients=nodes,
+        clients=len(sites) or nodes,
         rounds=rounds,
         seed=seed,
-        settings=write_settings(settings),
+        settings=(*write_settings(settings), *write_drop(drop)),
         device=device,
         pretrained=None if pretrained is None else Path(pretrained),
         batched=batched,

@@ -6,6 +6,7 @@ import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,19 @@ def test_a_clusters_arguments_and_their_defaults_are_a_testnets() -> None:
     fields = {name: field.default for name, field in TestnetSpec.__dataclass_fields__.items()}
     fields["nodes"] = fields["num_nodes"]
     ours = {name: argument.default for name, argument in inspect.signature(fednode.LocalCluster).parameters.items()}
-    for name in ours.keys() - {"settings", "directory"}:
+    for name in ours.keys() - {"settings", "directory", "site", "drop"}:
         assert name == "data" or ours[name] == fields[name], name
     assert "data" in ours
+
+
+def test_sites_and_dropped_columns_are_as_the_command_has_them(tmp_path: Path) -> None:
+    for name in "ab":
+        rows = "".join(f"{i % 7},{name}{i},{i / 9},{i % 2}\n" for i in range(40))
+        (tmp_path / f"{name}.csv").write_text(f"age,id,crp,label\n{rows}")
+    sites = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    small: Any = {"rounds": 1, "settings": {"model.hidden": [4]}, "site": sites}
+    assert len(fednode.simulate("fedavg", drop="id", **small).accuracies) == 2
+    with pytest.raises(fednode.ConfigError, match="id: another value in each row"):
+        fednode.simulate("fedavg", **small)
+    with pytest.raises(fednode.ConfigError, match="site: expected no data beside it"):
+        fednode.simulate("fedavg", "npz:a.npz", **small)

@@ -93,6 +93,15 @@ def test_the_columns_of_a_data_frame_are_matched_by_name(caplog: pytest.LogCaptu
         predict(Node(), frame)
 
 
+def test_a_data_frame_with_labels_is_evaluated() -> None:
+    node = Node(columns=[{"name": "radius"}, {"name": "texture"}])
+    frame = pandas.DataFrame({"texture": range(8), "radius": [1.5, -1.5] * 4, "kind": ["malignant", "benign"] * 4})
+    found = prediction.evaluate(cast(AdminClient, node), frame, Labelled("kind"), 10, 1.0)
+    assert (found["measures"]["num_samples"], found["measures"]["summary"]["balanced_accuracy"]) == (8, 1.0)
+    with pytest.raises(fednode.NodeError, match="expected a label for each sample"):
+        prediction.evaluate(cast(AdminClient, node), frame.drop(columns="kind"), Labelled(), 10, 1.0)
+
+
 def test_more_samples_than_a_request_may_have_are_sent_in_several() -> None:
     node = Node()
     x = np.linspace(-1, 1, 10_000).reshape(5000, 2)
