@@ -23,4 +23,5 @@ def get_newest() -> int:
 
 def describe_spoken() -> str:
     """The protocols spoken here, in words."""
-    return " and ".join(str(protocol) for protocol in SPOKEN)
+    *others, last = map(str, SPOKEN)
+    return f"{', '.join(others)} and {last}" if others else last

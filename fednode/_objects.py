@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.machinery import PathFinder
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,12 @@ from fednode._settings import write_settings
 from ml.data.objects import LABEL, Written, count_sites, name_object, write_object
 from ml.errors import DataError
 from node.errors import ConfigError, NodeError
+
+_FIND = """
+import importlib.util, os, sys
+sys.path.append(os.getcwd())
+print(importlib.util.find_spec(sys.argv[1]).origin)
+"""
 
 BY_SITE = "domains"  # the partition by which each site has its own
 
@@ -103,21 +109,20 @@ def name_model(model: object) -> str:
 
 
 def check_importable(model: str) -> None:
-    """Raises ConfigError where another process of this machine would not find the module of a model, or another one of
-    its name: nodes look where PYTHONPATH says, at what is installed, and in the working directory."""
+    """Raises ConfigError where another process of this machine does not find the module of a model that is loaded here:
+    it looks where PYTHONPATH says, at what is installed, and in the working directory last."""
     package = model.partition(":")[0].partition(".")[0]
-    loaded = sys.modules.get(package) if ":" in model else None
+    loaded = getattr(sys.modules.get(package), "__file__", None) if ":" in model else None
     if loaded is None:
         return
-    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    installed = [place for place in sys.path if "site-packages" in place or "dist-packages" in place]
-    found = PathFinder.find_spec(package, [*filter(None, own), *installed, os.getcwd()])
-    if found is None or found.origin != getattr(loaded, "__file__", None):
-        place = Path(getattr(loaded, "__file__", None) or ".").resolve()
-        root = place.parent.parent if place.name == "__init__.py" else place.parent
+    command = [sys.executable, "-P", "-c", _FIND, package]
+    found = subprocess.run(command, capture_output=True, text=True).stdout.strip()  # noqa: S603 - our own words
+    if not found or not os.path.exists(found) or not os.path.samefile(found, loaded):
+        place = Path(loaded).absolute()
+        root = place.parent.parent if place.stem == "__init__" else place.parent
         raise ConfigError(
-            f"model: expected {package} in the working directory, or on PYTHONPATH, as nodes are processes of their "
-            f"own: start in {root}, or with PYTHONPATH={root}"
+            f"model: expected {package} in the working directory or on PYTHONPATH, as nodes are processes of their own "
+            f"(got {found or 'none'}): start in {root}, or with PYTHONPATH={root}"
         )
 
 

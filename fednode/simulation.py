@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednode._objects import choose_sites, name_model, reading_data
+from fednode._objects import choose_sites, is_written, name_model, reading_data
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
@@ -237,6 +237,9 @@ def simulate(
         result = run_simulation(spec, None if on_round is None else lambda row: on_round(_make_round(row)), keep)
     for node in trained:
         node.leave_samples()
+    if is_written(data):  # into files that are gone
+        own = {key: value for key, value in result.config.data.items() if key != "path"}
+        result = replace(result, config=replace(result.config, data=own))
     return Simulation(
         method=result.method["name"],
         settings={key: value for key, value in result.method.items() if key != "name"},

@@ -13,7 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ml.data.cells import parse_number
 from ml.errors import DataError
+
+_NUMBERS = {int, float, bool, type(None)}
 
 Columns = Mapping[str, Sequence[Any]]  # the cells by column; None, or no number, where there is none
 
@@ -36,7 +39,7 @@ def is_table(given: Any) -> bool:
 
 def find_images(table: Any) -> str | None:
     """The column of images in a Dataset of Hugging Face, None where it has none and of any other table."""
-    features = getattr(table, "features", None) or {}
+    features = table.features if is_hub(table) else {}
     return next((name for name, feature in features.items() if type(feature).__name__ == "Image"), None)
 
 
@@ -75,6 +78,11 @@ def read_columns(table: Any, place: str) -> dict[str, Sequence[Any]]:
     return columns
 
 
+def has_words(cells: Sequence[Any]) -> bool:
+    """Whether some cells of a column are neither numbers nor missing."""
+    return not set(map(type, cells)) <= _NUMBERS and any(parse_number(cell) is None for cell in cells)
+
+
 def write_columns(columns: Columns, path: Path) -> None:
     """A comma-separated file, in whose line i + 2 is row i."""
     written = [_write_cells(cells) for cells in columns.values()]
@@ -92,13 +100,18 @@ def read_hub(table: Any, name: str) -> list[Any]:
 
 
 def _write_cells(cells: Sequence[Any]) -> list[str]:
-    known = [cell for cell in cells if not _is_missing(cell)]
-    is_whole = len(known) < len(cells) and all(isinstance(cell, float) and cell.is_integer() for cell in known)
-    return ["" if _is_missing(cell) else _write_cell(int(cell) if is_whole else cell) for cell in cells]
+    texts = ["" if _is_missing(cell) else _write_cell(cell) for cell in cells]
+    known = [cell for cell in cells if not _is_missing(cell)] if "" in texts else []
+    if known and all(isinstance(cell, float) and cell.is_integer() for cell in known):
+        return ["" if _is_missing(cell) else str(int(cell)) for cell in cells]
+    return texts
 
 
 def _write_cell(cell: Any) -> str:
-    return str(int(cell)) if isinstance(cell, bool) else " ".join(str(cell).splitlines())
+    if isinstance(cell, bool):
+        return str(int(cell))
+    text = str(cell)
+    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
 
 
 def _is_missing(cell: Any) -> bool:

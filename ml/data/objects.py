@@ -30,11 +30,11 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ml.data.cells import parse_number
 from ml.data.frames import (
     Columns,
     find_images,
     find_label,
+    has_words,
     is_frame,
     is_hub,
     is_number,
@@ -68,8 +68,8 @@ class Written:
 
     @classmethod
     def of_frame(cls, format_: str, path: Path, columns: Columns, labels: tuple[str, ...]) -> Written:
-        words = {name for name, cells in columns.items() if any(parse_number(cell) is None for cell in cells)}
-        return cls(format_, path, labels, tuple(columns), frozenset(words))
+        words = frozenset(name for name, cells in columns.items() if has_words(cells))
+        return cls(format_, path, labels, tuple(columns), words)
 
 
 def count_sites(given: object) -> int | None:

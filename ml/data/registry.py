@@ -24,7 +24,7 @@ _MODULES = {name: f"ml.data.readers.{name}" for name in _NAMES}
 _MODULES |= {"csv": "ml.data.readers.csv_table", "domains": "ml.data.readers.domain_folders"}
 FORMATS = tuple(_MODULES)
 TABLES = ("csv", "parquet", "hf")  # whose columns have names
-WITH_OUTPUTS = (*TABLES, "npz")  # which can have several labels for a sample, or numbers
+WITH_OUTPUTS = (*TABLES, "npz", "domains")  # which can have several labels for a sample, or numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

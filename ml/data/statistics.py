@@ -38,7 +38,7 @@ from ml.errors import DataError
 from ml.gaussian import add_noise
 from ml.payload import Array
 from ml.secret_stream import SecretStream
-from ml.specs.statistics import Agreement, hide_few
+from ml.specs.statistics import Agreement, round_down
 
 _PART_BITS = 32  # of an integer that is added in parts; a part's sum over a chunk fits an int64
 _CHUNK_VALUES = 1 << 20
@@ -57,7 +57,7 @@ def compute_statistics(
     present: dict[str, Array] = {}
     if not isinstance(x_NCHW, FittedImages) and agreement.counts_present:
         x_NCHW, present_C = _leave_out_empty(x_NCHW, agreement.min_count)
-        x_NCHW = _leave_out_rare(x_NCHW, agreement)
+        x_NCHW = _round_categories(x_NCHW, agreement)
         present = {PRESENT: present_C}
     sums, squares = _sum(x_NCHW)
     payload: dict[str, Array] = {
@@ -150,15 +150,15 @@ def count_classes(y_N: Labels, num_classes: int, min_count: int) -> Array:
 
 
 def count_bins(x_NCHW: Images, agreement: Agreement) -> Array:
-    """int64[B]: how many values of each feature lie in each of its bins, an edge in the one that it begins; without
-    what `hide_few` hides."""
+    """int64[B]: how many values of each feature lie in each of its bins, an edge in the one that it begins; rounded
+    down."""
     told = []
     for values, edges in zip(x_NCHW[:, :, 0, 0].T, agreement.edges, strict=True):
         if edges:
             known = values[~np.isnan(values)].astype(np.float64)
             known = known[: 0 if len(known) < agreement.min_count else None]
             counts = np.bincount(np.searchsorted(edges, known, side="right"), minlength=len(edges) + 1)
-            told.append(hide_few(counts, len(known), agreement.min_count))
+            told.append(round_down(counts, agreement.min_count))
     return np.concatenate(told).astype(np.int64)
 
 
@@ -172,13 +172,12 @@ def _leave_out_empty(x_NCHW: Images, min_count: int) -> tuple[Images, NDArray[np
     return left, present_C
 
 
-def _leave_out_rare(x_NCHW: Images, agreement: Agreement) -> Images:
-    """The samples without those values of categories that `hide_few` hides."""
+def _round_categories(x_NCHW: Images, agreement: Agreement) -> Images:
+    """The samples with so few rows of each value of a category left that there is a multiple of `min_count` of each."""
     x_NCHW = x_NCHW.copy() if agreement.categories else x_NCHW
-    for places in agreement.categories:
-        counts = x_NCHW[:, places, 0, 0].sum(axis=0).astype(np.int64)
-        hidden = hide_few(counts, len(x_NCHW), agreement.min_count) == 0
-        x_NCHW[:, np.array(places)[hidden]] = 0.0
+    for channel in (channel for places in agreement.categories for channel in places):
+        rows = np.flatnonzero(x_NCHW[:, channel, 0, 0])
+        x_NCHW[rows[: len(rows) % agreement.min_count], channel] = 0.0
     return x_NCHW
 
 

@@ -91,7 +91,7 @@ class Hyperparameters:
     (`ml.data.statistics`). `dp_delta` is the chance that epsilon leaves out (`ml.accountant`).
     """
 
-    lr: float = number(0.1, "(0, 1e6]")
+    lr: float = number(0.1, "(0, 1e38]")
     momentum: float = number(0.0, "[0, 1)")
     weight_decay: float = number(0.0, "[0, inf)")
     decay: float = number(1.0, "(0, 1]")

@@ -121,7 +121,7 @@ class FedEdsHyperparameters(ModelHyperparameters):
     layer: str = choice("gaussian", "orthogonal", "diag", "conv1x1", "identity")
     warmup_epochs: int = count(5)
     encryptor_epochs: int = count(20)
-    encryptor_lr: float = number(0.001, "(0, 1e6]")
+    encryptor_lr: float = number(0.001, "(0, 1e38]")
     encryptor_weight_decay: float = number(0.01, "[0, inf)")
     unet_width: int = count(64)
     unet_out: str = choice("linear", "sigmoid", "tanh")

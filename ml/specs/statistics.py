@@ -15,8 +15,9 @@ Where samples are hidden, values count within bounds that the run's input names,
 (`ml.data.statistics`). What comes of that are sums that some samples can have, so that validators ask the same of them.
 
 What a site may tell of few samples is bounded: `count` is 0, and all else is too, or at least `min_count`; so is each
-class, and what of the samples is in no class told, and how many cells of a feature are there, and each bin, and each
-value of a category in runs that say what becomes of empty cells.
+class, and what of the samples is in no class told, and how many cells of a feature are there. How many values a bin
+has, and how many rows a value of a category where empty cells are filled by the mean, is rounded down to a multiple of
+`min_count`.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Agreement:
     whether the sums are those of the run before, what values lie between, by channel, where it says that or they are
     pixels, whether cells may be empty, so that each site tells how many are there, and by feature what parts its values
     into bins, nothing where they are not counted so. `categories` are the features of each category, where cells may be
-    empty; each counts the rows that have a value."""
+    empty."""
 
     min_count: int = MIN_COUNT
     class_counts: bool = False
@@ -449,8 +450,8 @@ def validate_statistics(arrays: Arrays, min_count: int, num_values: int) -> None
 
 
 def validate_counts(arrays: Arrays, agreement: Agreement) -> None:
-    """Raise PayloadError unless each feature's bins, and each category's values, have as many samples as there are, or
-    leave out at least `min_count` of them, and none has fewer."""
+    """Raise PayloadError unless each feature's bins, and each category's values, have counts as `round_down` leaves
+    them, and no more than there are samples."""
     count = int(arrays["count"])
     present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
     for feature, bins in split_bins(arrays, agreement.edges).items():
@@ -466,22 +467,17 @@ def validate_counts(arrays: Arrays, agreement: Agreement) -> None:
 
 
 def _validate_hidden(counts: Sequence[int], all_: int, min_count: int, where: str, what: str) -> None:
-    """Raise PayloadError where somebody can work out a count of fewer than `min_count`."""
-    rest = all_ - sum(counts)
-    if any(n < 0 or 0 < n < min_count for n in counts) or rest < 0 or 0 < rest < min_count:
+    """Raise PayloadError unless these are counts of `all_` samples as `round_down` leaves them."""
+    if any(n < 0 or n % min_count for n in counts) or sum(counts) > all_:
         raise PayloadError(
-            f"{where}: expected 0 or at least {min_count} samples of each {what}, and that many or none left out of "
-            f"{all_}, got {list(counts)}"
+            f"{where}: expected for each {what} a multiple of {min_count}, and no more than {all_} in all, "
+            f"got {list(counts)}"
         )
 
 
-def hide_few(counts: NDArray[np.int64], all_: int, min_count: int) -> NDArray[np.int64]:
-    """`counts` of `all_` samples with 0 for those below `min_count`, and for the smallest besides until what is left
-    out are none or as many."""
-    told = np.where(counts < min_count, 0, counts)
-    while 0 < all_ - told.sum() < min_count and told.any():
-        told[np.where(told > 0, told, told.max() + 1).argmin()] = 0
-    return told
+def round_down(counts: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
+    """The counts down to multiples of `min_count`: fewer are told as none, and nobody can work them out of the rest."""
+    return counts - counts % min_count
 
 
 def split_bins(arrays: Arrays, edges: Sequence[Sequence[float]]) -> dict[int, Array]:

@@ -35,7 +35,8 @@ UNITS = {
 }
 TOLERANCE = 0.15  # of a ratio of means, besides which samples differ
 MIN_DEVIATIONS = 1.0  # between the means of two sites, from which on another unit is worth a thought
-RARE = 0.01  # the share below which a site has next to nothing of a category or of a column
+RARE = 0.01  # the share of cells below which a column is next to empty
+MUCH = 0.05  # the share of rows from which on a value is one that others should have
 
 
 def read_statistics(store: SqliteStore, runs: RunSpecs, number: int) -> pb.StatisticsReply:
@@ -146,8 +147,8 @@ def list_differences(reply: pb.StatisticsReply) -> list[str]:
 
 def _compare_shares(name: str, shares: Mapping[str, float]) -> Iterator[str]:
     """A category that one site alone has, where it has some of it."""
-    having = [site for site, share in shares.items() if share > RARE]
-    if len(having) == 1 < len(shares) and not name.endswith("(empty)"):
+    having = [site for site, share in shares.items() if share > 0]
+    if len(having) == 1 < len(shares) and shares[having[0]] > MUCH and not name.endswith("(empty)"):
         yield f"{name}: only {having[0]} has it: do the others write it in another way?"
 
 

@@ -65,6 +65,17 @@ def make_weights() -> Seeds:
     }
 
 
+def is_same_weights(one: bytes, other: bytes) -> bool:
+    """Whether two files have the same header, whose entries safetensors writes in any order, and the same bytes."""
+    headers, rests = zip(*(_part(data) for data in (one, other)), strict=True)
+    return bool(headers[0] == headers[1] and rests[0] == rests[1])
+
+
+def _part(data: bytes) -> tuple[Any, bytes]:
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.loads(data[8:end]), data[end:]
+
+
 def check_weights(data: bytes) -> bool:
     """As `--pretrained` reads them."""
     with tempfile.TemporaryDirectory(prefix="fednode-") as folder:

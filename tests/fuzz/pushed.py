@@ -105,7 +105,7 @@ class Door:
         book = ProposalBook(
             current,
             self.proposals,
-            cast(Signer, None),
+            cast(Signer, self),
             cast(SqliteStore, _Nowhere()),
             cast(Offload, None),
             consent=cast(Consent, None),

@@ -37,7 +37,15 @@ from fuzz.data_files import (
 )
 from fuzz.files import check_config, check_genesis, check_yaml, make_configs, make_geneses, make_yamls
 from fuzz.joining import check_file, check_request, make_files, make_requests
-from fuzz.model_files import ONNX_WORDS, WORDS, check_onnx, check_weights, make_told_models, make_weights
+from fuzz.model_files import (
+    ONNX_WORDS,
+    WORDS,
+    check_onnx,
+    check_weights,
+    is_same_weights,
+    make_told_models,
+    make_weights,
+)
 from fuzz.pushed import check_push, check_reply, make_pushes, make_replies
 from fuzz.wire_bytes import check_frame, check_status, make_frames, make_statuses
 from node.web.decoding_child import MEMORY_BYTES
@@ -89,6 +97,6 @@ TARGETS: Mapping[str, Target] = {
     "dropped": Target(check_dropped, make_dropped, 4096, memory_bytes=MEMORY_BYTES),
     "parquet": Target(check_parquet, make_parquets, 8192, PARQUET_WORDS, MEMORY_BYTES, is_same_parquet),
     "hf": Target(check_directory, make_directories, 8192, HF_WORDS, MEMORY_BYTES, is_same_directory),
-    "weights": Target(check_weights, make_weights, 4096, WORDS, MEMORY_BYTES),
+    "weights": Target(check_weights, make_weights, 4096, WORDS, MEMORY_BYTES, is_same_weights),
     "onnx": Target(check_onnx, make_told_models, 4096, ONNX_WORDS, MEMORY_BYTES),
 }

@@ -13,7 +13,8 @@ by value. A label 7 and a directory called 7 are the same class; so are SVHN's 1
 Tables are matched by the names of their columns; those that not all have are passed over.
 
 Samples are read domain by domain into one array of the shape that genesis asks for: scaled, made grey or colour. Where
-nobody asks, that is the largest height and width of the domains' first samples, in colour if any is.
+nobody asks, that is the largest height and width of the domains' first samples, in colour if any is. Columns of tables
+are found by name: those of a run's `input.columns`, or else of the first domain.
 
 What is published in other ways is to be converted first, to an .npz or to directories of images: USPS (usps.h5, or
 .bz2 files in libsvm's form), MNIST-M (images beside lists of their labels), Synthetic Digits (MATLAB files of its own),
@@ -35,19 +36,22 @@ from typing import Any
 
 import numpy as np
 
-from ml.data.base import Labels, Samples, Shape
+from ml.data.base import AnyLabels, Samples, Shape
 from ml.data.cut import cut
 from ml.data.detect_format import guess_format
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, number_labels
 from ml.data.memory import validate_fits
+from ml.data.outputs import arrange
+from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.readers.folders import list_folders
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
 from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest
+from ml.tasks import CLASSIFICATION
 
-_FILES = (".csv", ".parquet", ".npz")  # each of which holds a whole data set
+_FILES = (*ENDINGS, ".parquet", ".npz")  # each of which holds a whole data set
 _CHUNK = 4096  # samples fitted at a time
 
 
@@ -61,8 +65,8 @@ class Domain:
     format: str
     train: Part
     test: Part
-    train_y: Labels
-    test_y: Labels
+    train_y: AnyLabels
+    test_y: AnyLabels
     classes: tuple[str, ...]
     is_numbered: bool
     is_held_out: bool
@@ -74,7 +78,12 @@ class Domain:
         with _named(name, path):
             own = replace(source, format=_guess(path), path=path, domains=None)
             splits = open_splits(own)
-            labels, classes = number_labels(splits.parts, splits.classes, None)
+            labels: list[AnyLabels]
+            if own.task == CLASSIFICATION:
+                numbers, classes = number_labels(splits.parts, splits.classes, None)
+                labels = [*numbers]
+            else:
+                labels, classes = arrange(splits.parts, own)
             for part, y in zip(splits.parts, labels, strict=True):
                 if not len(y):
                     of = "" if source.classes is None else " of data.classes"
@@ -102,6 +111,8 @@ class Domain:
 def open_parts(source: DataSource) -> Parts:
     """All domains as one source of two splits; the test split is called "held out" where no domain has one."""
     domains = open_domains(source)
+    if source.task != CLASSIFICATION:
+        return _join_outputs(domains, source)
     classes = _unite_classes(domains)
     index = {name: i for i, name in enumerate(classes)}
     tables = [np.array([index[name] for name in domain.classes], np.int64) for domain in domains]
@@ -112,13 +123,32 @@ def open_parts(source: DataSource) -> Parts:
     test_y = [table[domain.test_y] for table, domain in zip(tables, domains, strict=True)]
     train = _join(domains, [domain.train for domain in domains], train_y, str(source.path))
     test = _join(domains, [domain.test for domain in domains], test_y, str(source.path))
-    test_name = source.test_split or ("test" if any(not domain.is_held_out for domain in domains) else HELD_OUT)
     return Parts(
         place=str(source.path),
-        splits={source.train_split: train, test_name: test},
+        splits={source.train_split: train, _name_test(domains, source): test},
         classes=None if has_no_names else classes,
         domains=tuple(domain.name for domain in domains),
     )
+
+
+def _join_outputs(domains: Sequence[Domain], source: DataSource) -> Parts:
+    """As `open_parts`, of several labels or targets, which are called alike in all domains. Raises DataError."""
+    names, place = domains[0].classes, str(source.path)
+    for domain in domains:
+        if domain.classes != names:
+            raise DataError(
+                f"domain {domain.name}: {domain.path}: expected the labels {', '.join(names)} as domain "
+                f"{domains[0].name} has them, got {', '.join(domain.classes)}"
+            )
+    train = _join(domains, [domain.train for domain in domains], [domain.train_y for domain in domains], place)
+    test = _join(domains, [domain.test for domain in domains], [domain.test_y for domain in domains], place)
+    train, test = replace(train, outputs=names), replace(test, outputs=names)
+    splits = {source.train_split: train, _name_test(domains, source): test}
+    return Parts(place, splits, domains=tuple(domain.name for domain in domains))
+
+
+def _name_test(domains: Sequence[Domain], source: DataSource) -> str:
+    return source.test_split or ("test" if any(not domain.is_held_out for domain in domains) else HELD_OUT)
 
 
 def open_domains(source: DataSource) -> list[Domain]:
@@ -129,7 +159,7 @@ def open_domains(source: DataSource) -> list[Domain]:
     files = {
         entry.name: entry
         for entry in sorted(path.iterdir())
-        if not entry.name.startswith(".") and entry.suffix in _FILES
+        if not entry.name.startswith(".") and entry.name.endswith(_FILES)
     }
     places = {folder.name: folder for folder in list_folders(path)}
     if not places and len(files) > 1:
@@ -168,7 +198,7 @@ def _unite_classes(domains: Sequence[Domain]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Labels], place: str) -> Part:
+def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[AnyLabels], place: str) -> Part:
     """One split of all domains, one domain after the other."""
     columns = _find_columns(parts)
     shape = _find_shape(domains) if columns is None else (len(columns), 1, 1)
@@ -208,7 +238,8 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Lab
         for domain, part in zip(domains, parts, strict=True)
         for note in part.notes
     )
-    part = Part(place, np.concatenate(labels), shape, read, locate, domain_of=domain_N, notes=notes)
+    whole_y: Any = np.concatenate(labels)
+    part = Part(place, whole_y, shape, read, locate, domain_of=domain_N, notes=notes)
     return part if columns is None else _join_tables(part, domains, parts, columns)
 
 

@@ -46,6 +46,8 @@ def test_arrays_and_datasets_are_trained_on_as_their_file_is(images: fednode.Sim
     by_file = fednode.simulate(data=tmp_path / "same.npz", **SMALL)
     by_dataset = fednode.simulate(data=TensorDataset(torch.tensor(X), torch.tensor(Y)), **SMALL)
     assert images.rounds == by_file.rounds == by_dataset.rounds
+    assert images.to_json() == by_dataset.to_json()
+    assert images.to_json()["config"]["data"] == {"format": "npz"}
 
 
 def test_a_run_tells_of_all_measures(images: fednode.Simulation) -> None:
@@ -145,6 +147,9 @@ def test_numbers_are_learned_from_a_frame(table: Any) -> None:
     assert said.values is not None
     assert said.values.shape == (200, 2)
     assert run.evaluate(frame, resamples=0)["measures"]["summary"].keys() >= {"r2", "rmse"}
+    sites = [(frame[:90], targets), (frame[90:][frame.columns[::-1]], targets)]
+    by_site = fednode.simulate(data=sites, task="regression", **{**FEW, "settings": settings})
+    assert by_site.predict(frame).classes == ("mean radius", "mean texture")
 
 
 def make_net(input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:

@@ -388,3 +388,21 @@ def test_domains_lie_where_they_are_named(tmp_path: Path) -> None:
     assert (train.domains, count(train)) == (("hospitals/b.csv", "hospitals/a.csv"), [16, 8])
     assert train.features == ("crp", "age")
     refuse({**chosen, "domains": ["hospitals/c.csv"]}, "data.domains:")
+
+
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+def test_tables_of_several_outputs_are_domains_too(task: str, tmp_path: Path) -> None:
+    one = "u,v,f\n" + "".join(f"{i % 2},0,{i}\n" for i in range(10))
+    other = "f,v,u\n" + "".join(f"{i},1,{i % 2}\n" for i in range(10))
+    (tmp_path / "one.csv").write_text(one)
+    (tmp_path / "other.csv").write_text(other)
+    data = {"format": "domains", "path": str(tmp_path), "columns": {"label": ["u", "v"]}}
+    train, test = open_dataset(data, task=task)
+    assert (train.classes, train.domains) == (("u", "v"), ("one.csv", "other.csv"))
+    assert (train.y.shape, test.y.shape) == ((16, 2), (4, 2))
+    assert (train.y[:, 0] == train.x[:, 0, 0, 0] % 2).all()
+    assert train.domain_of is not None
+    assert train.y[:, 1].tolist() == train.domain_of.tolist()
+    (tmp_path / "other.csv").write_text("f,u,w\n1,0,1\n2,1,1\n")
+    with pytest.raises(DataError, match=r"domain other.csv: data.columns.label: .* has no column 'v'"):
+        open_dataset(data, task=task)

@@ -28,6 +28,7 @@ class Pairs(Dataset[Any]):
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.features = X  # what others would call columns
 
     def __len__(self) -> int:
         return len(X)
@@ -94,7 +95,8 @@ class Palettes(Pictures):
 
 def test_pictures_of_pillow_are_pixels_and_never_places_in_a_palette(tmp_path: Path) -> None:
     train, _ = read(Pictures(), tmp_path)
-    assert (train.shape, train.x.dtype) == ((3, 2, 3), np.dtype(np.uint8))
+    assert train.shape == (3, 2, 3)
+    assert train.x.dtype == np.uint8
     assert set(train.x[:, 0].ravel()) <= set(range(40))
     with pytest.raises(DataError, match="data: sample 0: expected an image of mode L or RGB, got P: convert it"):
         read(Palettes(), tmp_path)

@@ -124,7 +124,7 @@ def test_parquet_has_columns_too(tmp_path: Path) -> None:
 
 
 def test_formats_with_one_class_a_sample_say_so() -> None:
-    with pytest.raises(DataError, match="expected one of csv, parquet, hf, npz for task multilabel, got digits"):
+    with pytest.raises(DataError, match="expected one of csv, parquet, hf, npz, domains for task multilabel"):
         open_labels({"format": "digits"}, task="multilabel")
     with pytest.raises(DataError, match=r"data.classes: expected none for task regression, got a"):
         DataSource.from_mapping({"format": "csv", "classes": ["a"]}, "regression")
