@@ -203,7 +203,7 @@ class InputFormat:
 
     @property
     def takes_empty(self) -> bool:
-        """Whether not a number stands for an empty cell, which is filled by the mean that members agree on."""
+        """True where not a number stands for an empty cell, which is filled by the mean that members agree on."""
         return self.table is not None and self.table.leaves_empty
 
     def normalise(self, x_NCHW: Images) -> Images:

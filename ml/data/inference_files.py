@@ -1,7 +1,7 @@
 """Inference files: samples that a model is asked to classify. A label is welcome and not needed.
 
     .npz        `x`: [N, C, H, W], [N, H, W], [N, H, W, C] or [N, F], or one sample alone; labels in `y`, if it is there
-    .csv        a header, and a column of numbers for each feature; labels in column `label`, or another
+    .csv        or .tsv, also gzipped: a header, and a column for each feature; labels in column `label`, or another
     images      .png, .jpg and what else `ml.data.readers.images` decodes: one sample each
 
 Each file is one `InferenceFile`. What is in it must be fit for genesis' input; it is made into that by whoever has the
@@ -24,6 +24,7 @@ from ml.data.cells import tidy, to_label
 from ml.data.fit_input import validate_finite, validate_fit
 from ml.data.labels import number_by_meaning, number_labels, to_text
 from ml.data.outputs import arrange, read_text_columns
+from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.readers.csv_table import get_cells, read_features
 from ml.data.readers.csv_text import Table
 from ml.data.readers.folders import get_class, is_image, list_folders
@@ -34,7 +35,7 @@ from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
-TABLE, ARCHIVE = ".csv", ".npz"
+ARCHIVE = ".npz"
 DEFAULT_LABEL = "label"
 Columns = str | tuple[str, ...]  # of labels: one, or of other tasks than classification several
 AS_USUAL = DataSource()  # whose files are like anybody's
@@ -75,9 +76,14 @@ class Most:
             raise DataError(f"{place}: expected at most {self.num_samples} samples in one file, got {count}")
 
 
+def is_table(path: Path) -> bool:
+    """Whether a file is a table of text, by its name."""
+    return path.name.lower().endswith(ENDINGS)
+
+
 def validate_kind(path: Path) -> None:
     """Raise DataError unless `path` is a file, and of a kind that can hold samples."""
-    if path.suffix.lower() not in (ARCHIVE, TABLE, *SUFFIXES):
+    if path.suffix.lower() not in (ARCHIVE, *SUFFIXES) and not is_table(path):
         raise DataError(f"{path}: expected an .npz, a .csv or an image file ({', '.join(sorted(SUFFIXES))})")
     if not path.is_file():
         raise DataError(f"{path}: {'expected a file, got a directory' if path.is_dir() else 'no such file'}")
@@ -131,7 +137,7 @@ def read_inference_file(
         match path.suffix.lower():
             case ".npz":
                 file = _read_archive(path, shape, named, most)
-            case ".csv":
+            case _ if is_table(path):
                 file = _read_table(path, shape, named, table, source, most)
             case _:
                 require_extra("PIL", "pillow")

@@ -28,7 +28,7 @@ class TrainedRange:
 
     @classmethod
     def measure(cls, x_NCHW: Samples) -> TrainedRange | None:
-        """Of the rows of a table; None for images, or where there is no row."""
+        """The range of the rows of a table; None for images, or where there is no row."""
         if x_NCHW.shape[2:] != (1, 1) or not len(x_NCHW):
             return None
         x_NF = x_NCHW.reshape(len(x_NCHW), -1).astype(np.float32)
@@ -62,7 +62,7 @@ def describe_unusual(
 
 
 def _is_told(name: str, is_number: bool, value: float) -> bool:
-    """Whether a note names the feature: of a category the value that a row has, and no flag of an empty cell."""
+    """True for what a note may name: of a category the value that a row has, and no flag of an empty cell."""
     return is_number or (value > 0 and not name.endswith(FLAG_SUFFIX))
 
 

@@ -90,12 +90,12 @@ class TableInput:
 
     @property
     def has_flags(self) -> bool:
-        """Whether each column has a feature that says where its cell is empty."""
+        """True where each column has a feature that says where its cell is empty."""
         return self.missing.endswith(FLAG)
 
     @property
     def leaves_empty(self) -> bool:
-        """Whether empty cells stay not a number until members have agreed on their mean."""
+        """True where empty cells stay not a number until members have agreed on their mean."""
         return self.is_agreed and self.missing.startswith("mean")
 
     def get_features(self, columns: Sequence[Column]) -> list[str]:

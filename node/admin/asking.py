@@ -83,7 +83,7 @@ class Answered(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What makes the answer doubtful: empty cells, and what the node has not trained on."""
+        """The doubts about the answer: empty cells, and what the node has not trained on."""
         empty, columns = self.filled
         filled = (f"{empty} of {columns} filled",) if empty else ()
         return (*filled, *self.prediction.notes)

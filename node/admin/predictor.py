@@ -162,7 +162,7 @@ def _describe(
 
 
 def _note_unusual(answer: bytes, run: Run, samples: bytes) -> Iterator[Sequence[str]]:
-    """What of each row of a table lies outside of what the node trains on; nothing of images."""
+    """The notes about each row of a table that lies outside of what the node trains on; none about images."""
     told = decode_arrays(answer, len(answer))
     if "low" not in told:
         return

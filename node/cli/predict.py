@@ -49,9 +49,9 @@ def predict(
     """Classify samples with the model of a running node.
 
     An .npz has an array x: [N, C, H, W], [N, H, W], [N, H, W, C] or, for a model of features, [N, F]; an array of
-    exactly one sample's shape is that sample. A .csv has a header and a column of numbers for each feature. Where a
-    file has labels, y or a column, each answer is compared with them: in the column that --label names, or else in that
-    that the node's own configuration names (data.columns.label), or label, if the table has it.
+    exactly one sample's shape is that sample. A .csv or .tsv, also gzipped, is written as the node's own tables are.
+    Where a file has labels, y or a column, each answer is compared with them: in the column that --label names, or else
+    in that that the node's own configuration names (data.columns.label), or label, if the table has it.
 
     In a run whose task is multilabel, LABELS are those that are likelier than not; in a regression there is a column
     for each target, in the target's own unit. Labels or targets in several columns are those that the run calls so,
@@ -151,8 +151,9 @@ def _show_labels(names: Sequence[str]) -> str:
 def _name(answered: Answered) -> str:
     if answered.row is None:
         return str(answered.file)
-    is_table = answered.file.suffix.lower() == ".csv"
-    return f"{answered.file}:{answered.row}" if is_table else f"{answered.file}[{answered.row}]"
+    from ml.data.inference_files import is_table
+
+    return f"{answered.file}:{answered.row}" if is_table(answered.file) else f"{answered.file}[{answered.row}]"
 
 
 def _show_top(said: pb.Prediction) -> str:

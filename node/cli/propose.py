@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +25,7 @@ _Expires = Annotated[int, typer.Option("--expires", metavar="N", min=1, max=1000
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Sign without asking.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and sign nothing.")]
 _EXPIRES = 500
+NEW = Path("new")  # in the place of a file with the first parameters
 
 
 def register(app: typer.Typer) -> None:
@@ -194,7 +197,10 @@ def start_run(
     rounds: Annotated[int | None, typer.Option("--rounds", metavar="N", min=0, help="How many; 0: no end.")] = None,
     continues: Annotated[bool, typer.Option("--continue", help="Begin from the aggregate in force.")] = False,
     initial: Annotated[
-        Path | None, typer.Option("--initial", metavar="FILE", help="Begin from this model, on the node's machine.")
+        Path | None,
+        typer.Option(
+            "--initial", metavar="FILE|new", help="Begin from this model, on the node's machine; or draw a new one."
+        ),
     ] = None,
     note: _Note = "",
     expires: _Expires = _EXPIRES,
@@ -207,23 +213,47 @@ def start_run(
     """Propose the next run.
 
     What neither FILE nor --set names stays as it is in the run in force. Enough of those who approve it have to train
-    in it. It begins with the block after the one that holds it.
+    in it. It begins with the block after the one that holds it. With --initial new this command draws the first
+    parameters, on the node's machine.
 
     Examples: fednode propose run --set lr=0.05 --rounds 100 --continue -c node.yaml, or
-    fednode propose run run.yaml --initial initial_model.safetensors -c node.yaml
+    fednode propose run run.yaml --initial new -c node.yaml
     """
     from node.config.yaml_source import read_sections
 
     given = {} if file is None else dict(read_sections(file).value)
     if continues == (initial is not None):
-        raise typer.BadParameter("expected either --continue or --initial FILE: what the run begins from")
+        raise typer.BadParameter("expected either --continue or --initial FILE or new: what the run begins from")
     terms = {
         "run": given,
         "set": list(settings or ()),
         "rounds": rounds,
         "initial": "continue" if initial is None else str(initial.absolute()),
     }
+    if initial == NEW:
+        with tempfile.TemporaryDirectory(prefix="fednode-initial-") as directory:
+            terms["initial"] = str(_draw_initial(Path(directory), terms, (socket, config)))
+            _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json)
+        return
     _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json)
+
+
+def _draw_initial(directory: Path, terms: Mapping[str, Any], target: tuple[str | None, Path | None]) -> Path:
+    """A file with the first parameters of the run that these terms ask for. Raises NodeError."""
+    from ml.clients.build import make_initial_aggregate
+    from ml.payload import encode_arrays
+    from node.cli.target import open_node
+    from node.pb import admin_pb2 as pb
+
+    with open_node(*target) as node:  # which knows what stays as it is
+        asked = json.dumps({**terms, "initial": "zeros"})
+        draft = node.propose(pb.ProposeRequest(kind="start_run", terms=asked, dry_run=True))
+    run = json.loads(draft.terms)["run"]
+    drawn = make_initial_aggregate(run["model"], run["input"]["shape"], len(run["classes"]), secrets.randbits(62))
+    directory.chmod(0o755)  # the node may be another user's
+    file = directory / "initial_model.safetensors"
+    file.write_bytes(encode_arrays(drawn))
+    return file
 
 
 def start_statistics(

@@ -108,6 +108,8 @@ def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:
 
     import yaml
 
+    from ml.data.table_input import TableInput
+
     input_: dict[str, Any] = dict(json.loads(terms)["input"])
     columns = [{key: value for key, value in column.items() if key != "edges"} for column in input_["columns"]]
     sites = [site for site in told.sites if site.held]
@@ -122,5 +124,8 @@ def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:
     if has_others:
         rules["unknown"] = "other"
     kept: dict[str, Any] = {key: input_[key] for key in ("empty", "min_count") if key in input_}
-    suggested: dict[str, Any] = {"normalize": "agreed", "columns": columns, **kept, **rules}
+    table: dict[str, Any] = {"columns": columns, **kept, **rules}
+    read = TableInput.from_mapping(table)
+    shape = [1, 1, 1] if read is None else [len(read.get_features(read.columns or ())), 1, 1]
+    suggested = {"shape": shape, "normalize": "agreed", **table}
     print(yaml.safe_dump({"input": suggested}, sort_keys=False, allow_unicode=True), end="")

@@ -190,6 +190,8 @@ def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
         case "agreed":
             return state_agreed(made, told)
         case "none":
+            if str(told.get("missing", "")).startswith("mean") and "mean" not in told:
+                raise ConfigError("--set input.missing=mean: expected a mean: input.normalize=agreed, or input.mean")
             return {**made, "mean": [0.0], "std": [1.0]} | {k: v for k, v in told.items() if k != "normalize"}
         case other:
             raise ConfigError(f"--set input.normalize: expected agreed or none without --data (got {other!r})")

@@ -29,7 +29,7 @@ MAX_NAMES_BYTES = 24 * 1024  # of the names of numbers that nobody has asked for
 
 
 def make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | None, task: str) -> TableInput | None:
-    """What `settings` say of the columns of `data`, all of them written out; None where these are no table.
+    """Makes the columns of `data` as `settings` want them, all written out; None where these are no table.
 
     Without `columns` all have to be numbers; `auto` makes categories of words; `all` does, too, and takes identifiers
     and columns of one value for features. `drop` are columns that become none. Raises DataError.

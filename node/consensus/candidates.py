@@ -147,10 +147,11 @@ class Candidates:
         self._look_at_s = inf
         return [self.blocks[block_id] for block_id in sorted(self.early)]
 
-    @property
-    def has_hasty(self) -> bool:
-        """Whether one is held whose miner did not wait."""
-        return bool(self._hasty)
+    def release_hasty(self) -> bool:
+        """Holds none any more because its miner did not wait. Whether one was."""
+        were_held = bool(self._hasty)
+        self._hasty.clear()
+        return were_held
 
     def outdo(self, collecting: Collecting) -> list[Block]:
         """Those that are not acceptable any more, since by now one is that leaves out fewer."""

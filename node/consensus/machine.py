@@ -433,7 +433,7 @@ class RoundMachine:
                     actions += self._accuse(first.voter, first, second, now)
                 case finality.Finalise(block_id, certificate):
                     actions += self._finalise(block_id, certificate)
-        if self._candidates.has_hasty and self.view > 0:  # where nobody need have waited
+        if self.view > 0 and self._candidates.release_hasty():  # where nobody need have waited
             actions += self._look_again(now)
         return actions + self._follow_certificate()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from node.cli import main
+from node.config.genesis_file import load_genesis
 
 Captured = pytest.CaptureFixture[str]
 HEADER = "id,dataset,age,sex,chol,ca,seen,num"
@@ -65,6 +67,17 @@ def test_a_raw_table_comes_with_what_genesis_new_may_be_told(capsys: Captured, r
     assert [own["name"] for own in answer["columns"]] == HEADER.split(",")
     assert answer["columns"][5]["missing"] == 40
     assert answer["classes"] == ["no", "yes"]
+
+
+def test_what_is_told_is_what_a_genesis_takes(capsys: Captured, raw: Path, tmp_path: Path) -> None:
+    out = run(capsys, "data", "inspect", raw, "--label", "num")[1]
+    settings = shlex.split(" ".join(line for line in out.splitlines() if line.startswith("  --set ")))
+    data = ("--data", f"csv:{raw}", "--set", "data.columns.label=num", "--partition", "iid", "--base-port", 0)
+    code, out, err = run(capsys, "testnet", "-n", 2, "-o", tmp_path / "net", *data, *settings)
+    assert code == 0, err
+    table = load_genesis(tmp_path / "net/genesis.yaml").genesis.run.input
+    assert [column["name"] for column in table["columns"]] == ["age", "sex", "chol", "ca"]
+    assert (table["missing"], tuple(table["empty"])) == ("mean", ("?",))
 
 
 def test_the_same_table_is_shown_alike_whatever_its_file(capsys: Captured, raw: Path, tmp_path: Path) -> None:

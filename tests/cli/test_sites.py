@@ -413,8 +413,8 @@ def test_who_has_no_data_may_name_the_columns(capsys: Captured, tmp_path: Path) 
     assert code == 0, err
     input_ = load_genesis(out).genesis.run.input
     assert (input_["shape"], input_["columns"]) == ([2, 1, 1], [{"name": "age"}, {"name": "bmi"}])
-    unnamed = ("genesis", "new", peer, "--input", "2", "--classes", "a,b", "-o", str(tmp_path / "other.yaml"))
-    code, _, err = run(capsys, *unnamed)
+    unnamed = ("genesis", "new", peer, "--input", "2", "--classes", "a,b")
+    code, _, err = run(capsys, *unnamed, "-o", str(tmp_path / "other.yaml"))
     assert (code, "features have no names in genesis" in err) == (0, True)
     code, _, err = run(capsys, *unnamed[:-1], str(tmp_path / "third.yaml"), "--drop", "id")
     assert (code, "--drop: expected --data as well" in err) == (78, True)

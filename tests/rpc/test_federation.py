@@ -179,7 +179,7 @@ async def test_nothing_is_signed_where_nobody_is_asked_or_for_a_look(tmp_path: P
         assert "note: all 2 members have to vote then" in said
         assert list(get_service(one).proposals) == []
         said = await run(capsys, one, "propose", "run", code=2)
-        assert "expected either --continue or --initial FILE" in said
+        assert "expected either --continue or --initial FILE or new" in said
 
 
 async def test_a_member_asks_to_leave(tmp_path: Path, capsys: Captured) -> None:
@@ -247,6 +247,19 @@ async def test_what_a_site_calls_others_is_shown_beside_their_names(tmp_path: Pa
 def count_approvals(one: Running, name: str, change_id: str) -> int:
     proposal = get_service(one, name).proposals.get(bytes.fromhex(change_id))
     return 0 if proposal is None else len(proposal.approvals)
+
+
+async def test_a_run_may_begin_from_a_model_that_is_drawn_for_it(tmp_path: Path, capsys: Captured) -> None:
+    async with running(tmp_path, rounds=1, n=4) as one:
+        await one.net.wait_for_height(1)
+        words = ("propose", "run", "--set", "model.hidden=[3]", "--rounds", "2", "--initial", "new", "--yes")
+        proposed = [await ask_json(capsys, one, *words) for _ in range(2)]
+        terms, other = (json.loads(each["terms"]) for each in proposed)
+        assert terms["run"] == other["run"]
+        assert terms["initial"] != other["initial"], "drawn anew"
+        blob = get_service(one).proposals.get(bytes.fromhex(proposed[0]["id"]))
+        assert blob is not None
+        assert terms["run"]["model"]["hidden"] == [3]
 
 
 async def test_runs_are_listed_with_who_approved_and_who_trained(tmp_path: Path, capsys: Captured) -> None:

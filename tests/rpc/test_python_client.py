@@ -96,7 +96,9 @@ async def test_metrics_are_rows_by_height(tmp_path: Path, capsys: Captured) -> N
         rows = await ask(one.path, lambda node: node.metrics())
         told = await run_command(capsys, one.path, "metrics")
         assert isinstance(told, dict)
-        assert [{name: row[name] for name in ("round", "time", *told["series"])} for row in rows] == told["rounds"]
+        assert [{name: row[name] for name in ("run", "round", "time", *told["series"])} for row in rows] == told[
+            "rounds"
+        ]
         assert list(rows[0]) == ["height", "run", "round", "time", *told["series"]]
         some = await ask(one.path, lambda node: node.metrics(["votes", "seconds.wall"], first=2, last=2))
         assert [(row["height"], row["votes"] > 0, row["seconds.wall"] >= 0) for row in some] == [(2, True, True)]

@@ -43,6 +43,7 @@ from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, number_labels
 from ml.data.memory import validate_fits
 from ml.data.outputs import arrange
+from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.readers.folders import list_folders
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
@@ -50,7 +51,7 @@ from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
-_FILES = (".csv", ".parquet", ".npz")  # each of which holds a whole data set
+_FILES = (*ENDINGS, ".parquet", ".npz")  # each of which holds a whole data set
 _CHUNK = 4096  # samples fitted at a time
 
 
@@ -158,7 +159,7 @@ def open_domains(source: DataSource) -> list[Domain]:
     files = {
         entry.name: entry
         for entry in sorted(path.iterdir())
-        if not entry.name.startswith(".") and entry.suffix in _FILES
+        if not entry.name.startswith(".") and entry.name.endswith(_FILES)
     }
     places = {folder.name: folder for folder in list_folders(path)}
     if not places and len(files) > 1:

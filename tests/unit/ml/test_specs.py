@@ -151,7 +151,7 @@ def test_a_written_out_method_reads_back_as_the_same(name: str) -> None:
         ({"name": "dfpl", "lambda": float("nan")}, "method.lambda", "expected a number"),
         ({"name": "dfpl", "lambda": float("inf")}, "method.lambda", "expected a number"),
         ({"name": "dfpl", "lambda": "1"}, "method.lambda", "got '1'"),
-        ({"name": "dfpl", "lr": 0}, "method.lr", r"expected a number in \(0, 1e6\], got 0"),
+        ({"name": "dfpl", "lr": 0}, "method.lr", r"expected a number in \(0, 1e38\], got 0"),
         ({"name": "dfpl", "lr": True}, "method.lr", "got True"),
         ({"name": "dfpl", "lr": 10**400}, "method.lr", "expected a number"),
         ({"name": "dfpl", "momentum": 1.0}, "method.momentum", r"\[0, 1\)"),

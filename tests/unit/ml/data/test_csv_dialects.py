@@ -171,8 +171,8 @@ def test_names_may_be_given_to_a_file_that_has_them(tmp_path: Path) -> None:
 
 
 def test_a_file_to_predict_is_written_as_the_nodes_own(tmp_path: Path) -> None:
-    path = tmp_path / "new.csv"
-    path.write_text("20;1,125\n21;2,250\n")
+    path = tmp_path / "new.tsv.gz"
+    path.write_bytes(gzip.compress(b"20\t1,125\n21\t2,250\n"))
     source = DataSource.from_mapping({"csv": {"decimal": ","}, "columns": {"names": ["age", "crp"]}})
     file = read_inference_file(path, (2, 1, 1), ("a", "b"), source=source)
     assert file.x.reshape(2, 2).tolist() == [[20, 1.125], [21, 2.25]]

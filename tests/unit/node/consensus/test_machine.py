@@ -564,6 +564,17 @@ def test_nor_is_it_held_for_longer_where_too_few_are_here_to_wait() -> None:
     assert hasty.id not in story.machine.objections
 
 
+def test_several_that_did_not_wait_are_looked_at_once_when_view_1_begins() -> None:
+    story, hasty = start_hasty_story()
+    other = make_block(authors=[0, 1, 2], miner=2)
+    story.validate(other)
+    coordinator = IDS.index(story.machine.voting.get_coordinator(1))
+    story.vote(Phase.PREVOTE, ZERO, *(i for i in (1, 2, 3) if i != coordinator), view=1)
+    done = story.vote(Phase.PREVOTE, hasty.id, coordinator, view=1)
+    cast = pick(done, round_events.CastVote)[0].cast
+    assert (cast.phase, cast.view, cast.block_id) == (Phase.PREVOTE, 1, hasty.id)
+
+
 def test_from_view_1_on_nobody_need_have_waited() -> None:
     story, hasty = start_hasty_story()
     coordinator = IDS.index(story.machine.voting.get_coordinator(1))

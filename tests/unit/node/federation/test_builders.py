@@ -302,7 +302,7 @@ def test_a_run_of_numbers_follows_one_of_classes_and_the_other_way_round(tmp_pat
     ("terms", "problem"),
     [
         ({"initial": "continue", "set": ["lrr=0.05"]}, "method.lrr: unknown key"),
-        ({"initial": "continue", "set": ["lr=-1"]}, "method.lr: expected a number in (0, 1e6]"),
+        ({"initial": "continue", "set": ["lr=-1"]}, "method.lr: expected a number in (0, 1e38]"),
         ({"initial": "continue", "set": ["lr"]}, "expected KEY=VALUE"),
         ({"initial": "continue", "run": {"methods": {}}}, "methods: unknown key. Did you mean 'method'?"),
         ({"initial": "continue", "run": {"method": {"name": "fedavgg"}}}, "unknown method 'fedavgg'"),
