@@ -62,7 +62,7 @@ def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | No
         return
     try:
         written = write_object(data, directory)
-        yield DataOptions(f"{written.format}:{written.path}", write_settings(_add_columns(written, settings or {})))
+        yield DataOptions(f"{written.format}:{written.path}", write_settings(_add_labels(written, settings or {})))
     except DataError as error:
         raise ConfigError(name_object(str(error), directory)) from error
     except ConfigError as error:
@@ -72,21 +72,16 @@ def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | No
         raise type(error)(name_object(str(error), directory)) from error
 
 
-def _add_columns(written: Written, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the columns of a frame that have the labels, and with its features, which are then found by their
-    names; but not where some are words, of which a run has to say what becomes. Raises ConfigError."""
+def _add_labels(written: Written, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the columns of a table that have the labels. Raises ConfigError where none has."""
     labels = list(written.labels) if len(written.labels) > 1 else next(iter(written.labels), None)
     added = ({} if labels is None else {"data.columns.label": labels}) | dict(settings)
     named = added.get("data.columns.label", LABEL)
-    taken = set(named if isinstance(named, list) else [named])
-    if written.columns and not taken <= set(written.columns):
+    if written.columns and not set(named if isinstance(named, list) else [named]) <= set(written.columns):
         raise ConfigError(
             f"data: expected a column {named!r} of labels, or the name of another beside the frame, as in (frame, "
             f"'outcome'): one of {', '.join(written.columns)}"
         )
-    features = [name for name in written.columns if name not in taken]
-    if features and written.words.isdisjoint(features):
-        return {"input.columns": [{"name": name} for name in features]} | added
     return added
 
 

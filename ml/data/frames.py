@@ -13,10 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ml.data.cells import parse_number
 from ml.errors import DataError
-
-_NUMBERS = {int, float, bool, type(None)}
 
 Columns = Mapping[str, Sequence[Any]]  # the cells by column; None, or no number, where there is none
 
@@ -50,12 +47,6 @@ def find_label(table: Any, wanted: str | None) -> str | None:
     return next((name for name in candidates if name in table.column_names), None)
 
 
-def is_number(feature: Any) -> bool:
-    """Whether a column of a Dataset of Hugging Face has numbers, and no classes."""
-    kind = str(getattr(feature, "dtype", ""))
-    return kind.startswith(("int", "uint", "float", "double", "bool")) and not hasattr(feature, "names")
-
-
 def read_columns(table: Any, place: str) -> dict[str, Sequence[Any]]:
     """The columns of a table by name. Raises DataError where one is there twice, or no row."""
     if hasattr(table, "iloc"):
@@ -76,11 +67,6 @@ def read_columns(table: Any, place: str) -> dict[str, Sequence[Any]]:
     if not columns or not len(next(iter(columns.values()))):
         raise DataError(f"{place}: expected rows, got none")
     return columns
-
-
-def has_words(cells: Sequence[Any]) -> bool:
-    """Whether some cells of a column are neither numbers nor missing."""
-    return not set(map(type, cells)) <= _NUMBERS and any(parse_number(cell) is None for cell in cells)
 
 
 def write_columns(columns: Columns, path: Path) -> None:

@@ -34,10 +34,8 @@ from ml.data.frames import (
     Columns,
     find_images,
     find_label,
-    has_words,
     is_frame,
     is_hub,
-    is_number,
     is_table,
     read_columns,
     read_hub,
@@ -57,19 +55,13 @@ _SHOWN_MODES = ("1", "L", "RGB", "I;16", "F")  # of Pillow: whose numbers are wh
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The files of an object: `data` of a configuration. `labels` are the columns of a frame that were named,
-    `columns` all there are, and `words` those that are not of numbers."""
+    """The files of an object: `data` of a configuration. `labels` are the columns of a table that were named, `columns`
+    all there are, where it is known."""
 
     format: str
     path: Path
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    words: frozenset[str] = frozenset()
-
-    @classmethod
-    def of_frame(cls, format_: str, path: Path, columns: Columns, labels: tuple[str, ...]) -> Written:
-        words = frozenset(name for name, cells in columns.items() if has_words(cells))
-        return cls(format_, path, labels, tuple(columns), words)
 
 
 def count_sites(given: object) -> int | None:
@@ -125,7 +117,7 @@ def _write(given: object, folder: Path, place: str) -> Written:
     if is_table(given) or (is_pair(given) and is_table(given[0])):  # type: ignore[index]
         columns, labels = read_table(given, place)
         write_columns(columns, folder / TABLE)
-        return Written.of_frame("csv", folder, columns, labels)
+        return Written("csv", folder, labels, tuple(columns))
     _write_archive({"": given}, folder, place)
     return Written("npz", folder)
 
@@ -138,8 +130,7 @@ def _write_hub(given: Any, folder: Path, place: str) -> Written:
     if find_images(table) is not None:
         return Written("hf", folder, labels)
     found = find_label(table, None)
-    words = frozenset(name for name, feature in table.features.items() if not is_number(feature))
-    return Written("hf", folder, labels or ((found,) if found is not None else ()), tuple(table.features), words)
+    return Written("hf", folder, labels or ((found,) if found is not None else ()), tuple(table.column_names))
 
 
 def _write_mapping(given: Mapping[Any, Any], folder: Path, place: str) -> Written:
@@ -167,7 +158,7 @@ def _write_mapping(given: Mapping[Any, Any], folder: Path, place: str) -> Writte
     for name, split in splits.items():
         columns, _ = read_table(split, f"{place}[{name!r}]")
         write_columns(_match(columns, first, f"{place}[{name!r}]", f"{place}['train']"), folder / f"{name}.csv")
-    return Written.of_frame("csv", folder, first, labels)
+    return Written("csv", folder, labels, tuple(first))
 
 
 def read_table(given: Any, place: str) -> tuple[Columns, tuple[str, ...]]:
@@ -230,15 +221,14 @@ def _write_sites(given: Sequence[object], directory: Path, name: str) -> Written
             columns, labels = read_table(site, place)
             first = columns if first is None else first
             write_columns(_match(columns, first, place, f"{name}[0]"), folder / TABLE)
-            written.append(Written.of_frame("csv", folder, columns, labels))
+            written.append(Written("csv", folder, labels, tuple(columns)))
         else:
             written.append(_write(site, folder, place))
     if len(named := {one.labels for one in written}) > 1:
         raise DataError(f"{name}: expected one name of the column of labels at all sites, got {_show(named)}")
     if not written or len(written) < len(given) or not all(one.columns for one in written):
         return Written("domains", directory, written[0].labels if written else ())
-    words = frozenset[str]().union(*(one.words for one in written))
-    return replace(written[0], format="domains", path=directory, words=words)
+    return replace(written[0], format="domains", path=directory)
 
 
 def _link(path: Path, folder: Path, place: str) -> None:

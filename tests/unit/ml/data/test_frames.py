@@ -71,7 +71,6 @@ def test_sites_are_domains_whose_columns_are_matched_by_name(tmp_path: Path) -> 
     other = one[["label", "b", "a"]].assign(c=0)
     written = write_object([one, other], tmp_path)
     assert (written.format, written.columns) == ("domains", ("a", "b", "label"))
-    assert written.words == {"label"}
     train, test = open_dataset(make_data(written))
     assert train.domains == ("site0", "site1")
     assert set(np.concatenate([train.x, test.x])[:, 0].ravel()) == set(range(10))
@@ -113,6 +112,5 @@ def test_sites_of_hugging_face_have_their_columns_by_name_too(tmp_path: Path) ->
     ]
     written = write_object(sites, tmp_path)
     assert (written.labels, written.columns) == (("outcome",), ("a", "b", "outcome"))
-    assert written.words == {"outcome"}
     train, _ = open_dataset(make_data(written))
     assert (train.features, train.classes, train.domains) == (("a", "b"), ("no", "yes"), ("site0", "site1"))
