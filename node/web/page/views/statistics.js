@@ -51,7 +51,8 @@ function Told({ told }) {
 function describe(feature, one, samples) {
   if (one.mean === null) return "–";
   if (feature.category) return `${(100 * one.mean).toFixed(1)} %`;
-  const empty = one.values > 0 && one.values < samples ? `, ${Math.round(100 * (1 - one.values / samples))} % empty` : "";
+  const share = 100 * (1 - one.values / samples);
+  const empty = share > 0 && share < 100 ? `, ${share < 1 ? "<1" : Math.round(share)} % empty` : "";
   return `${round(one.mean)} ± ${round(one.std)}${empty}`;
 }
 
