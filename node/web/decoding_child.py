@@ -41,7 +41,7 @@ def decode(path: Path, terms: Mapping[str, Any]) -> bytes:
         classes,
         task=terms["task"],
         table=wanted.table,
-        images=ImageRules.from_mapping(terms["images"]),
+        images=ImageRules.from_mapping(terms.get("images")),
         most=most,
     )
     most.validate_count(len(file), str(path))
