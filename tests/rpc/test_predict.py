@@ -423,7 +423,9 @@ async def test_a_directory_of_classes_is_evaluated_and_one_answer_to_all_is_told
         code, out, err = await evaluate(capsys, tmp_path / "scans", *where)
         assert (code, "test samples       16" in out) == (0, True)
         assert "all 16 test samples are called 0, of which 8 are" in err
-        (tmp_path / "scans" / "ten").mkdir()
+        (tmp_path / "scans" / "ten").mkdir()  # which stands for nothing while it is empty
+        assert (await evaluate(capsys, tmp_path / "scans", *where))[0] == 0
+        image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "scans/ten/0.png")
         code, _, err = await evaluate(capsys, tmp_path / "scans", *where)
         assert (code, "expected the name of a class" in err) == (1, True)
 
