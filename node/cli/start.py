@@ -110,11 +110,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from chain.genesis import Genesis
     from chain.signing import encode_id
     from chain.store.sqlite import SqliteStore
-    from ml.data import open_dataset
-    from ml.data.base import InputFormat, SampleDomains
-    from ml.data.checks import check_data, is_quick, log_findings
-    from ml.data.image_cache import ImageCache
-    from ml.data.partition import split_from_mapping
+    from ml.data.checks import log_findings
     from ml.errors import DataError
     from ml.specs.architectures import is_user_model
     from node.config.federation import load_federation
@@ -124,7 +120,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     from node.config.own_noise import explain_not_hidden, validate_own_noise
     from node.config.plugins import explain_refusal
     from node.telemetry.sinks.opening import validate_sinks
-    from node.training.own_split import open_own_sides
+    from node.training.own_data import OwnData
 
     identity = open_identity(config)
     genesis = load_federation(config).genesis
@@ -157,31 +153,15 @@ def check_node(config: NodeConfig, path: Path) -> None:
         print(f"ok: {config.node.name} ({encode_id(identity.id)}) observes the {state.n} members {on_chain}")
         return
     try:
-        data = config.get_data()
-        wanted = InputFormat.from_mapping(genesis.run.input)
-        run = genesis.run
-        train, test = open_dataset(
-            data,
-            shape=wanted.shape,
-            classes=run.classes,
-            task=run.task,
-            table=wanted.table,
-            meaning=run.labels,
-            sides=open_own_sides(config.node.data_dir, data),
-            cache=ImageCache.of_node(data, config.node.data_dir),
-        )
-        log_findings(check_data(train, test, input_=wanted, thorough=is_quick(train, test)))
-        num_train, num_test = len(train), len(test)
-        if data["partition"] is not None:
-            split = split_from_mapping(data["partition"], train.y, test.y, SampleDomains.of(train, test))
-            num_train, num_test = len(split.train), len(split.test)
+        own = OwnData.open(config.get_data(), config.node.data_dir, genesis.run)
     except DataError as error:
         raise ConfigError(f"{path}: {error}") from error
+    log_findings(own.findings)
     who = f"{config.node.name} ({encode_id(identity.id)}) is no member and joins the {state.n}"
     if index is not None:
         name = state.members[index].name
         who = f"{config.node.name} is {name} ({encode_id(identity.id)}), member {index + 1} of {state.n},"
-    samples = f"{num_train} train / {num_test} test samples of {config.data.format}"
+    samples = f"{own.num_train} train / {own.num_test} test samples of {config.data.format}"
     print(f"ok: {who} {on_chain}, with {samples}")
 
 

@@ -82,8 +82,12 @@ def _describe_values(feature: pb.StatisticsFeature, one: pb.FeatureStatistics, s
         return "-"
     if feature.category:
         return f"{one.mean:.1%}"
-    missing = f", {1 - one.values / samples:.0%} empty" if 0 < one.values < samples else ""
+    missing = f", {_show_share(1 - one.values / samples)} empty" if 0 < one.values < samples else ""
     return f"{one.mean:.4g} ± {one.std:.3g}{missing}"
+
+
+def _show_share(share: float) -> str:
+    return "<1%" if share < 0.01 else f"{share:.0%}"
 
 
 def _describe_histograms(

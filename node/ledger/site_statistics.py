@@ -155,7 +155,7 @@ def _compare_shares(name: str, shares: Mapping[str, float]) -> Iterator[str]:
 def _find_unfilled(name: str, filled: Mapping[str, float]) -> Iterator[str]:
     lacking = [site for site, share in filled.items() if share < RARE]
     if lacking and len(lacking) < len(filled):
-        yield f"{name}: {', '.join(lacking)} has next to no values"
+        yield f"{name}: {', '.join(lacking)} {'has' if len(lacking) == 1 else 'have'} next to no values"
 
 
 def _compare_units(name: str, own: Mapping[str, pb.FeatureStatistics]) -> Iterator[str]:

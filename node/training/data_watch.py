@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import time
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from itertools import islice
@@ -23,6 +25,8 @@ from node.host.private_file import write_private
 DATA_FILE = "data.json"
 FORMAT = 1
 MAX_LOOKED_AT = 10_000  # files and directories
+LONG_S = 0.05  # of a look
+RESTS = 100.0  # times as long as such a look took, until the next
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class DataWatch:
         self._terms = sha256(json.dumps(terms, sort_keys=True).encode()).hexdigest()
         self._places = [Path(data[key]) for key in ("path", "test") if data.get(key)]
         self._stamps = _look(self._places)
+        self._rests_until_s = float("-inf")
         self._read: Fingerprint | None = None
         self._kept = self._load()
 
@@ -63,8 +68,13 @@ class DataWatch:
         self._kept = self._read
 
     def look_again(self) -> str | None:
-        """Says once where files have changed since they were read."""
+        """Says once where files have changed since they were read. Where a look takes long it is a rare one."""
+        began_s = time.monotonic()
+        if began_s < self._rests_until_s:
+            return None
         stamps = _look(self._places)
+        if (took_s := time.monotonic() - began_s) > LONG_S:
+            self._rests_until_s = began_s + RESTS * took_s
         if stamps == self._stamps:
             return None
         self._stamps = stamps
@@ -95,15 +105,19 @@ def _look(places: list[Path]) -> Stamps:
 
 
 def _walk(place: Path) -> Iterator[Path]:
+    """The place itself, and of a directory its own files and all directories below."""
     yield place
-    if not place.is_dir():
-        return
-    try:
-        inside = sorted(place.iterdir())
-    except OSError:
-        return
-    yield from (path for path in inside if not path.is_dir())
-    for path in inside:
-        if path.is_dir() and not path.is_symlink():
-            yield path
-            yield from (below for below in _walk(path) if below.is_dir() and below != path)
+    pending = [place] if place.is_dir() else []
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(folder) as entries:
+                inside = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in inside:
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(Path(entry.path))
+                yield pending[-1]
+            elif folder == place:
+                yield Path(entry.path)

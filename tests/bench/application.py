@@ -10,6 +10,7 @@ from bench.commands.aggregation import bench_aggregation
 from bench.commands.beside import bench_beside
 from bench.commands.catch_up import bench_catch_up
 from bench.commands.flood import bench_flood
+from bench.commands.images import bench_images
 from bench.commands.join import bench_join
 from bench.commands.ledger import bench_ledger
 from bench.commands.link import bench_link
@@ -29,6 +30,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "beside": bench_beside,
     "catch-up": bench_catch_up,
     "flood": bench_flood,
+    "images": bench_images,
     "join": bench_join,
     "ledger": bench_ledger,
     "link": bench_link,

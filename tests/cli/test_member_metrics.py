@@ -62,10 +62,10 @@ def test_members_stand_side_by_side(capsys: Captured, data_dir: Path) -> None:
 
 def test_another_measure_for_a_spreadsheet_and_for_programs(capsys: Captured, data_dir: Path) -> None:
     _, out, _ = ask(capsys, data_dir, "metrics", "--members", "--series", "loss", "--csv")
-    assert [[row[0], *row[2:]] for row in csv.reader(io.StringIO(out))] == [
-        ["round", "node0", "node1"],
-        ["1", "0.25", "0.25"],
-        ["3", "", "0.25"],
+    assert [[*row[:2], *row[3:]] for row in csv.reader(io.StringIO(out))] == [
+        ["run", "round", "node0", "node1"],
+        ["1", "1", "0.25", "0.25"],
+        ["1", "3", "", "0.25"],
     ]
     _, out, _ = ask(capsys, data_dir, "metrics", "--members", "--json", "--from", "2")
     shown = json.loads(out)

@@ -214,7 +214,7 @@ def test_completion_needs_nothing_but_the_shell() -> None:
     assert script.returncode == 0, script.stderr
     assert "_FEDNODE_COMPLETE=complete_bash" in script.stdout
     for words, place, expected in (
-        ("fednode sta", "1", {"start", "status"}),
+        ("fednode sta", "1", {"start", "statistics", "status"}),
         ("fednode model ", "2", {"info", "export"}),
     ):
         asked = {"_FEDNODE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}

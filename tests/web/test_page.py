@@ -245,6 +245,63 @@ def test_federation_model_and_settings_say_what_their_commands_say(site: Served,
     assert "node0.yaml:" in text
 
 
+def test_what_members_have_stands_side_by_side(site: Served, visit: Visits) -> None:
+    """With answers in the place of the node's, whose run agrees on nothing."""
+
+    def make_site(name: str, mean: float, bins: list[int]) -> dict[str, Any]:
+        features = [
+            {"values": 90, "mean": mean, "std": 4.5, "bins": bins},
+            {"values": 100, "mean": 0.45, "std": 0.5, "bins": []},
+        ]
+        return {"id": name, "name": name, "held": True, "samples": 100, "features": features, "classes": [60, 40]}
+
+    told = {
+        "run": 1,
+        "height": 1,
+        "min_count": 5,
+        "features": [
+            {"name": "age", "category": False, "edges": [40, 60]},
+            {"name": "sex=f", "category": True, "edges": []},
+        ],
+        "classes": ["no", "yes"],
+        "all": {**make_site("", 51.2, [30, 50, 10]), "samples": 200, "classes": [120, 80]},
+        "sites": [
+            make_site("node0", 50.1, [40, 50, 0]),
+            make_site("node1", 1.3, [0, 0, 90]),
+            {**make_site("node2", 0, []), "held": False},
+        ],
+        "differences": ["age: the mean of node1 is about 1/38.67 of the others'"],
+    }
+
+    def answer_runs(route: Any) -> None:
+        response = route.fetch()
+        runs = response.json()
+        terms = json.loads(runs["runs"][0]["terms"])
+        terms["input"]["normalize"] = "agreed"
+        runs["runs"][0]["terms"] = json.dumps(terms)
+        route.fulfill(response=response, json=runs)
+
+    one = visit()
+    one.page.route("**/api/v1/runs", answer_runs)
+    one.page.route("**/api/v1/runs/1/statistics", lambda route: route.fulfill(json=told))
+    one.show("federation")
+    one.page.wait_for_selector("[aria-label='what members have'] table")
+    said = one.page.inner_text("[aria-label='what members have']")
+    for words in (
+        "51.2 ± 4.5, 55 % empty",
+        "50.1 ± 4.5, 10 % empty",
+        "45.0 %",
+        "about 1/38.67 of the others'",
+        "What node2 told",
+    ):
+        assert words in said, said
+    drawn = one.page.query_selector_all("svg.histogram")
+    assert len(drawn) == 1
+    assert "node0 below 40 40, from 40 50, from 60 0" in drawn[0].get_attribute("aria-label")
+    assert len(drawn[0].query_selector_all("rect")) == 3
+    assert len(drawn[0].query_selector_all("polyline")) == 2
+
+
 def test_the_doctor_is_asked_and_says_what_the_command_says(site: Served, visit: Visits) -> None:
     one = visit(key=True)
     page = one.show("settings")

@@ -280,47 +280,26 @@ def _check_device(config: NodeConfig) -> Iterator[Finding]:
 
 
 def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Finding]:
-    from ml.data import open_dataset
-    from ml.data.base import InputFormat, SampleDomains
-    from ml.data.checks import check_data, is_quick
-    from ml.data.image_cache import ImageCache
-    from ml.data.partition import split_from_mapping
     from ml.errors import DataError
-    from node.training.own_split import open_own_sides
+    from node.training.own_data import OwnData
 
-    data = config.get_data()
     try:
-        wanted = InputFormat.from_mapping(genesis.run.input)
-        run = genesis.run
-        train, test = open_dataset(
-            data,
-            shape=wanted.shape,
-            classes=run.classes,
-            task=run.task,
-            table=wanted.table,
-            meaning=run.labels,
-            sides=open_own_sides(config.node.data_dir, data),
-            cache=ImageCache.of_node(data, config.node.data_dir),
-        )
-        findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
-        num_train, num_test = len(train), len(test)
-        if data["partition"] is not None:
-            split = split_from_mapping(data["partition"], train.y, test.y, SampleDomains.of(train, test))
-            num_train, num_test = len(split.train), len(split.test)
+        own = OwnData.open(config.get_data(), config.node.data_dir, genesis.run)
     except DataError as error:
         advice = "fednode data inspect shows what is there; genesis says which classes and which shape are wanted"
         yield fail("data", f"{path}: {error}", advice)
         return
-    for finding in findings:
+    for finding in own.findings:
         if finding.level == "warning":
             yield warn("data", finding.text, "fednode data inspect shows more")
         else:
             yield ok("data", finding.text)
-    shown = f"{wanted.shape[0]} features" if train.is_table else f"shape {'x'.join(map(str, wanted.shape))}"
+    shape, is_table = genesis.run.input["shape"], own.train.is_table
+    shown = f"{shape[0]} features" if is_table else f"shape {'x'.join(map(str, shape))}"
     noun = {"multilabel": "labels", "regression": "targets"}.get(genesis.run.task, "classes")
     fits = f"{len(genesis.run.classes)} {noun} and {shown} as genesis has them"
-    rows = "rows" if train.is_table else "samples"
-    yield ok("data", f"{config.data.format}: {num_train} train / {num_test} test {rows}; {fits}")
+    rows = "rows" if is_table else "samples"
+    yield ok("data", f"{config.data.format}: {own.num_train} train / {own.num_test} test {rows}; {fits}")
 
 
 # ---- whom it talks to

@@ -5,6 +5,7 @@ import { download, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
 import { Awaited, Card, Empty, Facts, Note, Notes, State, Table, Title } from "../parts.js";
+import { Statistics } from "./statistics.js";
 import { KINDS, describeMember, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showMs, showName, showNumber, showSeconds } from "../words.js";
 
 const PHASES = { running: "running", done: "its rounds are made", ended: "ended by a change", over: "another run followed" };
@@ -125,7 +126,8 @@ function Runs({ head, status }) {
         ["note", (run) => run.note, "wide"],
         ["report", (run) => html`<${Report} run=${run} />`],
       ]} />
-      <${ProposeRounds} run=${record.runs.at(-1)} status=${status} />`}
+      <${ProposeRounds} run=${record.runs.at(-1)} status=${status} />
+      <${Statistics} runs=${record.runs} />`}
     <//>
   <//>`;
 }

@@ -68,7 +68,10 @@ async def test_what_is_loaded_is_loaded_once_and_each_has_arguments_and_an_exit_
 ) -> None:
     loaded = tmp_path / "loaded"
     make_program("heavy", f"import os\nwith open({str(loaded)!r}, 'a') as file:\n    print(os.getpid(), file=file)")
-    make_program("light", "def main():\n    import sys, heavy\n    sys.stdout.write(f\"{sys.argv[1:]}\\n\")\n    return int(sys.argv[1])")
+    make_program(
+        "light",
+        'def main():\n    import sys, heavy\n    sys.stdout.write(f"{sys.argv[1:]}\\n")\n    return int(sys.argv[1])',
+    )
     async with ForkServer.started() as server:
         codes = await asyncio.gather(
             *(run(server, tmp_path / "out", "light", str(code), loads=("heavy",)) for code in (3, 0))

@@ -1,0 +1,48 @@
+"""A site's own samples as its node would train on them, looked at before there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chain.run import Run
+from ml.data import open_dataset
+from ml.data.base import ArrayDataset, InputFormat, SampleDomains
+from ml.data.checks import check_data, is_quick
+from ml.data.findings import Finding
+from ml.data.image_cache import ImageCache
+from ml.data.partition import split_from_mapping
+from node.training.own_split import open_own_sides
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnData:
+    """The samples, what is odd about them, and how many train and test here, where the site has a part of them."""
+
+    train: ArrayDataset
+    test: ArrayDataset
+    findings: Sequence[Finding]
+    num_train: int
+    num_test: int
+
+    @classmethod
+    def open(cls, data: Mapping[str, Any], data_dir: Path, run: Run) -> OwnData:
+        """By the site's own split and decoded images, in its data directory. Raises DataError."""
+        wanted = InputFormat.from_mapping(run.input)
+        train, test = open_dataset(
+            data,
+            shape=wanted.shape,
+            classes=run.classes,
+            task=run.task,
+            table=wanted.table,
+            meaning=run.labels,
+            sides=open_own_sides(data_dir, data),
+            cache=ImageCache.of_node(data, data_dir),
+        )
+        findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
+        if data["partition"] is None:
+            return cls(train, test, findings, len(train), len(test))
+        split = split_from_mapping(data["partition"], train.y, test.y, SampleDomains.of(train, test))
+        return cls(train, test, findings, len(split.train), len(split.test))
