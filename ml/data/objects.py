@@ -16,6 +16,7 @@ Torch, pandas, polars and datasets are known by what they can do, and not import
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import tempfile
@@ -42,6 +43,8 @@ from ml.data.frames import (
     write_columns,
 )
 from ml.errors import DataError
+
+_log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 Sample = tuple[Array, Any]  # x, and y, which is None where there is no label
@@ -245,6 +248,8 @@ def _match(columns: Columns, first: Columns, place: str, first_place: str) -> Co
     """The columns of another table, by their names. Raises DataError for those that it lacks."""
     if missing := [name for name in first if name not in columns]:
         raise DataError(f"{place}: expected the columns of {first_place}, got none called {', '.join(missing)}")
+    if further := [name for name in columns if name not in first]:
+        _log.warning("%s: passed over, as %s has no such columns: %s", place, first_place, ", ".join(further))
     return {name: columns[name] for name in first}
 
 
@@ -304,7 +309,7 @@ def _write_archive(parts: Mapping[str, Any], folder: Path, place: str) -> None:
     with zipfile.ZipFile(folder / ARCHIVE, "w") as archive:
         for ending, given in parts.items():
             own = f"{place}[{ending[1:]!r}]" if ending else place
-            if isinstance(given, tuple) and len(given) == 2:
+            if isinstance(given, tuple) and len(given) == 2 and not is_dataset(given[0]):
                 x, y = given
                 _write_member(archive, f"x{ending}", x, f"{own}: x")
             elif is_dataset(given):
@@ -349,17 +354,22 @@ def _write_samples(
 def _write_member(archive: zipfile.ZipFile, name: str, given: Any, place: str) -> None:
     """An array as a member of an archive; texts, which frames keep as objects, as texts. Raises DataError."""
     array = to_array(given, place)
-    if array.dtype == object and all(isinstance(one, str) for one in array.ravel().tolist()):
-        array = array.astype(np.str_)
     if array.dtype == object:
-        raise DataError(f"{place}: expected numbers or texts, got {_describe(array.ravel().tolist()[0])} among them")
+        items = array.ravel().tolist()
+        if not all(isinstance(one, str) for one in items):
+            wrong = min(
+                (one for one in items if not isinstance(one, str)), key=lambda one: isinstance(one, int | float)
+            )
+            raise DataError(f"{place}: expected numbers or texts, got {_describe(wrong)}")
+        array = array.astype(np.str_)
     with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
         npy.write_array(member, array, allow_pickle=False)
 
 
 def _find_classes(dataset: Any) -> list[str] | None:
     """The names that a Dataset gives its classes, or the one that it is a part of does."""
-    names = getattr(dataset, "classes", None) or getattr(getattr(dataset, "dataset", None), "classes", None)
+    whole = dataset if hasattr(dataset, "classes") else getattr(dataset, "dataset", None)
+    names = getattr(whole, "classes", None)
     is_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return list(names) if is_named and names else None
 
@@ -374,6 +384,8 @@ def _describe(given: Any) -> str:
         return "an array without labels"
     if hasattr(given, "batch_sampler"):
         return f"a {type(given).__name__}, whose dataset it takes"
+    if isinstance(given, tuple) and any(map(is_dataset, given)):
+        return "a tuple of Datasets, which are to be called train and test"
     if isinstance(given, str | PathLike | bool | int | float | None):
         return repr(given)
     return f"{'an' if type(given).__name__[0] in 'AEIOUaeiou' else 'a'} {type(given).__name__}"

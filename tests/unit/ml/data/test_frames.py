@@ -66,11 +66,12 @@ def test_a_frame_of_any_library_gives_the_same_columns(library: str) -> None:
     assert read_columns(frame, "data") == columns
 
 
-def test_sites_are_domains_whose_columns_are_matched_by_name(tmp_path: Path) -> None:
+def test_sites_are_domains_whose_columns_are_matched_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = pandas.DataFrame({"a": range(10), "b": range(10, 20), "label": ["x", "y"] * 5})
     other = one[["label", "b", "a"]].assign(c=0)
     written = write_object([one, other], tmp_path)
     assert (written.format, written.columns) == ("domains", ("a", "b", "label"))
+    assert caplog.messages == ["data[1]: passed over, as data[0] has no such columns: c"]
     train, test = open_dataset(make_data(written))
     assert train.domains == ("site0", "site1")
     assert set(np.concatenate([train.x, test.x])[:, 0].ravel()) == set(range(10))
