@@ -47,7 +47,7 @@ def run_images_bench(
     report(f"{num} images of {side}x{side} in a file")
     for folder, count in (("file", num), ("memory", held)):
         _write_images(directory / folder, count, side)
-    options = {"side": side, "model": model, "batch_size": batch_size, "steps": steps}
+    options: dict[str, Any] = {"side": side, "model": model, "batch_size": batch_size, "steps": steps}
     with use_threads(threads):
         start = time.perf_counter()
         cache = ImageCache(directory / "kept", 1 << 50, min_bytes=1)
@@ -87,7 +87,7 @@ def _write_images(folder: Path, count: int, side: int) -> None:
 def _make_client(
     folder: Path, cache: ImageCache | None, *, side: int, model: Mapping[str, Any], batch_size: int, steps: int
 ) -> Client:
-    input_ = {"shape": [3, side, side], "resize": None, "mean": [0.5], "std": [0.25]}
+    input_: dict[str, Any] = {"shape": [3, side, side], "resize": None, "mean": [0.5], "std": [0.25]}
     method = {"name": "fedavg", "local_iterations": steps, "batch_size": batch_size, "lr": 1e-4}
     return make_client(
         Federation(method=method, model=model, classes=CLASSES, input=input_, num_members=1),
