@@ -26,13 +26,13 @@ _aten = torch.ops.aten
 class MappedSamples(Tensor):
     """Float32 [N, C, H, W] on a device: `images`, of which `make` makes tensors there when they are read."""
 
-    _images: FittedImages
+    _fitted: FittedImages
     _make: Callable[[Images], Tensor]
 
     @staticmethod
     def __new__(cls, images: FittedImages, make: Callable[[Images], Tensor], device: torch.device) -> MappedSamples:
         wrapped = Tensor._make_wrapper_subclass(cls, images.shape, dtype=torch.float32, device=device)
-        wrapped._images, wrapped._make = images, make
+        wrapped._fitted, wrapped._make = images, make
         return wrapped
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # as torch calls it
@@ -40,11 +40,11 @@ class MappedSamples(Tensor):
 
     def pick(self, rows: Any) -> MappedSamples:
         """Those at `rows`, or of a slice, which are not read yet."""
-        return MappedSamples(self._images[rows], self._make, self.device)
+        return MappedSamples(self._fitted[rows], self._make, self.device)
 
     def read(self) -> Tensor:
         """All of them."""
-        return self._make(np.asarray(self._images))
+        return self._make(np.asarray(self._fitted))
 
     def chunks(self) -> Sequence[MappedSamples]:
         """All of them, so many at a time as are read at once."""

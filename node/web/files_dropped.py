@@ -35,7 +35,7 @@ class DroppedFiles:
     """Those of one node: many come in at a time, and one is decoded. `images` are the site's rules of image files."""
 
     def __init__(self, images: Mapping[str, Any]) -> None:
-        self._images = images
+        self._rules = images
         self._turn = asyncio.Lock()
 
     async def read(self, request: Request, run: Run) -> Decoded:
@@ -53,7 +53,7 @@ class DroppedFiles:
                         raise InvalidRequest(f"expected a file of at most {MAX_BYTES} bytes")
                     file.write(piece)
             async with self._turn:
-                said = await _decode(path, run, self._images)
+                said = await _decode(path, run, self._rules)
         if said[:1] == SAMPLES:
             return Decoded.read(said[1:])
         text = said[1:].decode(errors="replace") or "it takes more memory or time than a file is given"
