@@ -17,7 +17,7 @@ ALLOWED = {
     ("tests/support/federation/memory_census.py", "_queue"),  # that of asyncio's queues
 }
 # Texts that are private names by chance: suffixes of metrics and of secrets, a folder, and a function of notebooks.
-TEXTS = {"_count", "_sum", "_key", "_build", "_shown"}
+TEXTS = {"_count", "_sum", "_key", "_build", "_shown", "_images"}
 
 
 def is_private(name: str) -> bool:
