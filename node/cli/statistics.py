@@ -93,7 +93,7 @@ def _show_share(share: float) -> str:
 def _describe_histograms(
     told: pb.StatisticsReply, sites: Sequence[pb.SiteStatistics], names: Sequence[str]
 ) -> Iterator[str]:
-    """A line of bars for each site, as high as the share of its values."""
+    """A line of bars for each site, as high as the share of its values, and how they are spread."""
     width = max(map(len, names), default=0)
     for i, feature in enumerate(told.features):
         if feature.edges:
@@ -103,7 +103,16 @@ def _describe_histograms(
                 bins = site.features[i].bins
                 most = max(bins, default=0) or 1
                 bars = "".join(_BARS[math.ceil(count / most * (len(_BARS) - 1))] for count in bins)
-                yield f"  {name:<{width}}  {bars}  {' '.join(map(str, bins))}"
+                counts = " ".join(map(str, bins))
+                yield f"  {name:<{width}}  {bars}  {counts}{_describe_quartiles(site.features[i])}"
+
+
+def _describe_quartiles(one: pb.FeatureStatistics) -> str:
+    """Where a quarter, half and three quarters lie; a dash for what is outside of the edges."""
+    quartiles = ("lower_quartile", "median", "upper_quartile")
+    if not any(map(one.HasField, quartiles)):
+        return ""
+    return "  quartiles " + ", ".join(f"{getattr(one, key):.3g}" if one.HasField(key) else "-" for key in quartiles)
 
 
 def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:

@@ -35,6 +35,7 @@ UNITS = {
 }
 TOLERANCE = 0.15  # of a ratio of means, besides which samples differ
 MIN_DEVIATIONS = 1.0  # between the means of two sites, from which on another unit is worth a thought
+QUANTILES = {"lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75}
 RARE = 0.01  # the share of cells below which a column is next to empty
 MUCH = 0.05  # the share of rows from which on a value is one that others should have
 
@@ -124,7 +125,21 @@ def _show(round_: RunRound, arrays: Arrays, samples: int, present: Sequence[int]
         feature = shown.features.add(values=count * num_values, bins=bins[i].tolist() if i in bins else ())
         if count:
             feature.mean, feature.std = mean, std
+        if i in bins:
+            for name, share in QUANTILES.items():
+                if (value := find_quantile(edges[i], bins[i].tolist(), share)) is not None:
+                    setattr(feature, name, value)
     return shown
+
+
+def find_quantile(edges: Sequence[float], bins: Sequence[int], share: float) -> float | None:
+    """The value below which this share of a histogram lies, as if values were spread evenly between two edges; None
+    where it is below the first edge or above the last one, or nothing is counted."""
+    below = np.cumsum(bins[:-1])  # [len(edges)]: how many lie below each edge
+    rank = share * sum(bins)
+    if not sum(bins) or not below[0] <= rank <= below[-1]:
+        return None
+    return float(np.interp(rank, below, edges))
 
 
 # ---- what differs

@@ -1488,16 +1488,22 @@ class SiteStatistics(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., held: _Optional[bool] = ..., samples: _Optional[int] = ..., features: _Optional[_Iterable[_Union[FeatureStatistics, _Mapping]]] = ..., classes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FeatureStatistics(_message.Message):
-    __slots__ = ("values", "mean", "std", "bins")
+    __slots__ = ("values", "mean", "std", "bins", "lower_quartile", "median", "upper_quartile")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
     STD_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
+    LOWER_QUARTILE_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_FIELD_NUMBER: _ClassVar[int]
+    UPPER_QUARTILE_FIELD_NUMBER: _ClassVar[int]
     values: int
     mean: float
     std: float
     bins: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, values: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., bins: _Optional[_Iterable[int]] = ...) -> None: ...
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    def __init__(self, values: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., bins: _Optional[_Iterable[int]] = ..., lower_quartile: _Optional[float] = ..., median: _Optional[float] = ..., upper_quartile: _Optional[float] = ...) -> None: ...
 
 class ListRunsReply(_message.Message):
     __slots__ = ("runs",)

@@ -76,6 +76,8 @@ async def test_sites_are_counted_side_by_side_before_anything_is_trained(tmp_pat
     chol = [site["features"][4] for site in told["sites"]]
     assert told["all"]["features"][4]["values"] == sum(one["values"] for one in chol) < 320
     assert [sum(one["bins"][i] for one in chol) for i in range(3)] == told["all"]["features"][4]["bins"]
+    assert 40 < told["all"]["features"][0]["median"] < 60
+    assert "quartiles" in shown
     assert told["differences"] == [
         "chol: the mean of node2 is about 1/38.67 of the others', as of cholesterol in mg/dL and in mmol/L"
     ]

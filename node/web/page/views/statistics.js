@@ -78,5 +78,6 @@ function Histogram({ feature, sites, own }) {
 
 function name(feature, one) {
   const places = [`below ${feature.edges[0]}`, ...feature.edges.map((edge) => `from ${edge}`)];
-  return one.bins.map((count, b) => `${places[b]} ${count}`).join(", ");
+  const median = one.median === null ? "" : `, median ${round(one.median)}`;
+  return one.bins.map((count, b) => `${places[b]} ${count}`).join(", ") + median;
 }

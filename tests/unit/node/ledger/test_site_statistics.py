@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from node.ledger.site_statistics import list_differences
+from node.ledger.site_statistics import find_quantile, list_differences
 from node.pb import admin_pb2 as pb
 
 Told = tuple[float, float, int]  # mean, deviation, values
@@ -59,3 +59,19 @@ def test_a_value_that_only_one_site_has_is_named_and_an_empty_cell_is_none() -> 
     assert told == "sex=W: only a has it: do the others write it in another way?"
     assert list_differences(make_reply("sex (empty)", own, category=True)) == []
     assert list_differences(make_reply("sex=f", [(0.4, 0.5, 100), (0.3, 0.5, 100)], category=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("bins", "share", "value"),
+    [
+        ([0, 10, 10, 0], 0.5, 50.0),
+        ([0, 10, 10, 0], 0.25, 45.0),
+        ([5, 10, 5, 20], 0.25, 45.0),
+        ([5, 10, 5, 20], 0.5, 60.0),  # all that lie below the last edge
+        ([5, 10, 5, 21], 0.5, None),  # somewhere above it
+        ([20, 10, 0, 0], 0.25, None),
+        ([0, 0, 0, 0], 0.5, None),
+    ],
+)
+def test_a_quantile_is_as_near_as_the_bins_tell_it(bins: Sequence[int], share: float, value: float | None) -> None:
+    assert find_quantile((40.0, 50.0, 60.0), bins, share) == value
