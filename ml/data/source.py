@@ -127,6 +127,12 @@ class DataSource:
     images: ImageRules = AS_THEY_ARE
 
     @classmethod
+    def for_files(cls, data: Mapping[str, Any]) -> DataSource:
+        """What other files are read by that are written as those of `data` are. Raises DataError."""
+        columns = {"names": (data.get("columns") or {}).get("names")}
+        return cls.from_mapping({"csv": data.get("csv"), "columns": columns, "images": data.get("images")})
+
+    @classmethod
     def from_mapping(
         cls, data: Mapping[str, Any], task: str = CLASSIFICATION, outputs: Sequence[str] | None = None
     ) -> DataSource:

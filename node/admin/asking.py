@@ -58,8 +58,7 @@ class Labelled(NamedTuple):
         """With the column, or the columns, that the node's own configuration names, where none is asked for; files are
         as the node's own are. Raises DataError."""
         data = node.get_config()["data"]
-        columns = {"names": data["columns"].get("names")}
-        source = DataSource.from_mapping({"csv": data.get("csv"), "columns": columns, "images": data.get("images")})
+        source = DataSource.for_files(data)
         named = data["columns"]["label"] if column is None else None
         default = tuple(named) if isinstance(named, list) else named
         return cls(column, default or DEFAULT_LABEL, source)

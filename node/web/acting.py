@@ -38,17 +38,17 @@ def _take(**properties: Any) -> dict[str, Any]:
 
 
 class Acting:
-    """Carries out what is asked for by `control` of one node; `keys` are those of its page, `images` the rules of its
-    image files."""
+    """Carries out what is asked for by `control` of one node; `keys` are those of its page, `data` how its own
+    files are written."""
 
     def __init__(
-        self, control: Control, predictor: Predictor, chain: StoredChain, keys: PageKeys, images: Mapping[str, Any]
+        self, control: Control, predictor: Predictor, chain: StoredChain, keys: PageKeys, data: Mapping[str, Any]
     ) -> None:
         self._control = control
         self._predictor = predictor
         self._chain = chain
         self._keys = keys
-        self._dropped = DroppedFiles(images)
+        self._dropped = DroppedFiles(data)
         self._num_dropped = 0
 
     def list_endpoints(self) -> Sequence[Endpoint]:

@@ -1,7 +1,7 @@
 """The decoding child: makes samples of one file that somebody dropped on the page, and ends.
 
     argument   the file
-    in         JSON: input, classes and task of the run, and the site's rules of images
+    in         JSON: input, classes and task of the run, and how the site's own files are written
     out        `+`, a line of JSON about the rows and the samples, as a request for predictions has them; or `-` and why
                there are none
 
@@ -22,7 +22,6 @@ from ml.data.base import InputFormat, Samples
 from ml.data.fit_input import reduce
 from ml.data.inference_files import InferenceFile, Most, read_inference_file
 from ml.data.memory import limit_memory
-from ml.data.readers.images import ImageRules
 from ml.data.source import DataSource
 from ml.errors import DataError
 from node.admin.samples import encode_batch, get_max_samples, get_room_bytes, make_batches
@@ -63,7 +62,7 @@ def decode(path: Path, terms: Mapping[str, Any]) -> Decoded:
         task=terms["task"],
         table=wanted.table,
         meaning=terms.get("labels"),
-        source=DataSource(images=ImageRules.from_mapping(terms.get("images"))),
+        source=DataSource.for_files(terms.get("data", {})),
         most=most,
     )
     most.validate_count(len(file), str(path))

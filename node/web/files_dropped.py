@@ -32,10 +32,10 @@ _MAX_WORDS_BYTES = 1 << 20  # of what a child says about rows and columns
 
 
 class DroppedFiles:
-    """Those of one node: many come in at a time, and one is decoded. `images` are the site's rules of image files."""
+    """Those of one node: many come in at a time, and one is decoded. `data` says how the site's own are written."""
 
-    def __init__(self, images: Mapping[str, Any]) -> None:
-        self._rules = images
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data = data
         self._turn = asyncio.Lock()
 
     async def read(self, request: Request, run: Run) -> Decoded:
@@ -53,14 +53,14 @@ class DroppedFiles:
                         raise InvalidRequest(f"expected a file of at most {MAX_BYTES} bytes")
                     file.write(piece)
             async with self._turn:
-                said = await _decode(path, run, self._rules)
+                said = await _decode(path, run, self._data)
         if said[:1] == SAMPLES:
             return Decoded.read(said[1:])
         text = said[1:].decode(errors="replace") or "it takes more memory or time than a file is given"
         raise InvalidRequest(f"{path.name}: {text.replace(f'{path}: ', '').replace(f'{folder}/', '')}")
 
 
-async def _decode(path: Path, run: Run, images: Mapping[str, Any]) -> bytes:
+async def _decode(path: Path, run: Run, data: Mapping[str, Any]) -> bytes:
     """The words of a child about a file, nothing where it was ended. Whoever is cancelled leaves none behind. Raises
     InvalidRequest."""
     process = await asyncio.create_subprocess_exec(
@@ -73,7 +73,7 @@ async def _decode(path: Path, run: Run, images: Mapping[str, Any]) -> bytes:
         "classes": list(run.classes),
         "task": run.task,
         "labels": run.labels,
-        "images": images,
+        "data": data,
     }
     try:
         async with asyncio.timeout(DECODE_S + STOP_S):

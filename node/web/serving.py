@@ -61,7 +61,7 @@ def make_http(
             tokens=Tokens(config.node.data_dir),
             shown=token,
             origins=origins,
-            images=config.data.images.model_dump(),
+            data=config.get_data(),
             clock=context.clock,
             socket=config.admin.socket,
             options=options,

@@ -37,17 +37,17 @@ def make_site(
     tokens: Tokens,
     shown: HttpToken,
     origins: Mapping[str, str],
-    images: Mapping[str, Any],
+    data: Mapping[str, Any],
     clock: Clock,
     socket: Path | None,
     options: Sequence[str] | None = None,
 ) -> Site:
     """`socket` is that of the admin server, None without one, `options` are those that the node was started with,
-    `images` the rules of its image files."""
+    `data` how its own files are written."""
     closed, shared = asyncio.Event(), SharedAnswers(clock)
     reading = Reading(view, control.changes, chain, origins)
     streams = Streams(view, chain.genesis.chain_id, closed, shared.clear)
-    acting = Acting(control, predictor, chain, keys, images)
+    acting = Acting(control, predictor, chain, keys, data)
     endpoints = list_endpoints(reading, streams, acting, Reports(socket), Checkup(options))
     return Site(endpoints, Guard(keys, tokens, shown), shared, closed)
 

@@ -100,6 +100,13 @@ def test_the_columns_of_a_table_are_matched_by_name_and_what_is_filled_is_told(t
     assert Decoded.read(decoded.encode()) == Decoded(decoded.samples, ["id"], [0, 1], 2)
 
 
+def test_a_table_is_read_by_the_signs_of_the_sites_own(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("f;g\n1,5;2\n1.000,25;4\n")
+    data = {"csv": {"separator": ";", "decimal": ",", "thousands": "."}, "columns": {}, "path": "own.csv"}
+    decoded = decode(tmp_path / "a.csv", {**TABLE, "data": data})
+    assert decode_arrays(decoded.samples, MAX_BYTES)["x"].reshape(-1).tolist() == [1.5, 2, 1000.25, 4]
+
+
 def test_it_loads_neither_torch_nor_a_server() -> None:
     program = (
         "import sys, node.web.decoding_child; print([n for n in ('torch', 'grpc', 'starlette') if n in sys.modules])"
