@@ -1,7 +1,9 @@
 """Signs that a model has not learned, in words.
 
 An accuracy alone does not show it: where 63 of 100 patients are healthy, a model that calls everyone healthy has 0.63.
-Of labels it is their prevalence that a model must beat, of targets the mean.
+Nor is a model below that useless: where 92 of 100 are ill, one that ranks them well may call fewer right. So who tells
+classes apart better than by chance, as far as the test samples can show it, has learned. Of labels it is their
+prevalence that a model must beat, of targets the mean.
 """
 
 from __future__ import annotations
@@ -87,7 +89,9 @@ def _find_in_answers(measures: Measures) -> dict[Sign, str]:
     if np.count_nonzero(given) == 1:
         only = int(given.argmax())
         signs[Sign.ONE_CLASS] = f"all {num} test samples are called {by_class[only].name}, of which {actual[only]} are"
-    elif measures.num_correct <= actual[common]:
+    if _ranks(measures):
+        return signs
+    if not signs and measures.num_correct <= actual[common]:
         signs[Sign.MAJORITY] = (
             f"accuracy {measures.accuracy:.3f} is no better than {actual[common] / num:.3f}, which calling every test "
             f"sample {by_class[common].name} has"
@@ -100,3 +104,18 @@ def _find_in_answers(measures: Measures) -> dict[Sign, str]:
             f"classes alone have"
         )
     return signs
+
+
+def _ranks(measures: Measures) -> bool:
+    """Whether the mean AUC of the classes is above 0.5 by more than the standard error that chance has (Mann and
+    Whitney 1947)."""
+    num = measures.num_samples
+    found = [
+        (auc, math.sqrt((num + 1) / (12 * one.num_samples * (num - one.num_samples))))
+        for auc, one in zip(measures.auc or (), measures.by_class, strict=False)
+        if auc is not None
+    ]
+    if not found:
+        return False
+    aucs, errors = zip(*found, strict=True)
+    return math.fsum(aucs) - math.fsum(errors) > 0.5 * len(found)

@@ -41,11 +41,24 @@ def test_no_better_than_the_most_common_class() -> None:
 
 
 def test_a_loss_no_better_than_the_shares_of_the_classes() -> None:
-    assert find_signs(answer(Y, loss=0.6580), {}) == {}
-    signs = find_signs(answer(Y, loss=0.6582), {})
+    labels = np.resize([1, 0, 1], 57)  # whatever they are
+    assert Sign.PRIOR not in find_signs(answer(labels, loss=0.6580), {})
+    signs = find_signs(answer(labels, loss=0.6582), {})
+    signs.pop(Sign.MAJORITY)
     assert signs == {
         Sign.PRIOR: "loss 0.658 on the test samples is no better than 0.658, which the shares of the classes alone have"
     }
+
+
+def test_who_ranks_better_than_by_chance_has_learned_whatever_is_most_common() -> None:
+    y = np.array([1] * 23 + [0] * 2)
+    ill = np.concatenate([np.linspace(0.55, 0.95, 20), [0.3, 0.2, 0.4], [0.25, 0.45]])
+    labels = (ill > 0.5).astype(np.int64)
+    measures = measure(y, labels, np.stack([1 - ill, ill], axis=1), 0.384)
+    assert measures.accuracy == 0.88 < 23 / 25
+    assert find_signs(measures, {}) == {}
+    backwards = measure(y, labels, np.stack([ill, 1 - ill], axis=1), 0.384)
+    assert find_signs(backwards, {}).keys() == {Sign.MAJORITY, Sign.PRIOR}
 
 
 def test_a_phase_that_ends_worse_than_it_began() -> None:
