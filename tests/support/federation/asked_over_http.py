@@ -95,7 +95,7 @@ async def serving_page(tmp_path: Path, rounds: int = 0, token: bytes | None = No
             tokens=tokens,
             shown=shown,
             origins={"node.name": "node.yaml:3:3"},
-            images={},
+            data={},
             clock=SystemClock(),
             socket=None,
         )
