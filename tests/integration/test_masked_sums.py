@@ -586,10 +586,10 @@ def read_payload(net: Cluster, contribution: Contribution) -> Arrays:
 def test_who_shows_a_copy_of_a_members_key_learns_nothing_of_its_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends no input, so that all others open what they share with it."""
+    """It sends no input, so that all others open what they share with it. The lottery may leave its late key out."""
 
-    async def story() -> None:
-        async with masked(tmp_path, rounds=2, liars=("node3",)) as net:
+    async def story(path: Path) -> bool:
+        async with masked(path, rounds=2, liars=("node3",)) as net:
             start_all(net)
             service, victim = get_service(net, "node3"), net.id("node0")
             masking, honest = service.opener.masking, service.opener.masking.open
@@ -614,6 +614,8 @@ def test_who_shows_a_copy_of_a_members_key_learns_nothing_of_its_input(
             await net.wait_for_height(5, *HONEST)
             summed = read_summed(get_aggregate(net, 4))
             assert summed is not None
+            if net.id("node3") not in summed.roster:
+                return False
             assert summed.keys[summed.roster.index(net.id("node3"))] == summed.keys[summed.roster.index(victim)]
             data = make_prototypes(0, 4)
             vector = get_spec(net).coding.encode(decode_arrays(data, len(data)), 1, get_spec(net).fraction_bits)
@@ -626,8 +628,9 @@ def test_who_shows_a_copy_of_a_members_key_learns_nothing_of_its_input(
                     add_mask(values, opened[other][-1], subtract=is_added(victim, other))
             add_mask(values, opened[victim][-1], subtract=is_added(victim, net.id("node3")))
             assert not (values == vector).any()
+        return True
 
-    run_virtual(story())
+    assert any(run_virtual(story(tmp_path / str(i))) for i in range(5))
 
 
 def test_a_roster_of_just_a_quorum_of_which_one_dies_does_not_stop_the_others(tmp_path: Path, method: Method) -> None:
