@@ -37,15 +37,15 @@ def read_input(top: Section) -> dict[str, Any]:
 
 
 def has_later_terms(input_: Mapping[str, Any]) -> bool:
-    """Whether there is what protocol 3 does not know: histograms, or empty cells that are filled by a mean that members
-    agree on, have a feature that says so, or have a text that stands for them."""
+    """Tells whether there is what protocol 3 does not know: histograms, or empty cells that are filled by a mean that
+    members agree on, have a feature that says so, or have a text that stands for them."""
     missing = input_.get("missing", "")
     is_counted = any("edges" in column for column in input_.get("columns") or ())
     return is_counted or "empty" in input_ or missing.endswith(FLAG) or (missing == "mean" and "normalize" in input_)
 
 
 def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
-    """What becomes of a table's columns, each a number or a category: what is not set is not there."""
+    """Reads what becomes of a table's columns, each a number or a category: what is not set is not there."""
     told: dict[str, Any] = {}
     for key, choice in OF_TABLES.items():
         if section.has(key) and choice and (value := section.text(key)) != "refuse":

@@ -49,7 +49,7 @@ def choose_sites(data: object, nodes: int, partition: str, usual: tuple[int, str
 
 
 def is_written(data: object) -> bool:
-    """Whether data are an object, of which there have to be files."""
+    """Tells whether data are an object, of which there have to be files."""
     return not isinstance(data, str | PathLike)
 
 
@@ -86,8 +86,8 @@ def _add_labels(written: Written, settings: Mapping[str, Any]) -> dict[str, Any]
 
 
 def name_model(model: object) -> str:
-    """What `--model` takes for a model: its name, or of a class or a factory `module:name`, by which nodes import it.
-    Raises ConfigError."""
+    """Finds what `--model` takes for a model: its name, or of a class or a factory `module:name`, by which nodes import
+    it. Raises ConfigError."""
     if isinstance(model, str):
         return model
     name, module = getattr(model, "__qualname__", None), getattr(model, "__module__", None)

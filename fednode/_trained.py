@@ -46,6 +46,7 @@ class TrainedNode:
         config = outcome.config
         assert config.input is not None  # noqa: S101 - set when the configuration was made
         terms = {"input": config.input, "classes": outcome.classes, "task": config.task, "target": config.target}
+        terms["labels"] = config.labels
         text, input_ = json.dumps(terms), InputFormat.from_mapping(config.input)
         transform = load_transform(config.data)
         return [
@@ -83,7 +84,7 @@ class TrainedNode:
     def predict(
         self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
     ) -> pb.PredictReply:
-        """As the admin service's Predict. Raises NodeError."""
+        """Answers as the admin service's Predict. Raises NodeError."""
         x = decode_arrays(samples, len(samples))["x"]
         try:
             answers = answer(self.client, self.input, x, kappa=prior, transform=self.transform)

@@ -129,7 +129,7 @@ class AsyncClient:
         return await self._do(Client.runs)
 
     async def statistics(self, run: int = 0) -> Record:
-        """As `Client.statistics`."""
+        """Does what `Client.statistics` does."""
         return await self._do(lambda client: client.statistics(run))
 
     async def proposals(self) -> list[Record]:
@@ -180,5 +180,5 @@ class AsyncClient:
         )
 
     async def model(self, *, plugins: Iterable[str] = ()) -> nn.Module:
-        """As `Client.model`."""
+        """Does what `Client.model` does."""
         return await self._do(lambda client: client.model(plugins=plugins))

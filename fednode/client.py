@@ -218,8 +218,8 @@ class Client:
             return [to_json(run) for run in admin.list_runs()]
 
     def statistics(self, run: int = 0) -> Record:
-        """What the members of a run told of their samples, all together and site by site; 0 is the newest run. As
-        `fednode statistics --json`."""
+        """Fetches what the members of a run told of their samples, all together and site by site; 0 is the newest run.
+        As `fednode statistics --json`."""
         with self._asking() as admin:
             return to_json(admin.get_statistics(run))
 

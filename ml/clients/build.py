@@ -337,8 +337,8 @@ class _Source:
         return self._place(name, fit(dataset.x, self.input.shape), dataset.y)
 
     def _stays_mapped(self, dataset: ArrayDataset) -> bool:
-        """Whether samples are read from their file as they are trained on. A transform of the site's own has all of
-        them at once."""
+        """Tells whether samples are read from their file as they are trained on. A transform of the site's own has all
+        of them at once."""
         return self.cache is not None and self.transform is keep and self.cache.is_mapped(dataset.x)
 
     def show_train(self, split: ClientSplit | None, seed: int) -> Images | FittedImages:

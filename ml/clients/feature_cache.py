@@ -49,8 +49,8 @@ def place_mapped(
     *,
     augmented: bool = False,
 ) -> Samples:
-    """As `place_samples`, of images that stay in their file and are normalised as they are read; a GPU takes them whole
-    where it has room."""
+    """Places samples as `place_samples` does, of images that stay in their file and are normalised as they are read; a
+    GPU takes them whole where it has room."""
     device = _get_device(model)
     labels = torch.tensor(y).to(device)
 
@@ -66,7 +66,7 @@ def place_mapped(
 
 
 def _has_room(mapped: MappedSamples) -> bool:
-    """Whether a GPU can hold all, twice, and has as much again for training."""
+    """Tells whether a GPU can hold all, twice, and has as much again for training."""
     if mapped.device.type != "cuda":
         return False
     free, _ = torch.cuda.mem_get_info(mapped.device)

@@ -26,7 +26,7 @@ from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, 
 from ml.data.source import HELD_OUT, DataSource, Locate, Part, RawTable, get_augment
 from ml.data.source_cache import forget_sources, open_once
 from ml.data.split import Side, Sides
-from ml.data.table_input import TableInput, detect_columns
+from ml.data.table_input import TableInput
 from ml.errors import DataError, SpecError
 from ml.specs.architectures import fit_input_shape
 from ml.tasks import CLASSIFICATION, REGRESSION, TargetScale
@@ -43,7 +43,6 @@ __all__ = [
     "Split",
     "TABLES",
     "validate_labels",
-    "detect_table",
     "forget_sources",
     "get_augment",
     "get_classes",
@@ -263,16 +262,6 @@ def open_train(data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Seq
     return _open(DataSource.from_mapping(data, task, classes), data, with_test=False).train
 
 
-def detect_table(
-    data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None
-) -> list[dict[str, Any]]:
-    """The run's `input.columns` that would be for these data alone: text is a category. Raises DataError."""
-    train = open_train(data, task, classes)
-    if train.cells is None:
-        raise DataError(f"{train.place}: expected a table, as only tables have columns")
-    return [column.to_mapping() for column in detect_columns(train.cells(), train.place)]
-
-
 def open_raw_table(data: Mapping[str, Any], task: str = CLASSIFICATION) -> RawTable | None:
     """The training rows of a table with all their columns, whether they can be trained on or not; None of what is no
     table. Raises DataError."""
@@ -327,7 +316,7 @@ def _number_all(
     classes: Sequence[str] | None,
     meaning: Meaning | None = None,
 ) -> tuple[list[AnyLabels], tuple[str, ...]]:
-    """As `_number`, of parts that have samples."""
+    """Numbers labels as `_number` does. Raises DataError for a part without samples, too."""
     labels, names = _number(splits, data, task, classes, meaning)
     for part, own in zip(splits.parts, labels, strict=True):
         if not len(own):

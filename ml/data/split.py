@@ -59,15 +59,14 @@ class Sides:
     def place(self, keys: Sequence[bytes], contents: Sequence[bytes], y: AnyLabels, share: float) -> NDArray[np.str_]:
         """The side of each sample by its key, of which `share` is held out. `contents` are digests of the samples, `y`
         their classes, or labels and targets [N, T], of which all are one class."""
-        assert self.seed is not None  # noqa: S101 - there is nothing to place by
         if not keys:
             return np.empty(0, "U5")
         numbers: dict[bytes, int] = {}
         key_N = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
-        hashes = [sha256(self.seed + key).digest()[:KEY_BYTES] for key in numbers]
+        hashes = list(map(self._hash, numbers))
         unit_K = _join(key_N, contents, len(hashes))
-        hash_U = [min(own) for own in _gather(unit_K, hashes)]
-        known_U = [self._find_side(own) for own in _gather(unit_K, hashes)]
+        gathered = _gather(unit_K, hashes)
+        hash_U, known_U = list(map(min, gathered)), list(map(self._find_side, gathered))
         unit_N = unit_K[key_N]
         if self.is_first:
             is_test = choose_lowest(hash_U, unit_N, y if y.ndim == 1 else np.zeros(len(y), np.int64), share)
@@ -80,21 +79,22 @@ class Sides:
     def carry_over(self, before: Sequence[bytes], keys: Sequence[bytes]) -> int:
         """Gives samples that are known by other keys now the sides that they had by those `before`. Returns how many
         had one. Where one key is of samples of two sides, it trains."""
-        assert self.seed is not None  # noqa: S101 - there is nothing to look up by
-        num, seed, found = 0, self.seed, dict[bytes, Side]()
+        num, found = 0, dict[bytes, Side]()
         for key, side in zip(keys, self.get_sides(before), strict=True):
             if side is not None:
                 num += 1
-                one = sha256(seed + key).digest()[:KEY_BYTES]
+                one = self._hash(key)
                 found[one] = side if found.get(one, side) is side else Side.TRAIN
         self.known |= found
         return num
 
     def get_sides(self, keys: Sequence[bytes]) -> list[Side | None]:
         """The side of each key that has one."""
-        seed = self.seed
-        assert seed is not None  # noqa: S101 - there is nothing to look up by
-        return [self.known.get(sha256(seed + key).digest()[:KEY_BYTES]) for key in keys]
+        return [self.known.get(self._hash(key)) for key in keys]
+
+    def _hash(self, key: bytes) -> bytes:
+        assert self.seed is not None  # noqa: S101 - there is nothing to place or to look up by
+        return sha256(self.seed + key).digest()[:KEY_BYTES]
 
     def _find_side(self, hashes: Sequence[bytes]) -> Side | None:
         """The side of samples of one content, of which some keys are known: training if any was trained on."""

@@ -23,7 +23,7 @@ has, and how many rows a value of a category where empty cells are filled by the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -99,31 +99,28 @@ class Agreement:
 
 
 def read_categories(input_: Mapping[str, Any]) -> tuple[range, ...]:
-    """The places of the features that each category has become."""
-    others = int(input_.get("unknown") == "other")
-    flag = int(str(input_.get("missing", "")).endswith("+flag"))
-    found, start = [], 0
-    for column in input_.get("columns") or ():
-        values = column.get("values")
-        size = len(values) + others if values else 1
-        found += [range(start, start + size)] if values else []
-        start += size + flag
-    return tuple(found)
+    """Lists the places of the features that each category has become."""
+    return tuple(places for column, places, _ in _place_columns(input_) if column.get("values"))
 
 
 def read_edges(input_: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
-    """What parts the bins of each feature of a table; nothing where there is no histogram."""
-    columns = input_.get("columns") or ()
-    if not any(column.get("edges") for column in columns):
-        return ()
-    others = int(input_.get("unknown") == "other")
-    flag = ((),) if str(input_.get("missing", "")).endswith("+flag") else ()
+    """Lists what parts the bins of each feature of a table; nothing where there is no histogram."""
     found: list[tuple[float, ...]] = []
-    for column in columns:
-        values = column.get("values")
-        found += [()] * (len(values) + others) if values else [tuple(map(float, column.get("edges") or ()))]
-        found += flag
-    return tuple(found)
+    for column, places, num_flags in _place_columns(input_):
+        edges = () if column.get("values") else tuple(map(float, column.get("edges") or ()))
+        found += [edges, *[()] * (len(places) - 1 + num_flags)]
+    return tuple(found) if any(found) else ()
+
+
+def _place_columns(input_: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], range, int]]:
+    """Each column of a table, the places of the features that its values become, and how many flags are after them."""
+    others = int(input_.get("unknown") == "other")
+    num_flags = int(str(input_.get("missing", "")).endswith("+flag"))
+    start = 0
+    for column in input_.get("columns") or ():
+        size = len(column["values"]) + others if column.get("values") else 1
+        yield column, range(start, start + size), num_flags
+        start += size + num_flags
 
 
 def _read_bounds(input_: Mapping[str, Any]) -> tuple[tuple[float, float], ...] | None:

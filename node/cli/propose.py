@@ -239,17 +239,24 @@ def start_run(
 
 
 def _draw_initial(directory: Path, terms: Mapping[str, Any], target: tuple[str | None, Path | None]) -> Path:
-    """A file with the first parameters of the run that these terms ask for. Raises NodeError."""
+    """Draws the first parameters of the run that these terms ask for, into a file. Code is imported only if the node
+    may import it. Raises NodeError."""
     from ml.clients.build import make_initial_aggregate
+    from ml.errors import MlError
     from ml.payload import encode_arrays
+    from ml.plugins import Plugins
     from node.cli.target import open_node
     from node.pb import admin_pb2 as pb
 
     with open_node(*target) as node:  # which knows what stays as it is
         asked = json.dumps({**terms, "initial": "zeros"})
         draft = node.propose(pb.ProposeRequest(kind="start_run", terms=asked, dry_run=True))
-    run = json.loads(draft.terms)["run"]
-    drawn = make_initial_aggregate(run["model"], run["input"]["shape"], len(run["classes"]), secrets.randbits(62))
+        plugins = Plugins.of(node.get_config()["training"]["plugins"])
+    run, seed = json.loads(draft.terms)["run"], secrets.randbits(62)
+    try:
+        drawn = make_initial_aggregate(run["model"], run["input"]["shape"], len(run["classes"]), seed, plugins=plugins)
+    except MlError as error:
+        raise NodeError(f"--initial new: {error}") from error
     directory.chmod(0o755)  # the node may be another user's
     file = directory / "initial_model.safetensors"
     file.write_bytes(encode_arrays(drawn))
@@ -316,10 +323,14 @@ def start_statistics(
 
 
 def _count_features(file: Path, columns: Any) -> int:
-    """A number is one, a category one for each value and one for all others. Raises NodeError."""
-    if not isinstance(columns, list) or not all(isinstance(column, Mapping) for column in columns) or not columns:
+    """Counts a number as one, a category as one for each value and one for all others. Raises NodeError."""
+    if not isinstance(columns, list) or not all(map(_is_column, columns)) or not columns:
         raise NodeError(f"{file}: expected a list of columns, as {{name: age, edges: [40, 60]}}, got {columns!r}")
     return sum(len(column["values"]) + 1 if column.get("values") else 1 for column in columns)
+
+
+def _is_column(given: Any) -> bool:
+    return isinstance(given, Mapping) and isinstance(given.get("values") or [], list)
 
 
 def set_rounds(

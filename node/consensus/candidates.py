@@ -112,13 +112,11 @@ class Candidates:
         """Gives the others time to mine as long on a body that its miner had to itself, and 2 Delta for a block that
         leaves nobody out who is here."""
         begun_s = max(self._first_seen_s.setdefault(block.id, now.monotonic_s), collecting.cutoff_s or -inf)
-        equal_at_s = collecting.find_equal_at_s(block) or -inf
-        whole_at_s = begun_s + 2 * self._state.rules.waits.delta_s if collecting.is_short(block) else -inf
+        equal_at_s, is_short = collecting.find_equal_at_s(block) or -inf, collecting.is_short(block)
+        whole_at_s = begun_s + 2 * self._state.rules.waits.delta_s if is_short else -inf
         self._ripe_at_s[block.id] = max(equal_at_s, whole_at_s)
         if now.monotonic_s >= self._ripe_at_s[block.id]:
-            is_outdone = collecting.is_short(block) and any(
-                not collecting.is_short(one) for one in self.get_acceptable()
-            )
+            is_outdone = is_short and not all(map(collecting.is_short, self.get_acceptable()))
             return OUTDONE if is_outdone else None
         why = "its miner alone knew the body for a while" if equal_at_s > whole_at_s else "another may leave out fewer"
         return Objection(None, f"held for {self._ripe_at_s[block.id] - now.monotonic_s:.3f} s more: {why}")

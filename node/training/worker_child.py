@@ -464,7 +464,7 @@ def build_client(config: Config, initial: Arrays) -> Built:
     genesis = (*TERMS, "max_weight", "max_abs", "rounds", "num_members")
     sides, watch = None, None
     if config["site_dir"] is not None:
-        terms = {name: config[name] for name in ("input", "classes", "task")}
+        terms = {name: config[name] for name in ("input", "classes", "task", "labels")}
         watch = DataWatch(Path(config["site_dir"]), config["data"], terms)
         sides = open_own_sides(Path(config["site_dir"]), config["data"], makes_seed=True)
     try:

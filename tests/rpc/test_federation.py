@@ -17,6 +17,7 @@ from chain.changes.change import Change
 from chain.changes.rules import SetRules
 from chain.changes.runs import StartRun
 from chain.signing import encode_id
+from ml.models import resolve_model
 from node.admin import client as admin_client
 from node.admin.wiring import make_view
 from node.cli import main
@@ -28,6 +29,7 @@ from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
 STRANGER = make_keys(9)[8]
+NET = "support.data.user_models:make_small"
 
 
 @pytest.fixture(autouse=True)
@@ -260,6 +262,27 @@ async def test_a_run_may_begin_from_a_model_that_is_drawn_for_it(tmp_path: Path,
         blob = get_service(one).proposals.get(bytes.fromhex(proposed[0]["id"]))
         assert blob is not None
         assert terms["run"]["model"]["hidden"] == [3]
+
+
+async def test_a_model_that_the_node_may_not_import_is_not_drawn(tmp_path: Path, capsys: Captured) -> None:
+    async with running(tmp_path, rounds=1, n=4) as one:
+        await one.net.wait_for_height(1)
+        terms = one.net.genesis.run
+        model = resolve_model({"name": NET}, tuple(terms.input["shape"]), len(terms.classes))
+        file = tmp_path / "run.yaml"
+        file.write_text(json.dumps({"method": {"name": "fedavg"}, "model": model}))
+        said = await run(capsys, one, "propose", "run", str(file), "--rounds", "2", "--initial", "new", "--yes", code=1)
+        assert said.startswith("fednode: --initial new: ")
+        assert "training.plugins" in said
+
+
+async def test_statistics_of_columns_that_are_none_are_refused(tmp_path: Path, capsys: Captured) -> None:
+    async with running(tmp_path, rounds=1, n=4) as one:
+        file = tmp_path / "columns.yaml"
+        for columns in ("[{name: sex, values: 3}]", "[sex]", "[]"):
+            file.write_text(f"columns: {columns}\n")
+            said = await run(capsys, one, "propose", "statistics", str(file), "--yes", code=1)
+            assert "expected a list of columns" in said
 
 
 async def test_runs_are_listed_with_who_approved_and_who_trained(tmp_path: Path, capsys: Captured) -> None:

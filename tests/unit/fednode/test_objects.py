@@ -127,6 +127,16 @@ def test_a_site_has_its_own_object_and_its_columns_in_another_order(table: Any) 
     assert run.evaluate(table, resamples=0)["measures"]["summary"]["accuracy"] > 0.8
 
 
+def test_a_run_is_evaluated_by_the_labels_that_mean_each_class(table: Any) -> None:
+    grades = table.assign(target=np.where(table["target"] == 1, 0, 1 + np.arange(len(table)) % 3))
+    settings = {**SMALL["settings"], "classes": {"benign": [0], "malignant": [1, 2, 3]}, "input.normalize": "auto"}
+    run = fednode.simulate(data=(grades, "target"), **{**SMALL, "settings": settings})
+    said = run.predict(grades)
+    found = run.evaluate((grades, "target"), resamples=0)
+    right = said.labels == (grades["target"].to_numpy() > 0)
+    assert found["measures"]["summary"]["accuracy"] == said.accuracy == pytest.approx(right.mean())
+
+
 def test_words_in_a_frame_are_for_the_run_to_say(table: Any) -> None:
     worded = table.assign(size=np.where(table["mean radius"] > 14, "large", "small"))
     with pytest.raises(fednode.ConfigError, match=r"data: of \d+ rows 'size' has words, 'large', 'small'"):

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 
-from ml.data import detect_table, open_dataset, open_raw_table
+from ml.data import open_dataset, open_raw_table
 from ml.data.cells import TextColumn, is_date, parse_number, parse_numbers, to_text
 from ml.data.checks import check_data
 from ml.data.columns import CLEAR, ColumnSummary, check_summaries, find_alike, propose_input, summarise_columns
 from ml.data.table_input import TableInput, detect_columns
 from ml.errors import DataError
+from support.data.tables import detect_table
 
 RNG = np.random.default_rng(3)
 AGES = RNG.integers(28, 78, 100).tolist()

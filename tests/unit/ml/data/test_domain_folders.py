@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from ml.data import (
-    detect_table,
     get_classes,
     get_default_input,
     get_split_names,
@@ -28,6 +27,7 @@ from ml.data.readers import images
 from ml.data.table_input import Column, TableInput
 from ml.errors import DataError
 from support.data.domain_folders import save_domains, save_idx, save_images, save_npz
+from support.data.tables import detect_table
 
 INPUT: dict[str, Any] = {"shape": [3, 6, 6], "mean": [0.5], "std": [0.25]}
 NAMES = ("mnist", "mnistm", "usps")

@@ -25,9 +25,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml.data import detect_table, open_dataset, open_once
+from ml.data import open_dataset, open_once
 from ml.data.table_input import TableInput
 from ml.errors import DataError
+from support.data.tables import detect_table
 
 LABELS = ("yes", "no", "Ja ", "caf\u00e9", "cafe\u0301")
 NAMES = (

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ml.data import detect_table, open_dataset
+from ml.data import open_dataset
 from ml.data.base import InputFormat
 from ml.data.checks import check_data
 from ml.data.column_checks import check_columns, find_identifiers
@@ -20,6 +20,7 @@ from ml.data.table_input import TableInput
 from ml.errors import DataError
 from node.config.settings import make_input
 from node.errors import ConfigError
+from support.data.tables import detect_table
 
 TEXT = "age,sex,dose,label\n" + "".join(
     f"{20 + i},{'f' if i % 2 else 'm'},{i / 2 if i % 5 else ''},{'yes' if i > 9 else 'no'}\n" for i in range(20)
