@@ -48,7 +48,7 @@ async def test_rows_keep_their_sides_over_starts_and_backups(tmp_path: Path) -> 
         assert told["node0"]["num_train"] + told["node0"]["num_test"] == 203
         height = told["node0"]["height"]
         await net.wait_for_height(height + 3)
-        rounds = json.loads(run_command("rounds", "list", "-c", config, "--json").out)["rounds"]
+        rounds = json.loads(run_command("rounds", "list", "--limit", 1000, "-c", config, "--json").out)["rounds"]
         assert [one["data_change"] for one in rounds if one["data_change"]] == [told["node0"]["data_change"]]
 
         write(table, 204)
