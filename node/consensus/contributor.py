@@ -25,6 +25,7 @@ from node.consensus.masking import Masking
 from node.consensus.masks import MaskingRefused, is_masked, is_opening
 from node.consensus.published import PublishedRounds
 from node.consensus.record import Records
+from node.consensus.round_measure import RoundMeasure
 from node.consensus.signer import Signer
 from node.consensus.standing import Standing
 from node.events import Events
@@ -53,6 +54,7 @@ class Contributor:
         gossip: Gossip,
         records: Records,
         published: PublishedRounds,
+        measure: RoundMeasure,
         *,
         on_demand: OnDemand,
         pushed: PushedPayloads,
@@ -71,6 +73,7 @@ class Contributor:
         self._gossip = gossip
         self._records = records
         self._published = published
+        self._measure = measure
         self._on_demand = on_demand
         self._pushed = pushed
         self._peers = peers
@@ -106,8 +109,10 @@ class Contributor:
                 return
         has_budget = round_ is not None and round_.spec.hyperparameters.budget_s is not None
         streamed = () if round_ is None else round_.spec.get_streamed(round_.number)
+        run = tip.state.run
+        measure = self._measure.get(run, run.get_round(height) - 1)
         contribution = await self._signer.sign_contribution(
-            tip, trained, adopted, streamed=streamed, notes_iterations=has_budget
+            tip, trained, adopted, streamed=streamed, notes_iterations=has_budget, measure=measure
         )
         if contribution is None or self._current.tip is not tip:
             return
@@ -133,6 +138,20 @@ class Contributor:
         contribution = await self._signer.sign_contribution(tip, opened)
         if contribution is not None and self._current.tip is tip:
             self._send(contribution, round_, opened)
+
+    async def close(self) -> None:
+        """At the height that closes a run which selects: sends what this node has measured of its last round, once it
+        has taken that in."""
+        tip, machine, run = self._current.tip, self._current.machine, self._current.tip.state.run
+        height = tip.height + 1
+        if not run.is_closing(height) or machine is None or not machine.contributes or self._standing.is_leaving:
+            return
+        if self._signer.id in machine.contributions or not self._measure.has(run, run.last_round):
+            return
+        told = Trained(1, {}, {})
+        contribution = await self._signer.sign_contribution(tip, told, measure=self._measure.get(run, run.last_round))
+        if contribution is not None and self._current.tip is tip:
+            self._send(contribution, self._runs.find(height), told)
 
     async def renew(self) -> bool:
         """Signs anew, for the height after a change, what this node has contributed to the same round for the height
@@ -161,6 +180,10 @@ class Contributor:
     def on_applied(self, height: int, metrics: Metrics) -> None:
         """The worker has applied the aggregate of `height`."""
         self._records.on_applied(height, metrics)
+        span = self._runs.calendar.get_span(height)
+        self._measure.note(span.run, span.run.get_round(height), metrics, span.rules.limits.max_weight)
+        if span.run.select is not None:
+            self._current.call(self.close)
 
     def on_measured(self, height: int, measured: Measured) -> None:
         """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last

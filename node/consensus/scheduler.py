@@ -85,6 +85,9 @@ class TrainingScheduler:
 
     def end(self) -> None:
         """The set rounds are over: the worker takes in the last block, and trains no more."""
+        tip = self._current.tip
+        if tip.state.run.is_closing(tip.height):
+            self._records.on_passed(tip.height)
         self._learner.set_target(self._make_target(trains=False))
 
     def prepare(self) -> bool:
@@ -116,7 +119,7 @@ class TrainingScheduler:
         """On the tip, whose run's last round is to be applied, unless the worker `only_starts`."""
         tip = self._current.tip
         run = tip.state.run
-        made_height = self._runs.calendar.get_height(Place(run.number, run.get_round(tip.height)))
+        made_height = self._runs.calendar.get_height(Place(run.number, run.get_trained(tip.height)))
         is_coming = not self._has_part and self._is_coming
         return Target(
             tip.block,

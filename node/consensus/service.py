@@ -291,7 +291,9 @@ class RoundService:
             is_untrained = self.opener.masking.has_to_send(height)
             if machine.contributes and not is_renewed and before.started.contribution is None and is_untrained:
                 self.tasks.open_masks(tip)
-            self._scheduler.begin(machine, before, is_renewed=is_renewed, trains=not is_untrained)
+            is_closing = self.tip.state.run.is_closing(height)
+            self._scheduler.begin(machine, before, is_renewed=is_renewed, trains=not (is_untrained or is_closing))
+            await self._contributor.close()
         if self.current.machine is not None:
             self._reporter.publish_phase(self.current.machine)
 
@@ -312,6 +314,8 @@ class RoundService:
             await self._handle(machine, actions.Resumed())
             if self.opener.masking.has_to_send(machine.height):
                 self.tasks.open_masks(self.tip)
+            elif self.tip.state.run.is_closing(machine.height):
+                await self._contributor.close()
             else:
                 self._scheduler.resume(machine)
             self.gossip.on_step()
