@@ -32,6 +32,7 @@ from ml.clients.embedding_snapshot import Snapshot, take_snapshot
 from ml.clients.priors import measure_priors
 from ml.data import forget_sources, get_classes, get_default_input, measure_target, open_once
 from ml.errors import DataError, MlError
+from ml.measures.val import ValMeasures
 from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array
@@ -128,6 +129,8 @@ class RoundResult:
     other methods. `divergences` [N, N] says that of each pair, where
     clients are few (`MAX_PAIRED`).
 
+    Where clients have val samples, `val` is what each client's show once the round was applied, None of one without.
+
     Under an attack also how many contributions the round went without (`left_out`), and how many of the honest it left
     without a finite loss (`spoiled`).
     """
@@ -150,6 +153,7 @@ class RoundResult:
     divergences: tuple[tuple[float, ...], ...] | None = None
     left_out: int | None = None
     spoiled: int | None = None
+    val: tuple[ValMeasures | None, ...] | None = None
     train_s: float = field(default=0.0, compare=False)
     aggregate_s: float = field(default=0.0, compare=False)
 
@@ -157,9 +161,9 @@ class RoundResult:
         """All but seconds, and what the method does not have; None for what is no finite number."""
         seconds = ("train_s", "aggregate_s")
         values = {name.rstrip("_"): value for name, value in asdict(self).items() if name not in seconds}
-        numbers = {name: value for name, value in values.items() if value is not None and name != "divergences"}
-        told = {name: _to_finite(value) for name, value in numbers.items()}
-        return told if self.divergences is None else {**told, "divergences": self.divergences}
+        tuples = {name: values.pop(name) for name in ("divergences", "val")}
+        told = {name: _to_finite(value) for name, value in values.items() if value is not None}
+        return told | {name: value for name, value in tuples.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +287,7 @@ def simulate(
         spent_s = 0.0
         if saved is not None and (tree := saved.load()) is not None:
             run.load_tree(tree["run"])
-            rounds += [RoundResult(**_freeze(row)) for row in tree["rounds"]]
+            rounds += [_read_round(row) for row in tree["rounds"]]
             digests += tree["digests"]
             told = [[Release(**row) for row in rows] for rows in tree.get("told", ())] or told
             spent_s = tree["seconds"]
@@ -388,6 +392,7 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
     before = [made.metrics for i in honest if (made := played.trained[i]) is not None]
     after = [played.applied[i] for i in honest]
     on_all = [played.on_all[i] for i in honest]
+    val = tuple(map(ValMeasures.from_metrics, played.applied))
     return RoundResult(
         round=played.height,
         taa=compute_mean(map(get_score, after)),
@@ -403,6 +408,7 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
         divergences=played.divergences,
         left_out=played.num_left_out if attacked else None,
         spoiled=len(played.spoiled.intersection(honest)) if attacked else None,
+        val=val if any(val) else None,
         train_s=compute_mean(metrics["seconds"] for metrics in before),
         aggregate_s=played.aggregate_s,
     )
@@ -436,13 +442,15 @@ def _to_finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
 
 
-def _freeze(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a round that was saved, where tuples have become lists."""
+def _read_round(row: Mapping[str, Any]) -> RoundResult:
+    """A round that was saved, where tuples have become lists, and measures mappings."""
 
     def freeze(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return ValMeasures(**value)
         return tuple(map(freeze, value)) if isinstance(value, list) else value
 
-    return {name: freeze(value) for name, value in row.items()}
+    return RoundResult(**{name: freeze(value) for name, value in row.items()})
 
 
 def _make_beacon(seed: int, height: int) -> bytes:

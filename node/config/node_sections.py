@@ -328,7 +328,7 @@ class DataSection(Section):
     What tests is the split of that name, or the samples at `test`, or the rows that the column `split` says; else
     `held_out` of each class is held out, and stays so. Samples of one `group` are on one side: columns of a table,
     `parent` or a regular expression of an image's path, an archive's array. A table's `id` is the column by which
-    a row is known when it changes.
+    a row is known when it changes. `val` is the share of the others that is held out of training to compare rounds by.
 
     `domains` chooses and orders those of format domains, `classes` the classes whose samples are used; all by default.
     """
@@ -342,6 +342,7 @@ class DataSection(Section):
     group: Name | tuple[Name, ...] | None = None
     id: Name | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = SHARE
+    val: Annotated[float, Field(ge=0, lt=1)] | None = None
     columns: ColumnsSection = ColumnsSection()
     csv: CsvSection = CsvSection()
     domains: tuple[Name, ...] | None = None

@@ -90,6 +90,7 @@ class TrainerInfo:
     checkpoint_round: int | None = None
     trained_round: int = 0
     data_change: str | None = None
+    num_val: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +182,9 @@ class Trainer(Protocol):
         on_refused: OnRefused | None = None,
     ) -> Metrics:
         """Takes in a round's aggregate (None where the method has none) and what was taken of single peers, and
-        evaluates. Before it returns, `on_refused` hears of each peer whose model would have harmed the client. Raises
-        like `train`, and AggregateSpoiled; then the client still stands before that round."""
+        evaluates, also by the val samples, where the site has some (`ValMeasures`). Before it returns, `on_refused`
+        hears of each peer whose model would have harmed the client. Raises like `train`, and AggregateSpoiled; then
+        the client still stands before that round."""
         ...
 
     async def pass_over(self, round_number: int, /) -> Metrics:
@@ -237,6 +239,8 @@ class Client(Protocol):
     def num_train(self) -> int: ...
     @property
     def num_test(self) -> int: ...
+    @property
+    def num_val(self) -> int: ...
     def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None: ...
     def train(
         self,
@@ -274,6 +278,7 @@ class Client(Protocol):
         self, round_number: int, aggregates: Iterable[Arrays], /, *, should_stop: Callable[[], bool] = ...
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
+    def measure_val(self) -> Metrics: ...
     def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]: ...
     def state_arrays(self) -> Arrays: ...
@@ -296,6 +301,7 @@ def get_info(
     return TrainerInfo(
         num_train=client.num_train,
         num_test=client.num_test,
+        num_val=client.num_val,
         device=device,
         parameters=client.spec.task.num_parameters,
         model_bytes=client.spec.model_bytes,

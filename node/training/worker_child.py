@@ -213,7 +213,7 @@ class Session:
         if (self._round, self._phase) == (round_number, Phase.APPLIED):
             if aggregate is not None:
                 self._client.note_common(round_number, decode_arrays(aggregate, len(aggregate)))
-            metrics = dict(self._client.evaluate())
+            metrics = {**self._client.evaluate(), **self._client.measure_val()}
         else:
             metrics = apply_to(
                 self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
@@ -227,7 +227,7 @@ class Session:
         if (self._round, self._phase) == (round_number, Phase.APPLIED):
             self._client.go_back()
         self._move(round_number, Phase.APPLIED)
-        metrics = dict(self._client.evaluate())
+        metrics = {**self._client.evaluate(), **self._client.measure_val()}
         self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
         return {"metrics": metrics}
 

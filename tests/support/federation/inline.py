@@ -139,7 +139,7 @@ class InlineTrainer:
     async def pass_over(self, round_number: int) -> Metrics:
         if self._applied_round == round_number:
             self._client.go_back()
-        metrics = self._client.evaluate()
+        metrics = {**self._client.evaluate(), **self._client.measure_val()}
         self._keep(round_number)
         return metrics
 
