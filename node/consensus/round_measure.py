@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from chain.block import Measure
 from chain.run import Run
-from chain.select import ONE
+from chain.select import AUC, ONE
+from ml.measures.val import ValMeasures
 
 DIGITS = 3
 
@@ -26,10 +27,11 @@ class RoundMeasure:
         """The node has taken in this round of a run, and measured this."""
         if run.select is None:
             return
-        value, samples = metrics.get(f"val_{run.select.by}"), int(metrics.get("val_samples", 0))
-        measure = None
-        if value is not None and samples >= self._least_samples and (written := write(value)) is not None:
-            measure = Measure(min(samples, max_weight), min(written, run.select.most))
+        found, measure = ValMeasures.from_metrics(metrics), None
+        if found is not None and found.num_samples >= self._least_samples:
+            value = found.auc if run.select.by == AUC else found.loss
+            if value is not None and (written := write(value)) is not None:
+                measure = Measure(min(found.num_samples, max_weight), min(written, run.select.most))
         self._newest = run.number, number, measure
 
     def has(self, run: Run, number: int) -> bool:
