@@ -41,32 +41,42 @@ class Selection:
         if run.select is None:
             return self
         before = self if self.run == run.number else Selection(run.number)
-        number, measures = run.get_round(height) - 1, list_measures(state, contributions)
-        if number < 1 or len(measures) < state.q:
-            return before
-        max_liars, select = (state.n - 1) // 3, run.select
-        if before.best == 0:
+        number = run.get_round(height) - 1
+        return (
+            before.add(run.select, number, list_measures(state, contributions), state.n, state.q) if number else before
+        )
+
+    def add(self, select: Select, number: int, measures: Measures, n: int, q: int) -> Selection:
+        """The selection after the measures of one more round of the run, by seat of `n` members with a quorum of
+        `q`."""
+        max_liars = (n - 1) // 3
+        if len(measures) < q:
+            return self
+        if self.best == 0:
             score = compute_score(select, measures, max_liars)
-            return replace(before, best=number, score=score, measures=measures, last=number, last_score=score)
-        common = [seat for seat in measures if seat in before.measures]
-        if len(common) < state.q:
-            return before
+            return replace(self, best=number, score=score, measures=measures, last=number, last_score=score)
+        common = [seat for seat in measures if seat in self.measures]
+        if len(common) < q:
+            return self
         weights = {seat: measures[seat].samples for seat in common}
         ours, theirs = (
             compute_score(select, {seat: Measure(weights[seat], of[seat].value) for seat in common}, max_liars)
-            for of in (measures, before.measures)
+            for of in (measures, self.measures)
         )
         whole = compute_score(select, measures, max_liars)
         if _to_loss(select, ours) < _to_loss(select, theirs) - select.least_gain:
-            return Selection(run.number, number, whole, measures, 0, number, whole)
-        return replace(before, since=before.since + 1, last=number, last_score=whole)
+            return Selection(self.run, number, whole, measures, 0, number, whole)
+        return replace(self, since=self.since + 1, last=number, last_score=whole)
 
     def stops(self, before: Selection, run: Run, height: int) -> bool:
         """Whether the block at `height`, after which this holds and before it `before`, has the last round of `run`."""
-        select = run.select
-        if select is None or select.patience == 0 or run.stopped or run.is_closing(height):
+        if run.select is None or run.stopped or run.is_closing(height):
             return False
-        return self.run == run.number and before.since < self.since == select.patience
+        return self.run == run.number and self.exhausts(run.select, before)
+
+    def exhausts(self, select: Select, before: Selection) -> bool:
+        """Whether patience ran out with the round that was added to `before`."""
+        return before.since < self.since == select.patience
 
 
 def list_measures(state: State, contributions: Sequence[Contribution]) -> dict[int, Measure]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from chain.block import Measure
 from chain.run import Run
-from chain.select import AUC, ONE
+from chain.select import AUC, ONE, Select
 from ml.measures.val import ValMeasures
 
 DIGITS = 3
@@ -27,11 +27,7 @@ class RoundMeasure:
         """The node has taken in this round of a run, and measured this."""
         if run.select is None:
             return
-        found, measure = ValMeasures.from_metrics(metrics), None
-        if found is not None and found.num_samples >= self._least_samples:
-            value = found.auc if run.select.by == AUC else found.loss
-            if value is not None and (written := write(value)) is not None:
-                measure = Measure(min(found.num_samples, max_weight), min(written, run.select.most))
+        measure = make_measure(run.select, metrics, max_weight, self._least_samples)
         self._newest = run.number, number, measure
 
     def has(self, run: Run, number: int) -> bool:
@@ -44,6 +40,19 @@ class RoundMeasure:
 
     def __repr__(self) -> str:
         return f"RoundMeasure({self._newest})"
+
+
+def make_measure(
+    select: Select, metrics: Mapping[str, float], max_weight: int, least_samples: int = 1
+) -> Measure | None:
+    """Makes the measure that a run selects by of what a client has measured; None where there is none to tell."""
+    found = ValMeasures.from_metrics(metrics)
+    if found is None or found.num_samples < least_samples:
+        return None
+    value = found.auc if select.by == AUC else found.loss
+    if value is None or (written := write(value)) is None:
+        return None
+    return Measure(min(found.num_samples, max_weight), min(written, select.most))
 
 
 def write(value: float) -> int | None:

@@ -12,25 +12,24 @@ from chain.audit import verify_chain
 from chain.block import Measure
 from chain.changes.runs import SetRounds
 from chain.selection import read_selection
+from ml.clients.build import Federation, make_clients, make_initial_aggregate
+from ml.data import get_classes
 from ml.guard import OnRefused
 from ml.measures.val import ValMeasures
+from ml.payload import encode_arrays
+from ml.simulation.run import SimulationConfig, simulate
+from ml.specs.run_schema import describe_payloads
+from node.experiments.simulation import make_selector
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN
+from support.data.chains import make_keys
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
+from support.federation.inline import InlineTrainer
 from support.federation.proposing import approve, propose
 from support.federation.virtual_time import run_virtual
 
 PATIENT = {"by": "loss", "patience": 2, "min_delta": 0.0}
 LOSSES = (0.9, 0.7, 0.5, 0.6, 0.6, 0.6, 0.1, 0.1)  # of rounds from 1 on
-    0.9,
-    0.7,
-    0.5,
-    0.6,
-    0.6,
-    0.6,
-    0.1,
-    0.1,
-)  # of rounds from 1 on: the third is the best, and the run ends after 6
 BEST, LAST = 3, 6  # which patience ends the run after
 
 
@@ -142,3 +141,56 @@ def test_a_run_that_is_over_goes_on_for_more_rounds(tmp_path: Path) -> None:
             assert (tip.state.run.stopped, tip.selection.best) == (0, LAST + 1)  # what closed it counts as a round now
 
     run_virtual(play())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dfpl"])
+def test_the_simulation_ends_at_the_same_round_and_names_the_same_best(tmp_path: Path, method: str) -> None:
+    select, rounds = {"by": "loss", "patience": 1, "min_delta": 0.01}, 12
+    config = SimulationConfig(
+        method={"name": method, "local_iterations": 4, "lr": 0.5},
+        data={"format": "digits", "val": 0.2},
+        model={"name": "mlp", "hidden": [8]},
+        partition="dirichlet:5",
+        shots=8,
+        clients=4,
+        rounds=rounds,
+        select=select,
+    )
+    simulated = simulate(config, ids=[key.id for key in make_keys(4)], selector=make_selector(config))
+    classes = get_classes(config.data)
+    assert config.input is not None
+    initial = make_initial_aggregate(config.model, config.input["shape"], len(classes), config.seed)
+    federation = Federation(
+        method=config.method, model=config.model, classes=classes, input=config.input, rounds=rounds, num_members=4
+    )
+    clients = make_clients(
+        federation, data=config.data, partition=config.partition, run_seed=config.seed, shots=8, initial=initial
+    )
+    spec = clients[0].spec
+
+    async def play() -> None:
+        async with cluster(
+            tmp_path,
+            4,
+            rounds=rounds,
+            trainers=[InlineTrainer(client) for client in clients],
+            initial_model=encode_arrays(initial),
+            method=spec.to_mapping(),
+            model=config.model,
+            classes=list(classes),
+            input=dict(config.input or {}),
+            schema=describe_payloads(spec),
+            select=select,
+        ) as net:
+            await net.wait_for(is_done(net), "the end of the run")
+            last = len(simulated.rounds)
+            assert net.check_agreement() == last + 1
+            digests = [net["node0"].get_block(height).header.aggregate for height in range(1, last + 1)]
+            assert digests == list(simulated.aggregate_digests)
+            tip = net["node0"].get_service().tip
+            assert tip.selection.best == simulated.best_round
+            assert (tip.state.run.stopped or rounds) == last
+
+    run_virtual(play())
+    assert len(simulated.rounds) < rounds
+    assert simulated.best_round is not None
