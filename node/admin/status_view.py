@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from chain.block import Id
 from chain.schema import format_time
+from chain.select import ONE
+from chain.selection import Selection
 from chain.signing import encode_id
+from chain.tip import Tip
 from node.admin.peer_view import PeerView
 from node.admin.process_view import ProcessView
 from node.admin.round_control import get_stop
@@ -57,6 +60,8 @@ class StatusView:
         status = self._process.show(name)
         for part in (self._show_round(), self._show_sight(), self._show_training()):
             status.MergeFrom(part)
+        if (selected := show_selected(self._service.tip)) is not None:
+            status.selected.CopyFrom(selected)
         self._add_federation(status)
         measured, status.database_bytes, status.disk_free_bytes = await self._disk.run(self._read_disk)
         self._add_measured(status, measured)
@@ -204,6 +209,25 @@ class StatusView:
             shown.kind, author = transfer.named.kind, transfer.named.author
             shown.author, shown.author_name = encode_id(author), self._peers.get_name(author)
         return shown
+
+
+def show_selected(tip: Tip) -> pb.Selected | None:
+    """What the run in force has come to; None where it does not select."""
+    run, found = tip.state.run, tip.selection
+    if run.select is None:
+        return None
+    if found.run != run.number:
+        found = Selection()
+    return pb.Selected(
+        by=run.select.by,
+        best_round=found.best,
+        score=found.score / ONE,
+        since=found.since,
+        patience=run.select.patience,
+        stopped=run.stopped,
+        last_round=found.last,
+        last_score=found.last_score / ONE,
+    )
 
 
 def _get_phase(service: RoundService) -> str:

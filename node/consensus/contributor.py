@@ -16,6 +16,7 @@ from chain.errors import StoreFull
 from chain.tip import Tip
 from ml.measures.collapse import find_signs
 from ml.specs import MaskedSpec
+from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
@@ -35,6 +36,7 @@ from node.payloads.checks import PayloadRefused, check_refs
 from node.payloads.on_demand import OnDemand
 from node.payloads.pushed import PushedPayloads, choose_pushed
 from node.runs.specs import RunRound, RunSpecs
+from node.training.kept_rounds import KeptRounds
 from node.training.learner import Metrics
 from node.training.trainer import Measured, Trained
 
@@ -55,6 +57,7 @@ class Contributor:
         records: Records,
         published: PublishedRounds,
         measure: RoundMeasure,
+        kept: KeptRounds,
         *,
         on_demand: OnDemand,
         pushed: PushedPayloads,
@@ -62,7 +65,9 @@ class Contributor:
         events: Events,
         standing: Standing,
         masking: Masking,
+        boundary: Boundary,
     ) -> None:
+        self._boundary = boundary
         self._standing = standing
         self._masking = masking
         self._current = current
@@ -74,6 +79,7 @@ class Contributor:
         self._records = records
         self._published = published
         self._measure = measure
+        self._kept = kept
         self._on_demand = on_demand
         self._pushed = pushed
         self._peers = peers
@@ -184,6 +190,9 @@ class Contributor:
         self._measure.note(span.run, span.run.get_round(height), metrics, span.rules.limits.max_weight)
         if span.run.select is not None:
             self._current.call(self.close)
+        selection = self._current.tip.selection
+        with self._boundary.around("kept rounds"):
+            self._kept.prune(span.run.number, selection.best if selection.run == span.run.number else 0)
 
     def on_measured(self, height: int, measured: Measured) -> None:
         """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last

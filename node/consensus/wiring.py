@@ -62,6 +62,8 @@ from node.p2p.peers import Peers
 from node.payloads.checks import RoundPayloads
 from node.payloads.retention import Retention
 from node.runs.specs import RunRound
+from node.training.checkpoint import CHECKPOINTS
+from node.training.kept_rounds import KeptRounds
 from node.training.learner import Learner
 from node.training.local_work import BETA_ROUNDS, LocalWork
 from node.training.observer_trainer import ObserverTrainer
@@ -431,12 +433,14 @@ def _make_contributor(
         ground.records,
         talk.published,
         RoundMeasure(c.measure_from),
+        KeptRounds(c.store.path / CHECKPOINTS, c.keep_models),
         on_demand=payloads.on_demand,
         pushed=payloads.pushed,
         peers=ground.peers,
         events=ground.events,
         standing=ground.standing,
         masking=masking,
+        boundary=c.boundary,
     )
 
 

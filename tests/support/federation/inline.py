@@ -150,7 +150,9 @@ class InlineTrainer:
     async def measure(self) -> Measured:
         return Measured(self._measure(), curves=self._draw())
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         if self._answer is None:
             raise AnswerRefused("expected a client that can be asked, got one that only trains")
         try:
