@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from chain.block import Id
 from chain.schema import format_time
-from chain.select import ONE
-from chain.selection import Selection
 from chain.signing import encode_id
-from chain.tip import Tip
 from node.admin.peer_view import PeerView
 from node.admin.process_view import ProcessView
 from node.admin.round_control import get_stop
@@ -17,6 +14,7 @@ from node.consensus.service import RoundService
 from node.consensus.upgrade import describe_upgrade
 from node.finite import to_finite
 from node.ledger.reader import Ledger
+from node.ledger.selected_view import show_selected
 from node.offload import Offload
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
@@ -60,8 +58,9 @@ class StatusView:
         status = self._process.show(name)
         for part in (self._show_round(), self._show_sight(), self._show_training()):
             status.MergeFrom(part)
-        if (selected := show_selected(self._service.tip)) is not None:
-            status.selected.CopyFrom(selected)
+        tip = self._service.tip
+        if tip.state.run.select is not None:
+            status.selected.CopyFrom(show_selected(tip.state.run, tip.selection))
         self._add_federation(status)
         measured, status.database_bytes, status.disk_free_bytes = await self._disk.run(self._read_disk)
         self._add_measured(status, measured)
@@ -79,10 +78,10 @@ class StatusView:
             head_time=format_time(tip.header.time_ms),
             run=run.number,
             method=run.method["name"],
-            rounds=run.num_heights,
+            rounds=run.num_heights if run.select is None else run.last_round,
             members=tip.state.n,
             quorum=tip.state.q,
-            round=run.get_round(tip.height if service.is_done or machine is None else machine.height),
+            round=run.get_trained(tip.height if service.is_done or machine is None else machine.height),
             phase=_get_phase(service),
             view=0 if machine is None else machine.view,
             done=service.is_done,
@@ -209,25 +208,6 @@ class StatusView:
             shown.kind, author = transfer.named.kind, transfer.named.author
             shown.author, shown.author_name = encode_id(author), self._peers.get_name(author)
         return shown
-
-
-def show_selected(tip: Tip) -> pb.Selected | None:
-    """What the run in force has come to; None where it does not select."""
-    run, found = tip.state.run, tip.selection
-    if run.select is None:
-        return None
-    if found.run != run.number:
-        found = Selection()
-    return pb.Selected(
-        by=run.select.by,
-        best_round=found.best,
-        score=found.score / ONE,
-        since=found.since,
-        patience=run.select.patience,
-        stopped=run.stopped,
-        last_round=found.last,
-        last_score=found.last_score / ONE,
-    )
 
 
 def _get_phase(service: RoundService) -> str:

@@ -85,9 +85,6 @@ class TrainingScheduler:
 
     def end(self) -> None:
         """The set rounds are over: the worker takes in the last block, and trains no more."""
-        tip = self._current.tip
-        if tip.state.run.is_closing(tip.height):
-            self._records.on_passed(tip.height)
         self._learner.set_target(self._make_target(trains=False))
 
     def prepare(self) -> bool:

@@ -270,7 +270,8 @@ class RoundService:
         collect_s = self.tasks.get_collect_s(height)
         machine = await self.opener.open(tip, collect_s, seen=seen, is_behind=self._sync.is_behind)
         self.tasks.begin(tip)
-        if is_done:
+        is_closing = self.tip.state.run.is_closing(height)
+        if is_done or is_closing:  # what was measured of the last round is that round's
             self.records.end()
         else:
             place = get_next_place(tip.state, tip.height)
@@ -291,7 +292,6 @@ class RoundService:
             is_untrained = self.opener.masking.has_to_send(height)
             if machine.contributes and not is_renewed and before.started.contribution is None and is_untrained:
                 self.tasks.open_masks(tip)
-            is_closing = self.tip.state.run.is_closing(height)
             self._scheduler.begin(machine, before, is_renewed=is_renewed, trains=not (is_untrained or is_closing))
             await self._contributor.close()
         if self.current.machine is not None:

@@ -16,12 +16,14 @@ from chain.block import Answer, ApprovedChange, Block, Id
 from chain.changes.change import Change, read_change
 from chain.errors import StoreCorrupted
 from chain.run import Run
+from chain.selection import read_selection
 from chain.signing import encode_id
 from chain.state import Member, State
 from chain.store.sqlite import SqliteStore
 from node.errors import NotFound
 from node.finite import to_finite
 from node.ledger.names import get_name
+from node.ledger.selected_view import show_selected
 from node.pb import admin_pb2 as pb
 
 NEWEST_RECORDS = 64  # how far below its end the accuracy of a run is looked for
@@ -84,16 +86,17 @@ class RunsReader:
         span = self._spans[index]
         is_over = index + 1 < len(self._spans)
         last = self._spans[index + 1].began - 1 if is_over else max(head, span.began)
-        run = span.run
-        made = max(0, run.get_round(last))
+        run = self._store.get_state(last).run
+        planned = run.num_heights if run.select is None else run.last_round  # what closes it is no round
+        made = max(0, run.get_trained(last))
         terms = {key: value for key, value in run.to_terms().items() if key != "schema"}
         shown = pb.RunView(
             number=run.number,
             method=run.method["name"],
             model=run.model["name"],
             terms=json.dumps(terms),
-            rounds=run.num_heights,
-            made=min(made, run.num_heights) if run.rounds else made,
+            rounds=planned,
+            made=min(made, planned) if run.last_round else made,
             phase=_get_phase(run, last, is_over=is_over),
             began=span.began,
             last=last,
@@ -101,6 +104,10 @@ class RunsReader:
         if span.began:
             self._add_origin(shown)
         self._add_accuracy(shown)
+        if run.select is not None:
+            shown.selected.CopyFrom(
+                show_selected(run, read_selection(self._store.get_state, self._store.read_blocks, last))
+            )
         return shown
 
     def _add_origin(self, shown: pb.RunView) -> None:

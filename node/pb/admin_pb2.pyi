@@ -1544,7 +1544,7 @@ class Selected(_message.Message):
     def __init__(self, by: _Optional[str] = ..., best_round: _Optional[int] = ..., score: _Optional[float] = ..., since: _Optional[int] = ..., patience: _Optional[int] = ..., stopped: _Optional[int] = ..., last_round: _Optional[int] = ..., last_score: _Optional[float] = ...) -> None: ...
 
 class RunView(_message.Message):
-    __slots__ = ("number", "method", "model", "terms", "rounds", "made", "phase", "began", "last", "change", "note", "accuracy", "measured", "approvals", "authors", "counted")
+    __slots__ = ("number", "method", "model", "terms", "rounds", "made", "phase", "began", "last", "change", "note", "accuracy", "measured", "approvals", "authors", "counted", "selected")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -1561,6 +1561,7 @@ class RunView(_message.Message):
     APPROVALS_FIELD_NUMBER: _ClassVar[int]
     AUTHORS_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
     number: int
     method: str
     model: str
@@ -1577,7 +1578,8 @@ class RunView(_message.Message):
     approvals: _containers.RepeatedCompositeFieldContainer[ApprovalView]
     authors: _containers.RepeatedCompositeFieldContainer[RunAuthor]
     counted: int
-    def __init__(self, number: _Optional[int] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., terms: _Optional[str] = ..., rounds: _Optional[int] = ..., made: _Optional[int] = ..., phase: _Optional[str] = ..., began: _Optional[int] = ..., last: _Optional[int] = ..., change: _Optional[str] = ..., note: _Optional[str] = ..., accuracy: _Optional[float] = ..., measured: _Optional[int] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., authors: _Optional[_Iterable[_Union[RunAuthor, _Mapping]]] = ..., counted: _Optional[int] = ...) -> None: ...
+    selected: Selected
+    def __init__(self, number: _Optional[int] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., terms: _Optional[str] = ..., rounds: _Optional[int] = ..., made: _Optional[int] = ..., phase: _Optional[str] = ..., began: _Optional[int] = ..., last: _Optional[int] = ..., change: _Optional[str] = ..., note: _Optional[str] = ..., accuracy: _Optional[float] = ..., measured: _Optional[int] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., authors: _Optional[_Iterable[_Union[RunAuthor, _Mapping]]] = ..., counted: _Optional[int] = ..., selected: _Optional[_Union[Selected, _Mapping]] = ...) -> None: ...
 
 class RunAuthor(_message.Message):
     __slots__ = ("id", "name", "rounds")
