@@ -1,4 +1,4 @@
-"""What a run selects its best round by, and when that ends it: terms that members agree on (`select` of genesis).
+"""The terms by which a run selects its best round, and ends when none is better any more (`select` of genesis).
 
     select: {by: loss | auc, patience: N, min_delta: x}
 

@@ -28,6 +28,7 @@ from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
 from node.ledger.runs_view import AuthorCount, RunsReader
 from node.ledger.scores import add_scores_of_stopped
+from node.ledger.selected_view import show_selected
 from node.ledger.site_statistics import read_statistics
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
@@ -141,6 +142,10 @@ class OfflineNode:
             while reader.read_states(head):
                 pass
             runs = [reader.show(index, head) for index in reader.choose(number)]
+            run = self._store.get_state(head).run
+            if run.select is not None and runs[-1].number == run.number:
+                found = read_selection(self._store.get_state, self._store.read_blocks, head)
+                runs[-1].selected.CopyFrom(show_selected(run, found))
             if number is not None:
                 count = AuthorCount(runs[0])
                 for first, last in count.get_pages():

@@ -16,14 +16,12 @@ from chain.block import Answer, ApprovedChange, Block, Id
 from chain.changes.change import Change, read_change
 from chain.errors import StoreCorrupted
 from chain.run import Run
-from chain.selection import read_selection
 from chain.signing import encode_id
 from chain.state import Member, State
 from chain.store.sqlite import SqliteStore
 from node.errors import NotFound
 from node.finite import to_finite
 from node.ledger.names import get_name
-from node.ledger.selected_view import show_selected
 from node.pb import admin_pb2 as pb
 
 NEWEST_RECORDS = 64  # how far below its end the accuracy of a run is looked for
@@ -71,8 +69,12 @@ class RunsReader:
         return [index]
 
     def read_page(self, first: int, last: int) -> tuple[list[Block], State]:
-        """Blocks, and the state that judges the first of them, as `AuthorCount` takes them."""
-        return [stored.block for stored in self._store.blocks(first, last)], self._store.get_state(first - 1)
+        """Blocks, and the state that judges the first of them, as `AuthorCount` takes them; without what closes a run
+        that selects, which nobody trains for."""
+        blocks, state = list(self._store.read_blocks(first, last)), self._store.get_state(first - 1)
+        if state.run.select is not None:
+            blocks = [b for b in blocks if not self._store.get_state(b.height - 1).run.is_closing(b.height)]
+        return blocks, state
 
     def read_change(self, height: int) -> tuple[Change, ApprovedChange]:
         """The change in the block at `height`, and the answers to it. Raises StoreCorrupted."""
@@ -86,7 +88,7 @@ class RunsReader:
         span = self._spans[index]
         is_over = index + 1 < len(self._spans)
         last = self._spans[index + 1].began - 1 if is_over else max(head, span.began)
-        run = self._store.get_state(last).run
+        run = span.run if span.run.select is None else self._store.get_state(last).run  # patience may have ended it
         planned = run.num_heights if run.select is None else run.last_round  # what closes it is no round
         made = max(0, run.get_trained(last))
         terms = {key: value for key, value in run.to_terms().items() if key != "schema"}
@@ -104,10 +106,6 @@ class RunsReader:
         if span.began:
             self._add_origin(shown)
         self._add_accuracy(shown)
-        if run.select is not None:
-            shown.selected.CopyFrom(
-                show_selected(run, read_selection(self._store.get_state, self._store.read_blocks, last))
-            )
         return shown
 
     def _add_origin(self, shown: pb.RunView) -> None:

@@ -1,4 +1,4 @@
-"""What a run that selects its best round has come to, as the admin service shows it."""
+"""The best round of a run that selects one, as the admin service shows it."""
 
 from __future__ import annotations
 
