@@ -28,7 +28,7 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="linear, mlp, cnn_mnist, mlp_mnist, cnn_cifar, resnet18, resnet18_cifar, resnet18_nobn, vgg11, head_256, "
+        help="linear, mlp, wide_deep, cnn_mnist, mlp_mnist, cnn_cifar, resnet18, resnet18_cifar, resnet18_nobn, vgg11, head_256, "
         "or your own as package.module:factory.",
     ),
 ]
