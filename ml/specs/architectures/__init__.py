@@ -131,8 +131,8 @@ def find_model(name: str) -> str:
 
 
 def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """`model` with the widths of hidden layers or a user's arguments written out, and without a `frozen` that names nothing. Raises
-    SpecError for a name nobody has."""
+    """`model` with the widths of hidden layers or a user's arguments written out, and without a `frozen` that names
+    nothing. Raises SpecError for a name nobody has."""
     if not model.get("frozen", True):
         model = {key: value for key, value in model.items() if key != "frozen"}
     if is_user_model(model):

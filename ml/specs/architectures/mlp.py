@@ -1,5 +1,5 @@
-"""`linear`, logistic or linear regression, `mlp`, for small inputs, `wide_deep`, for tables, and `mlp_mnist`, MP-FedCL's
-network for MNIST.
+"""`linear`, logistic or linear regression, `mlp`, for small inputs, `wide_deep`, for tables, and `mlp_mnist`, the
+network of MP-FedCL for MNIST.
 
     linear     {name: linear}                      the classifier fc1 alone; the embedding is the input itself
     mlp        {name: mlp, hidden: [64, 32]}       fc1 ... fcL with ReLU, then the classifier fc{L+1}; the embedding is
