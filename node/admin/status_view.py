@@ -137,7 +137,8 @@ class StatusView:
             beta_s=service.local_work.beta_s,
             training_trouble=service.learner.trouble or service.learner.failure,
             data_change=service.learner.data_change,
-            not_learning=service.records.learning.lasting.values(),
+            not_learning=service.records.learning.not_learned,
+            model_signs=service.records.learning.others,
         )
         if (info := service.learner.info) is not None:
             status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes

@@ -151,6 +151,7 @@ def list_troubles(status: pb.NodeStatus) -> _Facts:
     if status.HasField("data_change"):
         facts.append(("DATA CHANGED", status.data_change))
     facts += [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
+    facts += [("MODEL" if i == 0 else "", line) for i, line in enumerate(status.model_signs)]
     if status.HasField("spoiled_round"):
         facts.append(("SPOILED", _describe_spoiled(status)))
     if status.paused:
