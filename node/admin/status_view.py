@@ -143,6 +143,7 @@ class StatusView:
         if (info := service.learner.info) is not None:
             status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
             status.num_train, status.num_test, status.precision = info.num_train, info.num_test, info.precision
+            status.num_val = info.num_val
         if (progress := service.learner.progress) is not None:
             status.train_step, status.train_steps = progress.step, progress.steps
         return status

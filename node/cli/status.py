@@ -91,7 +91,9 @@ def describe(status: pb.NodeStatus) -> _Facts:
 
     worker = status.unready_reason or "not ready"
     if status.HasField("device"):
-        samples = f"{status.num_train} train / {status.num_test} test"
+        samples = (
+            f"{status.num_train} train / {status.num_test} test{f' / {status.num_val} val' * bool(status.num_val)}"
+        )
         worker = f"{status.device} {status.precision}, {samples}, {status.parameters:,} parameters"
     score, accuracy = "accuracy", "not measured yet"
     if status.HasField("accuracy"):
