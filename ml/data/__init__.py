@@ -20,6 +20,7 @@ from ml.data.findings import Finding
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.image_cache import ImageCache
 from ml.data.image_set import ImageSet
+from ml.data.keys import read_sides
 from ml.data.labels import number_by_meaning, number_labels, validate_are_classes
 from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated
@@ -164,15 +165,16 @@ def split_anew(
     meaning: Meaning | None = None,
 ) -> Resplit:
     """Splits samples by new sides, which know them from then on, and holds that against what was trained on `before`.
-    Raises DataError, also where the data say themselves what tests."""
+    Where the data say themselves what tests, it is val samples alone that are chosen. Raises DataError, also where
+    there is nothing to choose."""
     source = replace(DataSource.from_mapping(data, task, classes), sides=after)
     splits = _open(source, data)
-    if splits.test is not None or source.split is not None:
-        raise DataError(f"{splits.train.place}: the data say themselves what tests: there is nothing to split anew")
     if table is not None:
         splits = _encode(_leave_out_unknown(splits, table), table)
-    [labels], _ = _number_all(splits, data, task, classes, meaning)
+    (labels, *_), _ = _number_all(splits, data, task, classes, meaning)
     part = splits.train
+    if splits.test is not None or source.split is not None:
+        return _choose_val(part, source, labels, 0 if splits.test is None else len(splits.test.labels))
     side_N, _ = place(part, source, after, labels)
     is_test = side_N == Side.TEST.value
     try:
@@ -184,6 +186,17 @@ def split_anew(
         places = tuple(part.locate(i) for i in np.flatnonzero(is_test & was_trained).tolist())
     num_train, num_val = (int((side_N == side.value).sum()) for side in (Side.TRAIN, Side.VAL))
     return Resplit(num_train, int(is_test.sum()), places, num_val)
+
+
+def _choose_val(part: Part, source: DataSource, labels: AnyLabels, num_test: int) -> Resplit:
+    """Of samples whose own test samples are elsewhere, or named by a column."""
+    side_N = read_sides(part, source)
+    if not source.val or (side_N is not None and (side_N == Side.VAL.value).any()):
+        raise DataError(f"{part.place}: the data say themselves what tests: there is nothing to split anew")
+    rows = np.arange(len(labels)) if side_N is None else np.flatnonzero(side_N == Side.TRAIN.value)
+    is_val, _ = hold_out_val(part.select(rows), source, labels[rows])
+    num_val = 0 if is_val is None else int(is_val.sum())
+    return Resplit(len(rows) - num_val, num_test or len(labels) - len(rows), (), num_val)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

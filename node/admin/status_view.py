@@ -141,11 +141,13 @@ class StatusView:
             beta_s=service.local_work.beta_s,
             training_trouble=service.learner.trouble or service.learner.failure,
             data_change=service.learner.data_change,
-            not_learning=service.records.learning.lasting.values(),
+            not_learning=service.records.learning.not_learned,
+            model_signs=service.records.learning.others,
         )
         if (info := service.learner.info) is not None:
             status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
             status.num_train, status.num_test, status.precision = info.num_train, info.num_test, info.precision
+            status.num_val = info.num_val
         if (progress := service.learner.progress) is not None:
             status.train_step, status.train_steps = progress.step, progress.steps
         return status

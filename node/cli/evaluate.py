@@ -49,6 +49,7 @@ def evaluate(
     Examples: fednode evaluate test.csv --config node.yaml, or fednode evaluate scans/ --json
     """
     from ml.data.column_checks import describe_passed_over
+    from ml.measures.collapse import NOT_LEARNED
     from node.admin.asking import Labelled
     from node.admin.judging import evaluate_node
     from node.cli.evaluation import print_evaluation
@@ -68,5 +69,5 @@ def evaluate(
     print_evaluation(found, name_model([found.applied_round], is_best=found.is_best))
     for file, passed_over in found.passed_over.items():
         print(f"fednode: {file}: {describe_passed_over(passed_over)}", file=sys.stderr)
-    for text in found.signs.values():
-        print(f"fednode: this model has not learned: {text}", file=sys.stderr)
+    for name, text in found.signs.items():
+        print(f"fednode: this model{' has not learned' if name in NOT_LEARNED else ''}: {text}", file=sys.stderr)

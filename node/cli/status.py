@@ -91,7 +91,9 @@ def describe(status: pb.NodeStatus) -> _Facts:
 
     worker = status.unready_reason or "not ready"
     if status.HasField("device"):
-        samples = f"{status.num_train} train / {status.num_test} test"
+        samples = (
+            f"{status.num_train} train / {status.num_test} test{f' / {status.num_val} val' * bool(status.num_val)}"
+        )
         worker = f"{status.device} {status.precision}, {samples}, {status.parameters:,} parameters"
     score, accuracy = "accuracy", "not measured yet"
     if status.HasField("accuracy"):
@@ -153,6 +155,7 @@ def list_troubles(status: pb.NodeStatus) -> _Facts:
     if status.HasField("data_change"):
         facts.append(("DATA CHANGED", status.data_change))
     facts += [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
+    facts += [("MODEL" if i == 0 else "", line) for i, line in enumerate(status.model_signs)]
     if status.HasField("spoiled_round"):
         facts.append(("SPOILED", _describe_spoiled(status)))
     if status.paused:

@@ -206,7 +206,9 @@ class Contributor:
             record.alone, record.privacy = alone, measured.privacy
             round_ = self._runs.find(height)
             if round_ is None or has_trained(round_):
-                record.signs = find_signs(record.measures, record.train)
+                watch, place = self._records.learning, record.place
+                losses = watch.list_losses(place, record.train, record.applied) if place is not None else ()
+                record.signs = find_signs(record.measures, record.train, measured.before, losses)
             self._records.curves = {"height": height, **measured.curves} if measured.curves else None
             self._published.publish(record)
         self._records.on_measured(height)

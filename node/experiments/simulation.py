@@ -139,6 +139,7 @@ def make_selector(config: SimulationConfig) -> SelectedRounds | None:
         raise ConfigError(f"--set {error}") from error
     return None if select is None else SelectedRounds(select, config.clients, USUAL_MAX_WEIGHT)
 
+
 def _choose(spec: SimulationSpec, asked: Mapping[str, Any], data: Mapping[str, Any], task: str) -> tuple[Any, Any]:
     """Genesis' `method` and `model`. Raises ConfigError."""
     shape = find_shape(data, asked["input"], None, task) if AUTO in (spec.method, spec.model) else (0, 0, 0)

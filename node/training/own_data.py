@@ -30,6 +30,10 @@ class OwnData:
     num_test: int
     num_val: int = 0
 
+    def describe(self) -> str:
+        """How many samples there are on each side."""
+        return f"{self.num_train} train / {self.num_test} test{f' / {self.num_val} val' if self.num_val else ''}"
+
     @classmethod
     def open(cls, data: Mapping[str, Any], data_dir: Path, run: Run) -> OwnData:
         """By the site's own split and decoded images, in its data directory. Raises DataError."""

@@ -113,13 +113,16 @@ class Trained:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
-    was trained without the others, None where there is none. `curves` are those of `describe_curves`, `privacy` is what
-    the site has told of its samples (`PrivacySpent` of admin.proto), None where the run does not hide them."""
+    was trained without the others, None where there is none. `before` are the measures before the exchange, of the
+    model that the round's training had left, where it has trained for it. `curves` are those of `describe_curves`,
+    `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the run does not hide
+    them."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
     curves: Mapping[str, Any] | None = None
     privacy: Mapping[str, Any] | None = None
+    before: AnyMeasures | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,12 +170,13 @@ class WorkerProcess:
 
     async def measure(self) -> Measured:
         result = (await self._request(Call({"call": "measure"}, {}))).header["result"]
-        measures, alone = result["measures"], result["alone"]
+        measures, alone, before = result["measures"], result["alone"], result["before"]
         return Measured(
             None if measures is None else read_measures(measures),
             None if alone is None else TrainedAlone.from_mapping(alone),
             result["curves"],
             result["privacy"],
+            None if before is None else read_measures(before),
         )
 
     async def predict(

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from chain.store.interface import Faults
 from ml.data.base import Samples
 from ml.errors import Abandoned, DataError, MlError, SpecError, Spoiled, Stopped
-from ml.measures.kinds import AnyMeasures
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
 from ml.specs import get_kind
@@ -45,6 +44,7 @@ from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, f
 from node.training.data_watch import DataWatch
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
+from node.training.kept_answers import KeptAnswers
 from node.training.kept_rounds import get_kept_path, standing_after
 from node.training.own_split import OwnSplit, open_own_sides
 from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
@@ -110,8 +110,7 @@ class Session:
         self._run = run
         self._round, self._phase = 0, Phase.APPLIED
         self._is_saved = False
-        self._measure: Callable[[], AnyMeasures | None] = lambda: None
-        self._draw: Callable[[], dict[str, Any] | None] = lambda: None
+        self._answers = KeptAnswers()
         self.resumed = self._resume()
         if self.resumed is None and before is not None:
             self._go_on_from(before)
@@ -185,6 +184,7 @@ class Session:
             on_back=on_back,
         )
         self._move(round_number, Phase.TRAINED)
+        self._answers.on_trained(round_number, self._client)
         if self.beside is not None:
             self.beside.owe(round_number, int(trained.metrics["iterations"]))
         streamed = self._client.spec.get_streamed(round_number)
@@ -220,7 +220,7 @@ class Session:
                 self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
             )
             self._move(round_number, Phase.APPLIED)
-        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+        self._answers.on_taken_in(round_number, self._client)
         return {"metrics": metrics, "refused": refused}
 
     def pass_over(self, round_number: int) -> Mapping[str, Any]:
@@ -229,16 +229,14 @@ class Session:
             self._client.go_back()
         self._move(round_number, Phase.APPLIED)
         metrics = {**self._client.evaluate(), **self._client.measure_val()}
-        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+        self._answers.on_taken_in(round_number, self._client)
         return {"metrics": metrics}
 
     def measure(self) -> Mapping[str, Any]:
         """The answer to `measure`: of the client as it last took in a round, though it may have trained since. If it
         has not, nobody waits for its training."""
-        measures = self._measure()
         return {
-            "measures": None if measures is None else measures.to_mapping(),
-            "curves": self._draw(),
+            **self._answers.describe(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
             "privacy": None if self._ledger is None else self._ledger.describe(has_time=self._phase is Phase.APPLIED),
         }

@@ -116,3 +116,8 @@ def test_what_was_told_of_samples_shows_with_its_budget() -> None:
     )
     none = pb.PrivacySpent(phases=3, epsilon_phases=3, delta=1e-5)  # infinite, which JSON has no number for
     assert get_facts(privacy=none)["privacy"] == "3 local phases told of, with noise so small that nothing is hidden"
+
+
+def test_a_sign_against_a_model_that_learns_is_not_called_not_learning() -> None:
+    sign = "it overfits: since round 2, the best, the training loss fell"
+    assert describe(make_status(model_signs=[sign]))[0] == ("MODEL", sign)

@@ -299,7 +299,7 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     noun = {"multilabel": "labels", "regression": "targets"}.get(genesis.run.task, "classes")
     fits = f"{len(genesis.run.classes)} {noun} and {shown} as genesis has them"
     rows = "rows" if is_table else "samples"
-    yield ok("data", f"{config.data.format}: {own.num_train} train / {own.num_test} test {rows}; {fits}")
+    yield ok("data", f"{config.data.format}: {own.describe()} {rows}; {fits}")
 
 
 # ---- whom it talks to

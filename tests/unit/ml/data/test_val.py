@@ -153,6 +153,11 @@ def test_where_the_data_say_what_tests_val_is_of_the_others_and_remembered(tmp_p
     assert open_sides(data, reopen(sides)) == before
     assert set(sides.known.values()) == {Side.TRAIN, Side.VAL}
     assert [len(side) for side in open_sides(data, None)] == [180, 20, 100]
+    made = split_anew(data, reopen(sides), after := Sides(bytes(32)))
+    assert (made.num_train, made.num_val, made.num_test, made.trained_on) == (180, 20, 100, ())
+    assert open_sides(data, reopen(after))[1] != before[1]
+    with pytest.raises(DataError, match="there is nothing to split anew"):
+        split_anew({name: value for name, value in data.items() if name != "val"}, sides, Sides(bytes(32)))
 
 
 def test_each_site_of_a_directory_holds_out_its_own(tmp_path: Path) -> None:
