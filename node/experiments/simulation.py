@@ -12,6 +12,7 @@ from chain.schema import Section
 from chain.select import Select
 from ml.clients.client import Client
 from ml.data import get_classes, open_once
+from ml.data.split import complete_val
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.specs.task import USUAL_MAX_WEIGHT
 from ml.tasks import CLASSIFICATION, TASKS
@@ -101,7 +102,7 @@ def run_simulation(
         method, model = _choose(spec, source.value, own, task)
         config = SimulationConfig(
             method=method,
-            data=own,
+            data=complete_val(own, selects=source.value["select"] is not None),
             model=model,
             input=make_input(own, model, spec.size, source.value["input"], task=task, labels=labels),
             partition=spec.partition,

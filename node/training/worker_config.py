@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.aggregation import MAX_WEIGHT
+from ml.data.split import complete_val
 from ml.errors import SpecError
 from ml.seeding import derive_seed
 from ml.specs.task import MAX_ABS
@@ -138,7 +139,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         task=run.task,
         target=run.target,
         labels=run.labels,
-        data=config.get_data(),
+        data=complete_val(config.get_data(), selects=run.select is not None),
         seed=training.seed if run.number == 1 else derive_seed(training.seed, "run", run.number),
         initial_model=task.initial_model,
         checkpoint_dir=get_run_dir(checkpoints, run.number),
