@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from chain.run import Run
 from ml.errors import DataError
 from node.errors import NodeError, NotFound, VerificationFailed
 from node.training.checkpoint import Checkpoint, CheckpointCorrupted, Phase, decode_checkpoint, get_run_dir
@@ -18,6 +19,7 @@ from node.training.trainer import Client
 
 ALL, BEST, NEWEST = "all", "best", "newest"
 _START = "round-"
+NUM_BEST = 4  # the best, the newest two, and one that is still to be deleted
 
 
 def get_kept_path(run_dir: Path, number: int) -> Path:
@@ -62,6 +64,15 @@ def standing_after(client: Client, run_dir: Path, number: int | None) -> Iterato
         yield
     finally:
         client.load_state_arrays(now, before)
+
+
+def count_kept(keep_models: str, run: Run) -> int:
+    """Counts the models that a run comes to keep at most, 0 for none; of a run without an end those of a thousand
+    rounds."""
+    if keep_models == BEST:
+        return 0 if run.select is None else NUM_BEST
+    word, _, count = keep_models.partition(" ")
+    return int(count) + NUM_BEST if word == NEWEST else run.last_round or 1000
 
 
 def choose_kept(keep_models: str, rounds: Collection[int], best: int) -> set[int]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from chain.select import Select
 from ml.errors import DataError
 from node.errors import NotFound, VerificationFailed
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, get_run_dir
 from node.training.kept_rounds import (
     KeptRounds,
     choose_kept,
+    count_kept,
     get_kept_path,
     list_kept,
     read_kept,
     standing_after,
 )
+from support.data.chains import make_genesis, make_keys
 from support.federation.fake_worker import FakeClient
 
 
@@ -62,6 +66,14 @@ def test_a_damaged_one_is_named(tmp_path: Path) -> None:
 )
 def test_the_newest_two_are_kept_as_nobody_has_judged_them_yet(keep_models: str, best: int, kept: set[int]) -> None:
     assert choose_kept(keep_models, range(1, 10), best) & set(range(1, 10)) == kept
+
+
+def test_a_run_keeps_so_many_at_most() -> None:
+    run = make_genesis(make_keys(4)).run
+    selecting = replace(run, select=Select())
+    assert [count_kept(asked, run) for asked in ("best", "newest 5", "all")] == [0, 9, 10]
+    assert count_kept("best", selecting) == 4
+    assert count_kept("all", replace(run, rounds=0)) == 1000
 
 
 def test_what_is_not_kept_is_deleted(tmp_path: Path) -> None:
