@@ -87,6 +87,17 @@ def test_patience_ends_a_run_at_the_same_height_everywhere(tmp_path: Path) -> No
     run_virtual(play())
 
 
+@pytest.mark.parametrize("lie", [0.0, 999.0])
+def test_one_of_four_that_lies_for_ever_moves_neither_the_end_nor_the_best(tmp_path: Path, lie: float) -> None:
+    async def play() -> None:
+        liar = MeasuringTrainer(0, [lie], samples=900_000)
+        async with cluster(tmp_path, 4, rounds=20, trainers=[liar, *make_trainers()[1:]], select=PATIENT) as net:
+            await net.wait_for(is_done(net), "the end of the run")
+            check_end(net)
+
+    run_virtual(play())
+
+
 def test_rounds_are_the_most_and_one_height_has_the_last_measures(tmp_path: Path) -> None:
     async def play() -> None:
         async with cluster(tmp_path, 4, rounds=2, trainers=make_trainers(), select=PATIENT) as net:
