@@ -15,6 +15,7 @@ from node.errors import NodeError
 if TYPE_CHECKING:
     from ml.accountant import Release, Told
     from ml.specs import Hyperparameters
+    from ml.specs.privacy import DpSettings
 
 ROUNDS = (1, 10, 100, 1000)  # that are looked ahead to
 
@@ -62,7 +63,8 @@ def show(
         client = make_own_client(own)
         # neither of which may be a round of its own, of keys or of statistics
         has_other = own.run.is_masked or own.run.input.get("normalize") == "agreed"
-        release = client.plan_release(1 if own.run.rounds in (1, 2) and not has_other else 2)
+        has_one = own.run.rounds == 1 and not own.run.is_masked  # which may be of statistics alone
+        release = client.plan_release(1 if has_one or (own.run.rounds == 2 and not has_other) else 2)
         if release is None:
             raise NodeError(
                 "privacy: expected a run that hides samples, by dp_noise, or sites, by dp_update_noise, or a site that "
@@ -116,6 +118,17 @@ def _to_json(
     }
 
 
+def _print_samples(dp: DpSettings, release: Release, num_samples: int) -> None:
+    if not release.steps:
+        print(f"a round of statistics: noise {dp.statistics_noise:g} by what a sample has in all its numbers at most")
+        return
+    print(f"a round: {release.steps} steps, each with any of {num_samples} samples by chance {release.rate:.3g}")
+    print(f"noise {dp.noise:g} by a gradient of {dp.clip:g} at most", end="")
+    if release.prototype_noise is not None:
+        print(f"; in prototypes {dp.prototype_noise:g} by an embedding of {dp.prototype_clip:g} at most", end="")
+    print()
+
+
 def _print(
     hyper: Hyperparameters, release: Release, num_samples: int, told: Told, spent: float, ahead: dict[int, float]
 ) -> None:
@@ -126,12 +139,7 @@ def _print(
         print(f"a round: one update of the model, of {num_samples} samples, which hides the site as a whole")
         print(f"noise {hyper.update_noise:g} by a length of {hyper.update_clip:g} at most")
     else:
-        dp = hyper.dp
-        print(f"a round: {release.steps} steps, each with any of {num_samples} samples by chance {release.rate:.3g}")
-        print(f"noise {dp.noise:g} by a gradient of {dp.clip:g} at most", end="")
-        if release.prototype_noise is not None:
-            print(f"; in prototypes {dp.prototype_noise:g} by an embedding of {dp.prototype_clip:g} at most", end="")
-        print()
+        _print_samples(hyper.dp, release, num_samples)
     print(f"told so far, in {told.phases} local phases: epsilon {_show(spent)}, delta {hyper.delta:g}\n")
     print_table((">rounds more", ">epsilon"), [(str(num), _show(epsilon)) for num, epsilon in ahead.items()])
 
