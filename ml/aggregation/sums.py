@@ -162,7 +162,7 @@ def _shrink(site: _Site, most: int) -> _Site:
 
     counted = {name: [scale(count) for count in counts] for name, counts in site.counted.items()}
     present, sums, squares = ([scale(total) for total in own] for own in (site.present, site.sums, site.squares))
-    by_class = None if site.by_class is None else np.frompyfunc(scale, 1, 1)(site.by_class)
+    by_class = None if site.by_class is None else np.array(np.frompyfunc(scale, 1, 1)(site.by_class), object)
     return _Site(most, present, sums, squares, counted, by_class)
 
 

@@ -29,8 +29,8 @@ def compute_correlations(arrays: Arrays, num_values: int) -> list[list[float | N
     numbers_3KC = read_by_class(arrays)
     if numbers_3KC is None:
         return []
-    num_channels = numbers_3KC.shape[2]
-    return [_correlate(*numbers_3KC[:, :, channel].tolist(), num_values) for channel in range(num_channels)]
+    by_channel = [numbers_3KC[:, :, channel].tolist() for channel in range(numbers_3KC.shape[2])]
+    return [_correlate(counts, sums, squares, num_values) for counts, sums, squares in by_channel]
 
 
 def describe_classes(arrays: Arrays, num_values: int) -> list[list[tuple[int, float, float]]]:

@@ -104,7 +104,7 @@ class MaskedStatisticsSpec(MaskedSpec):
             raise SpecError("method.aggregation", f"expected none of masked_sum: {self.name} sends something besides")
 
     @cached_property
-    def coding(self) -> Coding:  # type: ignore[override]  # cached likewise
+    def coding(self) -> Coding:
         return StatisticsCoding(self.inner)
 
     @property
@@ -122,6 +122,6 @@ class MaskedStatisticsSpec(MaskedSpec):
     def combine(self, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> dict[str, Array]:
         if parent is None:
             return super().combine(height, contributions, parent)
-        model = drop_statistics(drop_masked(parent)) or {}
+        model = dict(drop_statistics(drop_masked(parent)) or {})
         before = model | {name: array for name, array in parent.items() if name not in model and height > 1}
-        return dict(model) | super().combine(height, contributions, before)
+        return model | super().combine(height, contributions, before)

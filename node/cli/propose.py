@@ -310,43 +310,15 @@ def start_statistics(
     Example: fednode propose statistics columns.yaml --note "before the first run" -c node.yaml
     """
     from ml.tasks import CLASSIFICATION
-    from node.cli.statistics_columns import count_features, take_bounds
+    from node.cli.statistics_terms import draft_statistics, read_columns
     from node.cli.target import open_node
     from node.config.yaml_source import read_sections
 
-    given = dict(read_sections(file).value)
-    input_ = given.get("input", given)
-    if not isinstance(input_, Mapping) or not set(input_) <= {"columns", "empty"} or "columns" not in input_:
-        raise NodeError(f"{file}: expected columns, and perhaps empty, and nothing else")
-    columns, bounds = take_bounds(file, input_["columns"], noise)
+    read = read_columns(file, dict(read_sections(file).value))
     with open_node(socket, config) as node:
         task = json.loads(node.list_runs(0)[0].terms).get("task", CLASSIFICATION)
-    told = {"class_counts": True} if task == CLASSIFICATION else {}
-    terms = {
-        "run": {
-            "method": {
-                "name": "local",
-                **({"aggregation": "masked_sum"} if masked else {}),
-                **({} if noise is None else {"dp_noise": noise, "dp_statistics_noise": noise}),
-            },
-            "model": {"name": "linear"},
-            "input": {
-                "shape": [count_features(file, columns), 1, 1],
-                "normalize": "agreed",
-                "min_count": min_count,
-                **told,
-                **({"correlations": True} if correlations else {}),
-                "missing": "mean",
-                "unknown": "other",
-                **bounds,
-                **input_,
-                "columns": columns,
-            },
-        },
-        "set": ["input.normalize=agreed"],  # said, so that nothing is taken over from the run before
-        "rounds": 1,
-        "initial": "zeros",
-    }
+    asked: dict[str, Any] = {"correlations": correlations, "masked": masked, "noise": noise}
+    terms = draft_statistics(file, read, task=task, min_count=min_count, **asked)
     what = "The sums of what members tell of their samples are" if masked else "What members tell of their samples is"
     said = f"{what} seen by all of them, and stay{'' if masked else 's'} on the chain for ever.\n"
     _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said)

@@ -56,7 +56,7 @@ def test_correlations_are_those_of_the_pooled_samples_however_they_are_split(cut
     x = np.stack([50 + 9 * drawn.standard_normal(90) + 4 * (y == 1), drawn.random(90)], axis=1).astype(np.float32)
     x[drawn.random(90) < 0.1, 0] = EMPTY
     bounds = [0, *sorted(cuts), 90]
-    told = [tell(spec, x[a:b], y[a:b]) for a, b in pairwise(bounds) if a < b]
+    told = [tell(spec, x[a:b].tolist(), y[a:b].tolist()) for a, b in pairwise(bounds) if a < b]
     agreed = pool(told)
     counts = describe_classes(agreed, 1)
     for channel, own in enumerate(compute_correlations(agreed, 1)):
