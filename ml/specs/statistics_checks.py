@@ -1,4 +1,4 @@
-"""What validators ask of a site's statistics: that some samples can have them, and that of few nothing is told."""
+"""Checks of a site's statistics: that some samples can have them, and that of few nothing is told."""
 
 from __future__ import annotations
 

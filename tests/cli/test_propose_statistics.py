@@ -1,4 +1,4 @@
-"""What `fednode propose statistics` makes of a file of columns, and what it refuses."""
+"""Runs of statistics as `fednode propose statistics` makes them of a file of columns, and what it refuses."""
 
 from __future__ import annotations
 
