@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ml.aggregation import MAX_WEIGHT
 from ml.aggregation.sums import (
     PER_BIN,
     PER_CLASS,
@@ -191,7 +192,7 @@ class _Site:
 
 def settle(counts: Floats, most: int | None) -> NDArray[np.int64]:
     """Whole numbers from 0 on near these, no more than `most` together."""
-    whole = np.rint(counts).clip(0).astype(np.int64)
+    whole = np.rint(counts).clip(0, MAX_WEIGHT).astype(np.int64)
     together = int(whole.sum())
     return whole if most is None or together <= most else whole * most // together
 
