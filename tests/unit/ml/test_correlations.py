@@ -48,7 +48,7 @@ def pool(payloads: Sequence[Arrays], rule: str = "sum", rules: RuleSettings = PL
     return RULES[rule]([Contributed(author(i), 1, told) for i, told in enumerate(payloads)], None, rules)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(st.lists(st.integers(0, 90), max_size=3), st.integers(0, 10**6))
 def test_correlations_are_those_of_the_pooled_samples_however_they_are_split(cuts: list[int], seed: int) -> None:
     drawn, spec = np.random.default_rng(seed), make_spec(num_features=2, num_classes=3)
