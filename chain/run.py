@@ -80,7 +80,11 @@ class Run:
             raise GenesisError(
                 "select", "expected none with aggregation masked_sum, as measures are not hidden in a sum"
             )
-        hidden = sorted(key for key in self.method if key.startswith("dp_") and key.endswith("noise"))
+        hidden = sorted(
+            key
+            for key, value in self.method.items()
+            if key.startswith("dp_") and key.endswith("noise") and value is not None
+        )
         if hidden:
             raise GenesisError("select", f"expected none with {hidden[0]}, as measures have no noise")
         if self.select.by == AUC and self.task == REGRESSION:

@@ -17,17 +17,19 @@ DIGITS = 3
 
 
 class RoundMeasure:
-    """One site's: the newest only. It tells nothing of fewer than `least_samples`."""
+    """One site's: the newest only. It tells nothing of fewer than `least_samples`, and nothing at all unless it
+    `tells`: a site that hides its samples by noise of its own has none in what it measures."""
 
-    def __init__(self, least_samples: int) -> None:
+    def __init__(self, least_samples: int, *, tells: bool = True) -> None:
         self._least_samples = least_samples
+        self._tells = tells
         self._newest: tuple[int, int, Measure | None] | None = None  # with its run and round
 
     def note(self, run: Run, number: int, metrics: Mapping[str, float], max_weight: int) -> None:
         """The node has taken in this round of a run, and measured this."""
         if run.select is None:
             return
-        measure = make_measure(run.select, metrics, max_weight, self._least_samples)
+        measure = make_measure(run.select, metrics, max_weight, self._least_samples) if self._tells else None
         self._newest = run.number, number, measure
 
     def has(self, run: Run, number: int) -> bool:

@@ -432,7 +432,7 @@ def _make_contributor(
         talk.gossip,
         ground.records,
         talk.published,
-        RoundMeasure(c.measure_from),
+        RoundMeasure(c.measure_from, tells=not c.own_noise),
         KeptRounds(c.store.path / CHECKPOINTS, c.keep_models),
         on_demand=payloads.on_demand,
         pushed=payloads.pushed,

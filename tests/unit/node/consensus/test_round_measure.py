@@ -36,6 +36,13 @@ def test_a_site_with_too_few_val_samples_or_none_tells_nothing() -> None:
     assert note({"accuracy": 0.5}) is None
 
 
+def test_a_site_with_noise_of_its_own_tells_nothing() -> None:
+    measure = RoundMeasure(1, tells=False)
+    measure.note(RUN, 3, METRICS, 1000)
+    assert measure.has(RUN, 3)
+    assert measure.get(RUN, 3) is None
+
+
 def test_it_is_kept_in_the_range_that_others_take() -> None:
     assert note(ValMeasures(60, 1e9).to_metrics(), max_weight=40) == Measure(40, 1_000_000_000)
 
