@@ -54,15 +54,19 @@ def is_written(data: object) -> bool:
 
 
 @contextmanager
-def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | None) -> Iterator[DataOptions]:
-    """The options for data under `settings`; an object is written into `directory`. What is wrong with it is told in
-    the object's own words, as a ConfigError."""
+def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | None, seed: int) -> Iterator[DataOptions]:
+    """The options for data under `settings`; an object is written into `directory`. Objects that are one a site have
+    splits that follow from the run's seed. What is wrong with data is told in the object's own words, as a
+    ConfigError."""
     if isinstance(data, str | PathLike):
         yield DataOptions(os.fspath(data), write_settings(settings))
         return
     try:
         written = write_object(data, directory)
-        yield DataOptions(f"{written.format}:{written.path}", write_settings(_add_labels(written, settings or {})))
+        added = _add_labels(written, settings or {})
+        if count_sites(data) is not None:
+            added = {"data.split_seed": seed} | added
+        yield DataOptions(f"{written.format}:{written.path}", write_settings(added))
     except DataError as error:
         raise ConfigError(name_object(str(error), directory)) from error
     except ConfigError as error:

@@ -136,7 +136,7 @@ class LocalCluster:
                 except OSError as error:
                     raise ConfigError(f"{beside}: expected no such file, for data ({error.strerror})") from error
                 undo.callback(shutil.rmtree, beside, ignore_errors=True)
-            with reading_data(self._data, beside, self._settings) as options:
+            with reading_data(self._data, beside, self._settings, self._spec.seed) as options:
                 spec = replace(self._spec, data=options.data, settings=options.settings)
                 testnet = make_testnet(directory, spec)
             undo.pop_all()

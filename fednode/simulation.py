@@ -213,7 +213,7 @@ def simulate(
 
     with (
         tempfile.TemporaryDirectory(prefix="fednode-data-") as directory,
-        reading_data(data, Path(directory), settings) as options,
+        reading_data(data, Path(directory), settings, seed) as options,
     ):
         spec = SimulationSpec(
             method=method,

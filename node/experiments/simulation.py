@@ -71,7 +71,7 @@ def run_simulation(
     asked = {
         "method": {"name": spec.method},
         "model": make_model(spec.model),
-        "data": make_sites(spec.sites) if spec.sites else make_data(spec.data),
+        "data": make_sites(spec.sites, spec.seed) if spec.sites else make_data(spec.data),
         "input": {},
         "task": spec.task,
         "target": None,

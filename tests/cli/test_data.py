@@ -349,6 +349,25 @@ def test_each_site_has_a_file_of_its_own_in_a_simulation_and_a_test_network(caps
     assert (code, "--site: expected two and more" in err) == (78, True)
 
 
+def test_the_split_of_each_site_of_a_rehearsal_follows_from_the_seed(capsys: Captured, tmp_path: Path) -> None:
+    for name in "ab":
+        lines = [f"{RNG.normal(i % 2):.4f},{RNG.normal():.4f},{'xy'[i % 2]}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,crp,label", *lines]) + "\n")
+    options = ("--site", tmp_path / "a.csv", "--site", tmp_path / "b.csv", "--rounds", 1, "--method", "fedavg")
+    held = []
+    for seed in (5, 6):
+        net = tmp_path / f"net{seed}"
+        assert run(capsys, "testnet", "-o", net, *options, "--seed", seed, "--base-port", 0)[0] == 0
+        nodes = [load_config(net / f"node{i}.yaml").get_data() for i in range(2)]
+        code, out, err = run(capsys, "simulate", *options, "--seed", seed, "--json")
+        assert code == 0, err
+        simulated = json.loads(out)["config"]["data"]
+        assert [data["split_seed"] for data in (*nodes, simulated)] == [seed] * 3
+        held.append({open_dataset(data)[1].sha256 for data in (*nodes, simulated)})
+    assert list(map(len, held)) == [1, 1]
+    assert not held[0] & held[1]
+
+
 # ---- images
 
 

@@ -123,7 +123,8 @@ def test_a_site_has_its_own_object_and_its_columns_in_another_order(table: Any) 
     sites = [table[:60], table[60:130][table.columns[::-1]], table[130:]]
     run = fednode.simulate(data=[(site, "target") for site in sites], **{**FEW, "settings": settings})
     assert len(run.accuracies) == 3
-    assert min(run.accuracies) > 0.7
+    assert np.mean(run.accuracies) > 0.7
+    assert run.accuracies[1] > 0.7
     assert run.evaluate(table, resamples=0)["measures"]["summary"]["accuracy"] > 0.8
 
 

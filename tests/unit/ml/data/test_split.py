@@ -17,6 +17,7 @@ from ml.data.base import ArrayDataset, InputFormat
 from ml.data.labels import choose_held_out
 from ml.data.split import Side, Sides
 from ml.errors import DataError
+from ml.seeding import derive_key
 
 SEED = bytes(range(32))
 ROWS = 200
@@ -313,6 +314,23 @@ def test_domains_keep_their_sides(tmp_path: Path) -> None:
     assert len(test) == 16
     assert len(sides.known) == 80
     assert open_both(data, reopen(sides))[1].sha256 == test.sha256 != open_dataset(data)[1].sha256
+
+
+def test_each_domain_of_a_rehearsal_holds_out_what_a_site_of_its_seed_would(tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    for site in range(2):
+        write(tmp_path / "sites" / f"{site}.csv", make_rows(seed=site))
+    data: dict[str, Any] = {"format": "domains", "path": str(tmp_path / "sites")}
+    for seed in (7, 8):
+        _, test = open_dataset(data | {"split_seed": seed})
+        for site, own in enumerate(test.list_domains()):
+            alone = {"format": "csv", "path": str(tmp_path / "sites" / f"{site}.csv")}
+            assert list_rows(own) == list_rows(open_both(alone, Sides(derive_key(seed, "split", site)))[1])
+    assert len({open_dataset(data | {"split_seed": seed})[1].sha256 for seed in (7, 7, 8)}) == 2
+    with pytest.raises(DataError, match=r"data.split_seed: data.format csv has no domains, got 7"):
+        open_dataset(alone | {"split_seed": 7})
+    with pytest.raises(DataError, match=r"data.split_seed: expected a whole number, got True"):
+        open_dataset(data | {"split_seed": True})
 
 
 @pytest.mark.parametrize("sides", [None, Sides(SEED)], ids=["dealt out", "a site's own"])
