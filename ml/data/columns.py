@@ -136,8 +136,8 @@ def propose_input(columns: Iterable[ColumnSummary]) -> TableInput:
 
 def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
     """The findings about columns."""
-    if gaps := [own for own in columns if own.num_missing]:
-        shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in _sort_by_gaps(gaps)]
+    if gaps := sort_by_missing(columns):
+        shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in gaps]
         share = max(own.num_missing / max(own.num_rows, 1) for own in gaps)
         yield Finding("warning" if share >= MANY_MISSING else "note", f"empty cells: {_shorten(shown)}")
     for mark, names in _group((mark, own.name) for own in columns for mark in own.empty):
@@ -148,6 +148,12 @@ def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
     for doubt, names in _group((own.doubt, own.name) for own in columns if own.doubt is not None):
         are = "is it a feature" if len(names) == 1 else "are they features"
         yield Finding("warning", f"{_list(names)}: {doubt}: {are}?")
+
+
+def sort_by_missing(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:
+    """The columns with empty cells, those that lack most first."""
+    gaps = (own for own in columns if own.num_missing)
+    return sorted(gaps, key=lambda own: -own.num_missing / max(own.num_rows, 1))
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, str]]:
@@ -279,10 +285,6 @@ def _group(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
 
 def _list(names: Sequence[str]) -> str:
     return _shorten([repr(name) for name in names])
-
-
-def _sort_by_gaps(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:
-    return sorted(columns, key=lambda own: -own.num_missing / max(own.num_rows, 1))
 
 
 def _shorten(texts: Sequence[str]) -> str:
