@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ml.data.cells import (
     PLACEHOLDERS,
     Cells,
+    find_marks,
     has_doubtful_commas,
     is_date,
     is_decimal_comma,
@@ -141,7 +142,7 @@ def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
         share = max(own.num_missing / max(own.num_rows, 1) for own in gaps)
         yield Finding("warning" if share >= MANY_MISSING else "note", f"empty cells: {_shorten(shown)}")
     for mark, names in _group((mark, own.name) for own in columns for mark in own.empty):
-        text = f"{mark!r} among the numbers of {_list(names)}: an empty cell? input.empty in genesis may list it"
+        text = f"{mark!r} among the values of {_list(names)}: an empty cell? input.empty in genesis may list it"
         yield Finding("warning", text)
     for text, names in _group((text, own.name) for own in columns for text in own.odd):
         yield Finding("warning", f"{_list(names)}: {text}")
@@ -178,6 +179,8 @@ def _summarise(name: str, cells: Sequence[Any], empty: Sequence[str]) -> ColumnS
         without, is_wrong = parse_numbers(cells, (*empty, *marks))
         if not is_wrong.any():
             return replace(_summarise_numbers(name, without), empty=marks)
+    if marks := tuple(find_marks(known)):
+        return replace(_summarise(name, cells, (*empty, *marks)), empty=marks)
     own = ColumnSummary(name, "category", len(cells), len(cells) - sum(known.values()), len(known))
     if has_doubtful_commas(known):
         doubt = f"{next(filter(is_decimal_comma, known))!r}: is a comma the decimal sign, or one of thousands? data.csv"
