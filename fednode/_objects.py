@@ -39,8 +39,12 @@ def choose_sites(data: object, nodes: int, partition: str, usual: tuple[int, str
     """The number of nodes and the partition of data, which may be one a site. `usual` are those that nobody has chosen.
     Raises ConfigError."""
     sites = count_sites(data)
+    if nodes < 1:
+        raise ConfigError(f"nodes: expected at least 1 (got {nodes})")
     if sites is None:
         return nodes, partition
+    if sites < 2:
+        raise ConfigError(f"data: expected at least 2 sites in a list, with an object for each (got {sites})")
     if nodes not in (sites, usual[0]):
         raise ConfigError(f"nodes: expected {sites}, as data has one object for each site (got {nodes})")
     if partition not in (BY_SITE, usual[1]):
