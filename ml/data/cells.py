@@ -239,6 +239,17 @@ def find_marks(texts: Iterable[str]) -> list[str]:
     return marks if len(marks) < len(known) else []
 
 
+def unify(text: str) -> str:
+    """What texts have in common that differ by case or blanks only."""
+    return "".join(text.split()).casefold()
+
+
+def hint_at_like(text: str, known: Iterable[str]) -> str:
+    """Words about the known text that differs from this one by case or blanks only; nothing where none does."""
+    like = next((name for name in known if unify(name) == unify(text)), None)
+    return "" if like is None else f"; {like!r} differs by case or blanks only"
+
+
 def is_decimal_comma(text: str) -> bool:
     """Whether it is a number, if a comma is its decimal sign."""
     return _COMMA.fullmatch(text) is not None

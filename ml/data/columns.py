@@ -32,6 +32,7 @@ from ml.data.cells import (
     is_empty,
     parse_numbers,
     to_text,
+    unify,
 )
 from ml.data.findings import Finding
 from ml.data.table_input import MAX_VALUES, Column, TableInput
@@ -162,7 +163,7 @@ def find_alike(names: Iterable[str]) -> list[tuple[str, str]]:
     first: dict[str, str] = {}
     pairs = []
     for name in names:
-        other = first.setdefault("".join(name.split()).casefold(), name)
+        other = first.setdefault(unify(name), name)
         if other != name:
             pairs.append((other, name))
     return pairs

@@ -139,7 +139,7 @@ def test_doctor_tells_what_is_missing_and_odd(capsys: Captured, tmp_path: Path) 
 def test_marks_among_words_are_no_category_until_somebody_says_so(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(
-        "age,sex,label\n" + "".join(f"{i % 9},{('f', 'NULL', '?')[i % 3]},{'xy'[i % 2]}\n" for i in range(30))
+        "age,sex,label\n" + "".join(f"{i % 9},{('f', 'm', 'NULL', '?')[i % 4]},{'xy'[i % 2]}\n" for i in range(32))
     )
     made = ("testnet", "-n", 2, "-o", tmp_path / "net", "--data", f"csv:{path}", "--set", "input.columns=auto")
     code, _, err = run(capsys, *made)

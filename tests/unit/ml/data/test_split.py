@@ -14,6 +14,7 @@ from PIL import Image
 
 from ml.data import open_dataset, open_labels, split_anew
 from ml.data.base import ArrayDataset, InputFormat
+from ml.data.column_checks import check_columns
 from ml.data.labels import choose_held_out
 from ml.data.split import Side, Sides
 from ml.errors import DataError
@@ -465,6 +466,18 @@ def test_rows_with_a_new_category_are_left_out_and_named(tmp_path: Path) -> None
     everywhere = write(tmp_path / "b.csv", [row.replace("f", "x").replace("m", "x") for row in rows], "a,sex,label")
     with pytest.raises(DataError, match="expected one of f, m"):
         open_both(everywhere, Sides(SEED), **options)
+
+
+def test_a_category_that_differs_by_case_from_one_of_the_run_is_told(tmp_path: Path) -> None:
+    columns = [{"name": "a"}, {"name": "sex", "values": ["f", "m"]}]
+    rows = [f"{i},{'fm'[i % 2]},{'bm'[i // 2 % 2]}" for i in range(40)]
+    data = write(tmp_path / "a.csv", [*rows, "4,M,b"], "a,sex,label")
+    for unknown, text in (("refuse", "'M' is none of f, m"), ("other", "column 'sex': 'M' counts as another value")):
+        input_ = {"shape": [3 + (unknown == "other"), 1, 1], "columns": columns, "unknown": unknown}
+        wanted = InputFormat.from_mapping(input_)
+        train, _ = open_both(data, Sides(SEED), shape=wanted.shape, table=wanted.table)
+        found = [one.text for one in (*train.notes, *check_columns(train, wanted))]
+        assert [one for one in found if one.endswith(f"{text}; 'm' differs by case or blanks only")]
 
 
 def test_what_is_dealt_out_is_cut_as_it_was(tmp_path: Path) -> None:
