@@ -12,13 +12,17 @@ _KINDS: Mapping[str, type] = {"a text": str, "a whole number": Integral, "a numb
 
 def read_whole(name: str, given: object) -> int:
     """A whole number, also one of numpy's. Raises ConfigError."""
-    require_kind("a whole number", **{name: given})
+    _check("a whole number", name, given)
     return int(given)  # type: ignore[call-overload, no-any-return]
 
 
 def require_kind(kind: str, *, or_none: bool = False, **given: object) -> None:
     """Raises ConfigError for an argument that is not of a kind, which is named in words."""
     for name, value in given.items():
-        is_fit = isinstance(value, _KINDS[kind]) and not isinstance(value, bool)
-        if not is_fit and not (or_none and value is None):
-            raise ConfigError(f"{name}: expected {kind} (got {value!r})")
+        if not (or_none and value is None):
+            _check(kind, name, value)
+
+
+def _check(kind: str, name: str, value: object) -> None:
+    if not isinstance(value, _KINDS[kind]) or isinstance(value, bool):
+        raise ConfigError(f"{name}: expected {kind} (got {value!r})")
