@@ -67,6 +67,12 @@ class Simulation:
         return max((round_.accuracy for round_ in self.rounds), default=math.nan)
 
     @property
+    def best_round(self) -> int | None:
+        """The best round by val samples, where settings say what it is selected by (`select.by=loss`), and a quorum of
+        nodes has some; None else."""
+        return self._result.best_round
+
+    @property
     def global_accuracy(self) -> float:
         """On everyone's test samples, after the last round."""
         return self.rounds[-1].global_accuracy if self.rounds else math.nan

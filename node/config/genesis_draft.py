@@ -62,7 +62,17 @@ CARE: Mapping[str, Any] = {"min_class_samples": 5, "weights": "bucketed"}
 MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
-    *("task", "target", "labels", "quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
+    *(
+        "task",
+        "target",
+        "labels",
+        "quorum",
+        "chain_name",
+        "min_contributions",
+        "keep_heights",
+        "evidence_heights",
+        "select",
+    ),
 )
 
 

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from ml.data.base import AnyLabels, Samples, Shape
-from ml.data.cut import cut
+from ml.data.cut import cut, hold_out_val
 from ml.data.detect_format import guess_format
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, number_labels
@@ -95,8 +95,10 @@ class Domain:
             train, test = splits.train, splits.test
             if test is None:
                 rows = cut(train, _take_own_sides(own, index), labels[0], classes)
-                test, train = train.select(rows.test), train.select(rows.train)
+                test, train = train.select(rows.test), replace(train.select(rows.train), is_val=rows.is_val)
                 labels = [labels[0][rows.train], labels[0][rows.test]]
+            else:
+                train = replace(train, is_val=hold_out_val(train, _take_own_sides(own, index), labels[0])[0])
             return cls(
                 name=name,
                 path=path,
@@ -250,7 +252,11 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Any
         for note in part.notes
     )
     whole_y: Any = np.concatenate(labels)
-    part = Part(place, whole_y, shape, read, locate, domain_of=domain_N, notes=notes)
+    is_val = [
+        np.zeros(len(y), np.bool_) if own.is_val is None else own.is_val for own, y in zip(parts, labels, strict=True)
+    ]
+    marked = np.concatenate(is_val) if any(own.is_val is not None for own in parts) else None
+    part = Part(place, whole_y, shape, read, locate, domain_of=domain_N, notes=notes, is_val=marked)
     return part if columns is None else _join_tables(part, domains, parts, columns)
 
 

@@ -66,6 +66,7 @@ function Checks({ status, members }) {
     [status.disk_free_bytes > 2e9, "disk", `${showBytes(status.disk_free_bytes)} free`],
     [status.training_trouble === null, "training", status.training_trouble ?? status.device ?? "not begun"],
     [status.not_learning.length === 0, "learning", status.not_learning.join("; ") || "no sign against it"],
+    [status.model_signs.length === 0, "model", status.model_signs.join("; ") || "no sign against it"],
   ];
   return html`<${Card} title="Is all well?" wide="w6">
     <${Table} label="checks" rows=${checks} columns=${[
