@@ -29,7 +29,7 @@ from ml.data.sample_notes import TrainedRange
 from ml.errors import Abandoned, DataError, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
 from ml.measures.curves import describe_curves
-from ml.measures.kinds import AnyMeasures, measure_answers
+from ml.measures.kinds import Answers, AnyMeasures, measure_answers
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
@@ -458,23 +458,26 @@ class Client:
 
     def _draw(self, judged: Judged) -> dict[str, Any] | None:
         answers = self._get_answers(judged)
-        return None if answers is None else describe_curves(self.spec.task.kind, answers[0], answers[2])
+        return None if answers is None else describe_curves(self.spec.task.kind, answers.y, answers.said)
 
-    def _get_answers(self, judged: Judged) -> tuple[Any, Any, Any] | None:
-        """The truth, the labels given and what was said; None where there is nothing, or it is no numbers."""
+    def get_answers(self) -> Answers | None:
+        """Those to the matched test set, as the client stands; None where there are none, or they are no numbers."""
+        self.keep_answers()
+        assert self._judged is not None  # noqa: S101
+        return self._get_answers(self._judged)
+
+    def _get_answers(self, judged: Judged) -> Answers | None:
         if not judged.logits:
             return None
-        labels, said = judged.to_numpy(self.spec.task)
-        return (self.state.data.matched.y.cpu().numpy(), labels, said) if np.isfinite(said).all() else None
-
-    def _measure(self, judged: Judged) -> AnyMeasures | None:
-        task, answers = self.spec.task, self._get_answers(judged)
-        if answers is None:
-            return None
-        y, labels, said = answers
+        task, (labels, said) = self.spec.task, judged.to_numpy(self.spec.task)
+        y = self.state.data.matched.y.cpu().numpy()
         if task.kind == REGRESSION:
             y = task.scale.unscale(y.astype(np.float64))
-        return measure_answers(task.kind, y, labels, said, judged.metrics["loss"])
+        return Answers(y, labels, said) if np.isfinite(said).all() else None
+
+    def _measure(self, judged: Judged) -> AnyMeasures | None:
+        answers = self._get_answers(judged)
+        return None if answers is None else measure_answers(self.spec.task.kind, *answers, judged.metrics["loss"])
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:

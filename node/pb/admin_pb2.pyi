@@ -702,18 +702,44 @@ class PublishedMeasures(_message.Message):
     def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., num_samples: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class TrainedAlone(_message.Message):
-    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure")
+    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure", "verdict")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     OWED_STEPS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     owed_steps: int
     seconds: float
     measures: Measures
     failure: str
-    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ...) -> None: ...
+    verdict: Verdict
+    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("measure", "together", "alone", "difference", "interval", "num_samples", "rounds", "owed_steps", "outcome", "sentence")
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    OWED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    measure: str
+    together: float
+    alone: float
+    difference: float
+    interval: Interval
+    num_samples: int
+    rounds: int
+    owed_steps: int
+    outcome: str
+    sentence: str
+    def __init__(self, measure: _Optional[str] = ..., together: _Optional[float] = ..., alone: _Optional[float] = ..., difference: _Optional[float] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., num_samples: _Optional[int] = ..., rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., outcome: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class PrivacySpent(_message.Message):
     __slots__ = ("phases", "epsilon", "epsilon_phases", "delta", "budget", "guessable", "set_aside")

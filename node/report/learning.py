@@ -35,6 +35,7 @@ def render_learning(report: RunReport) -> Html:
     return make_section(
         "learning",
         title,
+        _render_verdict(measured),
         make_paragraph(intro),
         _draw_course(report),
         _render_summary(measured.measures, alone),
@@ -43,6 +44,10 @@ def render_learning(report: RunReport) -> Html:
         _render_confusion(measured.measures),
         _render_published(report),
     )
+
+
+def _render_verdict(measured: pb.Round) -> Html:
+    return make_paragraph(measured.alone.verdict.sentence, "lead") if measured.alone.HasField("verdict") else Html("")
 
 
 def _draw_course(report: RunReport) -> Html:
@@ -113,8 +118,8 @@ def _explain_alone(measured: pb.Round) -> Html:
     behind = f", and was {count(alone.owed_steps, 'step')} behind" if alone.owed_steps else ""
     return make_paragraph(
         "Trained alone: the same model from the same start, on this site's samples only. It had done the work of "
-        f"{count(alone.rounds, 'round')} when this was measured{behind}. Where two intervals overlap, the difference "
-        "may be chance.",
+        f"{count(alone.rounds, 'round')} when this was measured{behind}. A difference between two figures of "
+        "the table may be chance; the verdict above, where there is one, compares the two models sample by sample.",
         "note",
     )
 

@@ -219,7 +219,7 @@ class Session:
                 self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
             )
             self._move(round_number, Phase.APPLIED)
-        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+        self._keep_answers(round_number)
         return {"metrics": metrics, "refused": refused}
 
     def pass_over(self, round_number: int) -> Mapping[str, Any]:
@@ -228,8 +228,13 @@ class Session:
             self._client.go_back()
         self._move(round_number, Phase.APPLIED)
         metrics = dict(self._client.evaluate())
-        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+        self._keep_answers(round_number)
         return {"metrics": metrics}
+
+    def _keep_answers(self, round_number: int) -> None:
+        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+        if self.beside is not None:
+            self.beside.note_together(round_number)
 
     def measure(self) -> Mapping[str, Any]:
         """The answer to `measure`: of the client as it last took in a round, though it may have trained since. If it

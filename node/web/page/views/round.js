@@ -87,7 +87,7 @@ function Outcome({ round }) {
     <${Figures} figures=${[
       ["accuracy before", showNumber(round.local_accuracy, 3)],
       ["and after", showNumber(round.accuracy, 3)],
-      ["loss", showNumber(round.train.loss)],
+      ["training loss", showNumber(round.train.loss)],
       ["contributions", `${round.contributors.length} of ${round.num_members}`],
       ["votes", `${round.votes}, view ${round.view}`],
       ["mined by", round.miner_name],
