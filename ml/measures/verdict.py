@@ -26,6 +26,7 @@ from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
 AUC, BALANCED_ACCURACY, R2 = "auc", "balanced_accuracy", "r2"
 TITLES = {AUC: "AUC", BALANCED_ACCURACY: "balanced accuracy", R2: "R2"}
+ROUNDING = 2e-4  # of published numbers, which have four digits
 MIN_OF_CLASS = 5  # samples of one kind, of which fewer resample to nearly the same
 MAX_WORK = 4_000_000  # samples times classes times resamples, beyond which there are fewer resamples
 MAX_AT_ONCE = 500_000  # samples times resamples
@@ -70,6 +71,28 @@ class Verdict:
     def from_mapping(cls, told: Mapping[str, Any]) -> Self:
         """Of what `to_mapping` gave. Raises TypeError for anything else."""
         return cls(**told)
+
+    def to_values(self) -> dict[str, float]:
+        """What a site publishes of it: numbers by name."""
+        told = {f"alone_{self.measure}": self.alone, "gain": self.difference}
+        return (
+            told if self.interval is None else told | {"gain_low": self.interval.low, "gain_high": self.interval.high}
+        )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, float], num_samples: int) -> Self | None:
+        """Of what a site has published; None where that is no verdict, or contradicts itself."""
+        measure = next((name for name in TITLES if f"alone_{name}" in values), None)
+        if measure is None or "gain" not in values:
+            return None
+        alone, gain = values[f"alone_{measure}"], values["gain"]
+        low, high = values.get("gain_low"), values.get("gain_high")
+        together, least = alone + gain, -math.inf if measure == R2 else 0.0
+        if not least - ROUNDING <= together <= 1 + ROUNDING:
+            return None
+        if low is not None and high is not None and not low - ROUNDING <= gain <= high + ROUNDING:
+            return None
+        return cls(measure, min(max(together, least), 1.0), alone, num_samples, low, high)
 
     def of_newest(self, newest: int) -> Self:
         """The same, told when the federation has come to this round."""

@@ -133,6 +133,9 @@ def print_published(entry: pb.Round) -> None:
     ]
     print("\nWhat members say of their own models, on their own test samples:")
     print_table(("MEMBER", ">SAMPLES", *(f">{TITLES[name].upper()}" for name in told)), rows)
+    for one in entry.published:
+        if one.HasField("verdict"):
+            print(f"{one.name}: {one.verdict.sentence}")
 
 
 def show_of_class(one: pb.ClassMeasures, name: str) -> str:

@@ -63,9 +63,13 @@ def show_verdict(verdict: Verdict) -> pb.Verdict:
 
 def show_published(published: PublishedMeasures, name: str) -> pb.PublishedMeasures:
     """What the member of this name says of its own model."""
-    return pb.PublishedMeasures(
-        author=encode_id(published.key), name=name, num_samples=published.num_samples, values=published.get_values()
+    values = published.get_values()
+    shown = pb.PublishedMeasures(
+        author=encode_id(published.key), name=name, num_samples=published.num_samples, values=values
     )
+    if (verdict := Verdict.from_values(values, published.num_samples)) is not None:
+        shown.verdict.CopyFrom(show_verdict(verdict))
+    return shown
 
 
 def _show_class(one: ClassMeasures | OneTarget) -> pb.ClassMeasures:

@@ -683,7 +683,7 @@ class Measures(_message.Message):
     def __init__(self, num_samples: _Optional[int] = ..., summary: _Optional[_Mapping[str, float]] = ..., intervals: _Optional[_Mapping[str, Interval]] = ..., classes: _Optional[_Iterable[_Union[ClassMeasures, _Mapping]]] = ...) -> None: ...
 
 class PublishedMeasures(_message.Message):
-    __slots__ = ("author", "name", "num_samples", "values")
+    __slots__ = ("author", "name", "num_samples", "values", "verdict")
     class ValuesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -695,11 +695,13 @@ class PublishedMeasures(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     author: str
     name: str
     num_samples: int
     values: _containers.ScalarMap[str, float]
-    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., num_samples: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    verdict: Verdict
+    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., num_samples: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
 
 class TrainedAlone(_message.Message):
     __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure", "verdict")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from node.ledger.measure_titles import TITLES, show_figure, show_interval
 from node.pb import admin_pb2 as pb
 from node.report.charts import Line, Point, draw_lines
-from node.report.elements import Html, count, make_figure, make_paragraph, make_section, make_table
+from node.report.elements import Html, count, join, make_figure, make_list, make_paragraph, make_section, make_table
 from node.report.record import RunReport
 
 CHARTED = ("accuracy", "exact_match", "r2", "mae")  # the first of them that was measured
@@ -175,9 +175,11 @@ def _render_published(report: RunReport) -> Html:
         ]
         for one in newest.published
     ]
-    return make_table(
+    table = make_table(
         f"What sites say of their own models after round {newest.round}",
         ["site", ">test samples", *(f">{TITLES[name]}" for name in names)],
         rows,
         note="Each site's word, on its own test samples: nobody else can check it.",
     )
+    verdicts = [f"{one.name}: {one.verdict.sentence}" for one in newest.published if one.HasField("verdict")]
+    return join([table, make_list(verdicts)]) if verdicts else table

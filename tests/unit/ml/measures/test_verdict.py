@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,35 @@ def test_words() -> None:
     lagging = Verdict("auc", 0.91, 0.88, 61, 0.004, 0.06, rounds=15).of_newest(20)
     assert lagging.sentence.startswith("At round 15 of 20, as far as training alone has come: federating helps here")
     assert lagging.of_newest(15).sentence == tell(0.004, 0.06)
+
+
+def test_what_a_site_publishes_is_the_same_verdict_to_four_digits() -> None:
+    for verdict in (
+        Verdict("balanced_accuracy", 0.91234, 0.88888, 61, 0.00412, 0.05678),
+        Verdict("r2", -2.5, 0.5, 61, -4.0, -1.0),
+        Verdict("auc", 1.0, 0.5, 9, None, None),
+    ):
+        told = Verdict.from_values({name: round(value, 4) for name, value in verdict.to_values().items()}, 61)
+        assert told is not None
+        assert (told.measure, told.outcome) == (verdict.measure, verdict.outcome)
+        assert told.together == pytest.approx(verdict.together, abs=2e-4)
+        assert told.sentence == replace(verdict, num_samples=61).sentence
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"auc": 0.9},
+        {"gain": 0.1},
+        {"alone_auc": 0.9},
+        {"alone_auc": 0.9, "gain": 0.2},
+        {"alone_auc": 0.1, "gain": -0.2},
+        {"alone_auc": 0.1, "gain": 0.2, "gain_low": 0.3, "gain_high": 0.4},
+        {"alone_auc": 0.1, "gain": 0.2, "gain_low": 0.1, "gain_high": 0.15},
+    ],
+)
+def test_numbers_that_are_no_verdict_or_contradict_each_other_are_none(values: dict[str, float]) -> None:
+    assert Verdict.from_values(values, 60) is None
 
 
 def test_it_outlives_json() -> None:
