@@ -11,14 +11,14 @@ Legend: N samples, C classes, labels or targets, B resamples; `weights_NB` says 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
 import numpy as np
 
-from ml.measures.classification import MAX_CLASSES, Floats, Ints
+from ml.measures.classification import MAX_CLASSES, Floats
 from ml.measures.collapse import MIN_SAMPLES
 from ml.measures.intervals import NUM_RESAMPLES, Interval
 from ml.measures.kinds import Answers
@@ -28,7 +28,7 @@ AUC, BALANCED_ACCURACY, R2 = "auc", "balanced_accuracy", "r2"
 TITLES = {AUC: "AUC", BALANCED_ACCURACY: "balanced accuracy", R2: "R2"}
 ROUNDING = 2e-4  # of published numbers, which have four digits
 MIN_OF_CLASS = 5  # samples of one kind, of which fewer resample to nearly the same
-MAX_WORK = 4_000_000  # samples times classes times resamples, beyond which there are fewer resamples
+MAX_WORK = 2_000_000  # samples times resamples, beyond which there are fewer resamples
 MAX_AT_ONCE = 500_000  # samples times resamples
 LEAST_RESAMPLES = 200
 TRY = (
@@ -75,9 +75,9 @@ class Verdict:
     def to_values(self) -> dict[str, float]:
         """What a site publishes of it: numbers by name."""
         told = {f"alone_{self.measure}": self.alone, "gain": self.difference}
-        return (
-            told if self.interval is None else told | {"gain_low": self.interval.low, "gain_high": self.interval.high}
-        )
+        if self.interval is not None:
+            told |= {"gain_low": self.interval.low, "gain_high": self.interval.high}
+        return told
 
     @classmethod
     def from_values(cls, values: Mapping[str, float], num_samples: int) -> Self | None:
@@ -148,6 +148,9 @@ def _show_range(interval: Interval) -> str:
     return f"{interval.low:+.3f} to {interval.high:+.3f}"
 
 
+Judge = Callable[[Floats], Floats]  # a measure, [B], of answers whose samples count as often as weights_NB say
+
+
 def compare(
     kind: str,
     together: Answers,
@@ -162,16 +165,16 @@ def compare(
     if not np.array_equal(together.y, alone.y):
         raise ValueError("expected two models' answers to the same samples")
     num = len(together.y)
+    whole = np.ones((num, 1))
     for measure in _list_measures(kind, together):
-        whole = np.ones((num, 1))
-        both = _compute(measure, together, whole)[0], _compute(measure, alone, whole)[0]
-        if all(map(math.isfinite, both)):
+        judges = JUDGES[measure](together), JUDGES[measure](alone)
+        here, apart = (float(judge(whole)[0]) for judge in judges)
+        if math.isfinite(here) and math.isfinite(apart):
             break
     else:
         return None
-    interval = _resample(measure, together, alone, seed) if _are_enough(kind, together.y) else None
+    interval = _resample(*judges, num, seed) if _are_enough(kind, together.y) else None
     low, high = (None, None) if interval is None else interval
-    here, apart = map(float, both)
     return Verdict(measure, here, apart, num, low, high, rounds, owed_steps=owed_steps)
 
 
@@ -194,78 +197,100 @@ def _are_enough(kind: str, y: Any) -> bool:
     return bool(np.median(rarer[rarer > 0]) >= MIN_OF_CLASS) if rarer.any() else True
 
 
-def _resample(measure: str, together: Answers, alone: Answers, seed: int) -> Interval | None:
+def _resample(together: Judge, alone: Judge, num: int, seed: int) -> Interval | None:
     """None where most resamples say nothing."""
-    num, width = together.said.shape
-    resamples = max(LEAST_RESAMPLES, min(NUM_RESAMPLES, MAX_WORK // (num * width)))
+    resamples = max(LEAST_RESAMPLES, min(NUM_RESAMPLES, MAX_WORK // num))
     rng, per_chunk = np.random.default_rng(seed), max(1, MAX_AT_ONCE // num)
     differences: list[float] = []
     for start in range(0, resamples, per_chunk):
         count = min(per_chunk, resamples - start)
         drawn = rng.integers(0, num, (count, num)) + np.arange(count)[:, None] * num
         weights_NB = np.bincount(drawn.ravel(), minlength=count * num).reshape(count, num).T.astype(np.float64)
-        found = _compute(measure, together, weights_NB) - _compute(measure, alone, weights_NB)
+        found = together(weights_NB) - alone(weights_NB)
         differences += found[np.isfinite(found)].tolist()
     if len(differences) <= resamples // 2:
         return None
     return Interval(*map(float, np.percentile(differences, [2.5, 97.5])))
 
 
-# ---- each measure, [B], of answers whose samples count as often as weights say; not finite where it is not defined
+# ---- the measures: what each sample adds to them, and how that comes together
 
 
-def _compute(measure: str, answers: Answers, weights_NB: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if measure == AUC:
-            return _compute_aucs(answers, weights_NB)
-        if measure == R2:
-            return _compute_r2(answers, weights_NB)
-        return _compute_balanced_accuracy(answers, weights_NB)
-
-
-def _compute_aucs(answers: Answers, weights_NB: Floats) -> Floats:
-    """The mean over classes, or labels, that have a curve."""
+def _judge_by_auc(answers: Answers) -> Judge:
+    """The mean over classes, or labels, that have a curve. By placements (DeLong et al. 1988) an area is a mean over
+    samples, so that resamples cost sums alone: to the first order, as far as samples are few."""
     y, said_NC = answers.y, answers.said
     is_of_NC = y > 0 if y.ndim == 2 else y[:, None] == np.arange(said_NC.shape[1])
-    found = [_compute_auc(is_of_NC[:, c], said_NC[:, c], weights_NB) for c in range(said_NC.shape[1])]
-    return _mean_of_known(np.stack(found))
+    placed_NC = np.stack([_place(is_of, said) for is_of, said in zip(is_of_NC.T, said_NC.T, strict=True)], axis=1)
+    of_CN, placed_CN = is_of_NC.T.astype(np.float64), placed_NC.T
+    with np.errstate(invalid="ignore"):
+        areas_C1 = ((of_CN * placed_CN).sum(1) / of_CN.sum(1))[:, None]
+
+    def judge(weights_NB: Floats) -> Floats:
+        counts_CB = _weigh(of_CN, weights_NB)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            of_CB = _weigh(of_CN * placed_CN, weights_NB) / counts_CB
+            others_CB = _weigh((1 - of_CN) * placed_CN, weights_NB) / (weights_NB.sum(0) - counts_CB)
+            return _mean_of_known(of_CB + others_CB - areas_C1)
+
+    return judge
 
 
-def _compute_auc(is_of_N: Any, scores_N: Floats, weights_NB: Floats) -> Floats:
-    """Mann and Whitney (1947): how often a sample of the class is scored above another one, and half of the ties."""
-    order = np.argsort(scores_N, kind="stable")
-    sorted_N = scores_N[order]
-    starts = np.flatnonzero(np.concatenate([[True], sorted_N[1:] != sorted_N[:-1]]))
-    of_NB = weights_NB[order] * is_of_N[order, None]
-    of_KB = np.add.reduceat(of_NB, starts, axis=0)
-    others_KB = np.add.reduceat(weights_NB[order] - of_NB, starts, axis=0)
-    below_KB = np.cumsum(others_KB, axis=0) - others_KB / 2
-    area: Floats = (of_KB * below_KB).sum(0) / (of_KB.sum(0) * others_KB.sum(0))
-    return area
+def _place(is_of_N: Any, scores_N: Floats) -> Floats:
+    """The share of the other kind's samples that each sample is on the right side of, and half of the ties. No numbers
+    where there is one kind alone."""
+    placed_N = np.full(len(scores_N), math.nan)
+    if is_of_N.all() or not is_of_N.any():
+        return placed_N
+    for kind, sign in ((is_of_N, 1), (~is_of_N, -1)):
+        others, mine = np.sort(sign * scores_N[~kind]), sign * scores_N[kind]
+        placed_N[kind] = (np.searchsorted(others, mine) + np.searchsorted(others, mine, "right")) / (2 * len(others))
+    return placed_N
 
 
-def _compute_balanced_accuracy(answers: Answers, weights_NB: Floats) -> Floats:
+def _judge_by_balanced_accuracy(answers: Answers) -> Judge:
     """The mean over the classes that a resample has."""
-    y_N: Ints = answers.y
-    order = np.argsort(y_N, kind="stable")
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(y_N[order]) != 0]))
-    right_N = (answers.labels == y_N)[order, None]
-    weights_NB = weights_NB[order]
-    right_CB = np.add.reduceat(weights_NB * right_N, starts, axis=0)
-    return _mean_of_known(right_CB / np.add.reduceat(weights_NB, starts, axis=0))
+    order = np.argsort(answers.y, kind="stable")
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(answers.y[order]) != 0]))
+    is_right_N1 = (answers.labels == answers.y)[order, None]
+
+    def judge(weights_NB: Floats) -> Floats:
+        weights_NB = weights_NB[order]
+        right_CB = np.add.reduceat(weights_NB * is_right_N1, starts, axis=0)
+        with np.errstate(invalid="ignore"):
+            return _mean_of_known(right_CB / np.add.reduceat(weights_NB, starts, axis=0))
+
+    return judge
 
 
-def _compute_r2(answers: Answers, weights_NB: Floats) -> Floats:
+def _judge_by_r2(answers: Answers) -> Judge:
     """The mean over targets that are not all alike."""
-    y_NT = answers.y - answers.y.mean(0)
-    total_B = weights_NB.sum(0)
-    squared_TB = np.square(answers.said - answers.y).T @ weights_NB / total_B
-    spread_TB = np.square(y_NT).T @ weights_NB / total_B - np.square(y_NT.T @ weights_NB / total_B)
-    spread_TB[spread_TB <= 1e-24 * np.square(answers.y).max(0)[:, None]] = math.nan  # rounding is no spread
-    return _mean_of_known(1 - squared_TB / spread_TB)
+    from_mean_TN = (answers.y - answers.y.mean(0)).T
+    squared_TN = np.square(answers.said - answers.y).T
+    rounding_T1 = 1e-24 * np.square(answers.y).max(0)[:, None]  # which is no spread
+
+    def judge(weights_NB: Floats) -> Floats:
+        total_B = weights_NB.sum(0)
+        means_TB = _weigh(from_mean_TN, weights_NB) / total_B
+        spread_TB = _weigh(np.square(from_mean_TN), weights_NB) / total_B - np.square(means_TB)
+        spread_TB[spread_TB <= rounding_T1] = math.nan
+        return _mean_of_known(1 - _weigh(squared_TN, weights_NB) / total_B / spread_TB)
+
+    return judge
+
+
+JUDGES = {AUC: _judge_by_auc, BALANCED_ACCURACY: _judge_by_balanced_accuracy, R2: _judge_by_r2}
+
+
+def _weigh(parts_CN: Floats, weights_NB: Floats) -> Floats:
+    """Sums over samples. No product by BLAS, whose threads spin where a machine has other work for its cores."""
+    sums_CB: Floats = np.einsum("cn,nb->cb", parts_CN, weights_NB)
+    return sums_CB
 
 
 def _mean_of_known(values_CB: Floats) -> Floats:
+    """No number where none is known."""
     known_CB = np.isfinite(values_CB)
-    mean_B: Floats = np.where(known_CB, values_CB, 0.0).sum(0) / known_CB.sum(0)
+    counts_B = known_CB.sum(0)
+    mean_B: Floats = np.where(known_CB, values_CB, 0.0).sum(0) / np.where(counts_B, counts_B, math.nan)
     return mean_B
