@@ -127,7 +127,7 @@ class Verdict:
         both = f"{title} {self.together:.3f} against {self.alone:.3f} alone"
         if (interval := self.interval) is None:
             return f"Too few test samples to tell whether federating helps here: {both}, on {samples}."
-        both += f" ({self.difference:+.3f}, {_show_range(interval)})"
+        both += f" ({_show(self.difference)}, {_show(interval.low)} to {_show(interval.high)})"
         match self.outcome:
             case Outcome.TOGETHER:
                 return f"Federating helps here: {both}, on {samples}."
@@ -143,9 +143,10 @@ class Verdict:
         return f"At round {self.rounds} of {self.newest}, as far as training alone has come"
 
 
-def _show_range(interval: Interval) -> str:
-    """With signs, which a difference has."""
-    return f"{interval.low:+.3f} to {interval.high:+.3f}"
+def _show(difference: float) -> str:
+    """With its sign, but where it is as good as none."""
+    shown = f"{difference:+.3f}"
+    return shown[1:] if float(shown) == 0 else shown
 
 
 Judge = Callable[[Floats], Floats]  # a measure, [B], of answers whose samples count as often as weights_NB say
