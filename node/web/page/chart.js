@@ -107,7 +107,6 @@ function drawMarks(plot, marks) {
   ctx.strokeStyle = getColour("--soft");
   ctx.fillStyle = getColour("--soft");
   ctx.font = `${12 * ratio}px ${getColour("--sans")}`;
-  ctx.textAlign = "left";
   ctx.textBaseline = "top";
   ctx.lineWidth = ratio;
   ctx.setLineDash([2 * ratio, 4 * ratio]);
@@ -118,7 +117,9 @@ function drawMarks(plot, marks) {
     ctx.moveTo(left, bbox.top);
     ctx.lineTo(left, bbox.top + bbox.height);
     ctx.stroke();
-    ctx.fillText(label, left + 4 * ratio, bbox.top);
+    const isLast = left + 50 * ratio > bbox.left + bbox.width;
+    ctx.textAlign = isLast ? "right" : "left";
+    ctx.fillText(label, left + (isLast ? -4 : 4) * ratio, bbox.top);
   }
   ctx.restore();
 }
