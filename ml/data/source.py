@@ -58,6 +58,7 @@ _KEYS = (
     "split",
     "test",
     "held_out",
+    "split_seed",
 )
 _COLUMNS = ("image", "label", "names")
 
@@ -102,7 +103,8 @@ class DataSource:
     are those whose samples are used, in this order; all of them if it is None. `labels` are the columns of a table with
     the labels: one, or of other tasks several. `outputs` are the names of the run's labels or targets, if they are
     known, where its task has such. `plugins` are those that a format of another name may be of. `images` is what the
-    site says of its image files.
+    site says of its image files. `split_seed` is that of a rehearsal in which each domain is a site with a split of its
+    own.
     """
 
     format: str = "digits"
@@ -123,6 +125,7 @@ class DataSource:
     split: str | None = None
     test: Path | None = None
     held_out: float = SHARE
+    split_seed: int | None = None
     sides: Sides | None = None
     images: ImageRules = AS_THEY_ARE
 
@@ -191,6 +194,7 @@ class DataSource:
             split=split,
             test=None if test is None else Path(test),
             held_out=_get_share(data),
+            split_seed=_get_split_seed(data, format_),
             images=ImageRules.from_mapping(data.get("images")),
         )
 
@@ -493,6 +497,18 @@ def _get_share(data: Mapping[str, Any]) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
         raise DataError(f"data.held_out: expected a share between 0 and 1, got {value!r}")
     return float(value)
+
+
+def _get_split_seed(data: Mapping[str, Any], format_: str) -> int | None:
+    """`data.split_seed`."""
+    value = data.get("split_seed")
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise DataError(f"data.split_seed: expected a whole number, got {value!r}")
+    if format_ != "domains":
+        raise DataError(f"data.split_seed: data.format {format_} has no domains, got {value}")
+    return value
 
 
 def _get_names(data: Mapping[str, Any], key: str, section: str = "data") -> tuple[str, ...] | None:

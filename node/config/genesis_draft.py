@@ -128,7 +128,7 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     }
     if spec.task != CLASSIFICATION:
         mapping["task"] = spec.task
-    data = make_sites(spec.sites) if spec.sites else None if spec.data is None else make_data(spec.data)
+    data = make_sites(spec.sites, spec.seed) if spec.sites else None if spec.data is None else make_data(spec.data)
     source = apply_settings(mapping | {"data": data}, spec.settings, SETTABLE)
     asked = dict(source.value)
     data, task = asked.pop("data"), asked.get("task", CLASSIFICATION)

@@ -331,6 +331,7 @@ class DataSection(Section):
     a row is known when it changes.
 
     `domains` chooses and orders those of format domains, `classes` the classes whose samples are used; all by default.
+    With a `split_seed` each domain holds out samples as a site does, by a seed of its own that follows from it.
     """
 
     format: DataFormat | Name = "digits"
@@ -345,6 +346,7 @@ class DataSection(Section):
     columns: ColumnsSection = ColumnsSection()
     csv: CsvSection = CsvSection()
     domains: tuple[Name, ...] | None = None
+    split_seed: int | None = None
     classes: tuple[Name, ...] | None = None
     images: ImagesSection = ImagesSection()
     cache_gb: Annotated[float, Field(ge=0)] = 20.0

@@ -75,7 +75,7 @@ def run_simulation(
     asked = {
         "method": {},
         "model": {},
-        "data": make_sites(spec.sites) if spec.sites else make_data(spec.data),
+        "data": make_sites(spec.sites, spec.seed) if spec.sites else make_data(spec.data),
         "input": {},
         "task": spec.task,
         "target": None,

@@ -383,6 +383,19 @@ def test_the_doctor_is_asked_and_says_what_the_command_says(site: Served, visit:
     looking.said.clear()  # the console told of the refusal
 
 
+def test_the_doctor_shows_what_is_missing_of_each_column(visit: Visits) -> None:
+    one = visit(key=True)
+    missing = [{"column": column, "missing": num, "rows": 293} for column, num in (("ca", 290), ("chol", 1))]
+    check = {"check": "data", "verdict": "ok", "found": "csv: 234 train / 59 test rows", "advice": None}
+    told = {"ok": True, "checks": [check | {"missing": missing}]}
+    one.page.route("**/api/v1/doctor", lambda route: route.fulfill(json=told))
+    page = one.show("settings")
+    page.click("text=Ask the doctor")
+    page.wait_for_selector("section [aria-label=missing]")
+    rows = page.locator("[aria-label=missing] tbody tr").all_inner_texts()
+    assert [row.split() for row in rows] == [["ca", "290", "(99%)"], ["chol", "1", "(<1%)"]]
+
+
 # ---- the browser checks blocks
 
 

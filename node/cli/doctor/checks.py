@@ -280,6 +280,7 @@ def _check_device(config: NodeConfig) -> Iterator[Finding]:
 
 
 def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Finding]:
+    from ml.data.columns import sort_by_missing
     from ml.errors import DataError
     from node.training.own_data import OwnData
 
@@ -299,7 +300,8 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     noun = {"multilabel": "labels", "regression": "targets"}.get(genesis.run.task, "classes")
     fits = f"{len(genesis.run.classes)} {noun} and {shown} as genesis has them"
     rows = "rows" if is_table else "samples"
-    yield ok("data", f"{config.data.format}: {own.num_train} train / {own.num_test} test {rows}; {fits}")
+    missing = tuple((one.name, one.num_missing, one.num_rows) for one in sort_by_missing(own.train.columns))
+    yield ok("data", f"{config.data.format}: {own.num_train} train / {own.num_test} test {rows}; {fits}", missing)
 
 
 # ---- whom it talks to
