@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Labels, Samples
-from ml.data.cells import is_empty, to_text
+from ml.data.cells import hint_at_like, is_empty, to_text
 from ml.data.findings import Finding
 from ml.data.keys import hash_rows, read_groups, read_keys, read_sides
 from ml.data.labels import choose_held_out
@@ -203,7 +203,8 @@ def leave_out_unknown(part: Part, table: TableInput) -> Part:
         known = {*column.values, *map(to_text, column.values)}
         for i, cell in enumerate(cells[column.name]):
             if (text := to_text(cell)) not in known and not is_empty(cell, table.empty):
-                unknown.setdefault(i, f"column {column.name!r}: {text!r} is none of {_shorten(column.values)}")
+                like = hint_at_like(text, column.values)
+                unknown.setdefault(i, f"column {column.name!r}: {text!r} is none of {_shorten(column.values)}{like}")
     num_rows = len(part.labels)
     if not unknown or len(unknown) == num_rows:
         return part

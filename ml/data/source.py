@@ -59,6 +59,7 @@ _KEYS = (
     "test",
     "held_out",
     "val",
+    "split_seed",
 )
 _COLUMNS = ("image", "label", "names")
 
@@ -104,7 +105,8 @@ class DataSource:
     the labels: one, or of other tasks several. `outputs` are the names of the run's labels or targets, if they are
     known, where its task has such. `plugins` are those that a format of another name may be of. `images` is what the
     site says of its image files. `val` is the share of the training samples that is held out to compare rounds by,
-    where the data themselves have none: None where nobody says it.
+    where the data themselves have none: None where nobody says it. `split_seed` is that of a
+    rehearsal in which each domain is a site with a split of its own.
     """
 
     format: str = "digits"
@@ -126,6 +128,7 @@ class DataSource:
     test: Path | None = None
     held_out: float = SHARE
     val: float | None = None
+    split_seed: int | None = None
     sides: Sides | None = None
     images: ImageRules = AS_THEY_ARE
 
@@ -195,6 +198,7 @@ class DataSource:
             test=None if test is None else Path(test),
             held_out=SHARE if (share := _get_share(data, "held_out")) is None else share,
             val=_get_share(data, "val", takes_none=True),
+            split_seed=_get_split_seed(data, format_),
             images=ImageRules.from_mapping(data.get("images")),
         )
 
@@ -504,6 +508,18 @@ def _get_share(data: Mapping[str, Any], key: str, *, takes_none: bool = False) -
     ):
         raise DataError(f"data.{key}: expected a share between 0 and 1, got {value!r}")
     return float(value)
+
+
+def _get_split_seed(data: Mapping[str, Any], format_: str) -> int | None:
+    """`data.split_seed`."""
+    value = data.get("split_seed")
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise DataError(f"data.split_seed: expected a whole number, got {value!r}")
+    if format_ != "domains":
+        raise DataError(f"data.split_seed: data.format {format_} has no domains, got {value}")
+    return value
 
 
 def _get_names(data: Mapping[str, Any], key: str, section: str = "data") -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from ml.data.checks import check_data, is_quick
 from ml.data.findings import Finding
 from ml.data.image_cache import ImageCache
 from ml.data.partition import split_from_mapping
-from ml.data.split import divide
+from ml.data.split import complete_val, divide
 from node.training.own_split import open_own_sides
 
 
@@ -37,7 +37,7 @@ class OwnData:
     @classmethod
     def open(cls, data: Mapping[str, Any], data_dir: Path, run: Run) -> OwnData:
         """By the site's own split and decoded images, in its data directory. Raises DataError."""
-        wanted = InputFormat.from_mapping(run.input)
+        wanted, data = InputFormat.from_mapping(run.input), complete_val(data, selects=run.select is not None)
         train, test = open_dataset(
             data,
             shape=wanted.shape,

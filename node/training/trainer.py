@@ -200,9 +200,12 @@ class Trainer(Protocol):
         over; nothing where this trainer has not lived through that. Raises as `predict`."""
         ...
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         """Classifies the array `x` of these canonical bytes, if asked by the model trained `alone` too, and leaves the
-        client as it is. With `kappa` the answer leans to the client's own prior (`ml.training.prior`).
+        client as it is. With `kappa` the answer leans to the client's own prior (`ml.training.prior`). `kept` asks the
+        client as it was after that round.
 
         It waits for the end of the call under way, and holds the next one up by no more than itself: of several
         predictions, `train` or `apply` waits for one. Raises AnswerRefused, WorkerDied and WorkerFailed.
@@ -284,6 +287,8 @@ class Client(Protocol):
     def measure_val(self) -> Metrics: ...
     def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]: ...
+    @property
+    def arrays_before(self) -> Arrays | None: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 

@@ -179,8 +179,10 @@ class WorkerProcess:
             None if before is None else read_measures(before),
         )
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
-        header = {"call": "predict", "alone": alone, "kappa": kappa}
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
+        header = {"call": "predict", "alone": alone, "kappa": kappa, "kept": kept}
         async with self._predicting:
             reply = await self._request(Call(header, {"samples": samples}))
         result = reply.header["result"]

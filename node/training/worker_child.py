@@ -45,6 +45,7 @@ from node.training.data_watch import DataWatch
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
 from node.training.kept_answers import KeptAnswers
+from node.training.kept_rounds import get_kept_path, standing_after
 from node.training.own_split import OwnSplit, open_own_sides
 from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
 from node.training.progress import ProgressMeter
@@ -241,16 +242,23 @@ class Session:
         }
 
     def predict(
-        self, samples: bytes, alone: bool, kappa: float | None, should_stop: Callable[[], bool]
+        self,
+        samples: bytes,
+        alone: bool,
+        kappa: float | None,
+        should_stop: Callable[[], bool],
+        kept: int | None = None,
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
         x = decode_arrays(samples, len(samples))["x"]
-        attachments = {"answer": encode_arrays(self._answer(x, should_stop, kappa))}
+        with standing_after(self._client, self._checkpoints.directory, kept):
+            attachments = {"answer": encode_arrays(self._answer(x, should_stop, kappa))}
         told = None
         if alone and self.beside is not None:
             told, answer = self.beside.answer(x, should_stop)
             attachments |= {} if answer is None else {"alone": encode_arrays(answer)}
         applied_round = self._round if self._phase is Phase.APPLIED else self._round - 1
+        applied_round = applied_round if kept is None else kept
         result = {"run": self._run, "applied_round": applied_round}
         return {**result, "alone": None if told is None else told.to_mapping()}, attachments
 
@@ -278,7 +286,8 @@ class Session:
 
     def save(self, *, is_last: bool = False) -> None:
         """Makes a checkpoint if this step is due for one, in the background; the last one always."""
-        if self._is_saved or not (is_last or self._round % self._every == 0):
+        is_kept = self._checkpoints.keep_as is not None and self._phase is Phase.APPLIED
+        if self._is_saved or not (is_last or is_kept or self._round % self._every == 0):
             return
         try:
             self._checkpoints.save(Checkpoint(self._round, self._phase, self._client.state_arrays()))
@@ -346,7 +355,9 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
     try:
         initial = _read_initial_model(config, frame.attachments)
         built = build_client(config, initial)
-        checkpoints = Checkpoints(Path(config["checkpoint_dir"]), faults)
+        checkpoint_dir = Path(config["checkpoint_dir"])
+        keep_as = partial(get_kept_path, checkpoint_dir) if config["keeps_rounds"] else None
+        checkpoints = Checkpoints(checkpoint_dir, faults, keep_as)
         forget_old_runs(checkpoints.directory)
         outgoing_dir, before = Path(config["outgoing_dir"]), _read_before(config)
         before_dir = None if config["before_dir"] is None else Path(config["before_dir"])
@@ -408,7 +419,9 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
             case _:
                 asked = frame.header
                 samples = frame.attachments["samples"]
-                result, attachments = session.predict(samples, asked["alone"], asked["kappa"], should_stop)
+                result, attachments = session.predict(
+                    samples, asked["alone"], asked["kappa"], should_stop, asked["kept"]
+                )
     except Abandoned:
         answer: Mapping[str, Any] = {"abandoned": True}
     except Stopped:

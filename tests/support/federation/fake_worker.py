@@ -232,6 +232,10 @@ class FakeClient:
         number = self._number
         return lambda: {"roc": [[[0, 0], [1, 1]]], "reliability": None, "number": number}
 
+    @property
+    def arrays_before(self) -> Arrays | None:
+        return None
+
     def state_arrays(self) -> Arrays:
         return {"model/w": np.array([self._number])}
 

@@ -151,7 +151,9 @@ class InlineTrainer:
         kept = self._answers
         return Measured(kept.measure_after(), curves=kept.draw(), before=kept.measure_before())
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         if self._answer is None:
             raise AnswerRefused("expected a client that can be asked, got one that only trains")
         try:

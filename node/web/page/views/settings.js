@@ -97,8 +97,18 @@ function Doctor() {
         ["", ({ verdict }) => html`<${State} state=${VERDICTS[verdict][0]}>${VERDICTS[verdict][1]}<//>`],
         ["what", ({ check }) => check],
         ["found, and what to do", ({ found, advice }) => html`${found}${advice && html`<div class="remedy">${advice}</div>`}`, "wide"],
-      ]} />`}
+      ]} />
+      <${Missing} rows=${state.record.checks.flatMap(({ missing }) => missing)} />`}
     </div>`;
+}
+
+// The columns of this site's table with empty cells, as `fednode data inspect` has them.
+function Missing({ rows }) {
+  if (!rows.length) return null;
+  return html`<${Table} label="missing" rows=${rows} getKey=${({ column }) => column} columns=${[
+    ["column", ({ column }) => html`<code>${column}</code>`],
+    ["missing", ({ missing, rows }) => `${showCount(missing)} (${missing / rows < 0.005 ? "<1" : Math.round((100 * missing) / rows)}%)`, "number"],
+  ]} />`;
 }
 
 function About({ status }) {
