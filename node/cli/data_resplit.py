@@ -23,7 +23,7 @@ def resplit(
     """Choose anew which of a site's samples are held out.
 
     They are known by data.group or data.id of its configuration, or by what they are, and data.held_out is how many.
-    With data.val as many of the others are held out of training to compare rounds by.
+    data.val of the others are held out of training, to compare rounds by: a tenth in a run that selects a round.
     The node has to be stopped. It keeps the split that it has trained by, also that of a release before, until this is
     asked for. Which of the new test samples were trained on is said: until a run begins anew its figures on these are
     too good.
@@ -34,7 +34,7 @@ def resplit(
     from chain.store.rows import lock_directory
     from ml.data import split_anew
     from ml.data.base import InputFormat
-    from ml.data.split import SEED_BYTES, Sides
+    from ml.data.split import SEED_BYTES, Sides, complete_val
     from ml.errors import DataError
     from node.cli.output import print_json
     from node.config.federation import load_federation
@@ -61,7 +61,7 @@ def resplit(
             before = None
         after = Sides(secrets.token_bytes(SEED_BYTES))
         made = split_anew(
-            loaded.get_data(),
+            complete_val(loaded.get_data(), selects=run.select is not None),
             before,
             after,
             classes=run.classes,

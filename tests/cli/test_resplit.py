@@ -164,3 +164,12 @@ def test_a_site_that_asks_for_val_gets_it_and_is_told_how_many(capsys: Captured,
     assert re.search(r"\d+ rows of \w+ are val: not trained on, and rounds are compared by them", out)
     checks = json.loads(run(capsys, "doctor", "-c", config, "--json")[1])["checks"]
     assert any(re.search(r" train / \d+ test / \d+ val rows", check["found"]) for check in checks)
+
+
+def test_in_a_run_that_selects_a_round_a_new_split_has_val(capsys: Captured, config: Path) -> None:
+    genesis = config.parent / "genesis.yaml"
+    told = read_yaml(genesis).value
+    genesis.write_text(dump_yaml({**told, "select": {"by": "loss", "patience": 3}}))
+    code, out, err = run(capsys, "data", "resplit", "-c", config)
+    assert code == 0, err
+    assert re.match(r"\d+ train, \d+ test, \d+ val\n", out)

@@ -126,7 +126,8 @@ MAKE_TROUBLE = """async () => {
     stalled: true, stall_reason: "2 of 4 members in sight", silence: "a backup was put back", upgrade: null,
     other_history: "node1 has another block", training_trouble: "the data cannot be read", not_approved: "run 2",
     spoiled_reason: "not finite", spoiled_round: 3,
-    not_learning: ["one class only is ever given"], clocks_wrong: ["node2: 9 s ahead"], paused: true, stops_after: 7,
+    not_learning: ["one class only is ever given"], model_signs: ["it overfits"],
+    clocks_wrong: ["node2: 9 s ahead"], paused: true, stops_after: 7,
     disk_free_bytes: 1e6, unapproved_changes: 1,
   });
   const other = members.members.find((member) => !member.me);
@@ -516,7 +517,7 @@ def _spoil(record: Any, number: int) -> Any:
     words |= {"miner_name", "chain_name", "proposer_name"}
     spoiled = {key: text if key in words else _spoil(value, number) for key, value in record.items()}
     if "not_learning" in record:
-        spoiled |= {"not_learning": [text], "clocks_wrong": [text], "stalled": True}
+        spoiled |= {"not_learning": [text], "model_signs": [text], "clocks_wrong": [text], "stalled": True}
     if isinstance(record.get("classes"), list) and all(isinstance(name, str) for name in record["classes"]):
         spoiled["classes"] = [STRANGE[(number + i) % len(STRANGE)] for i in range(len(record["classes"]))]
     if isinstance(record.get("proposals"), list):
@@ -650,7 +651,16 @@ def test_each_trouble_shows_with_its_remedy(site: Served, visit: Visits) -> None
     page = one.show()
     found = page.evaluate(MAKE_TROUBLE)
     told = " ".join(one["what"] for one in found)
-    for word in ("waits", "signs nothing", "away", "no training", "does not train", "not taken over", "does not learn"):
+    for word in (
+        "waits",
+        "signs nothing",
+        "away",
+        "no training",
+        "does not train",
+        "not taken over",
+        "does not learn",
+        "but it overfits",
+    ):
         assert word in told
     for word in (
         "two histories",

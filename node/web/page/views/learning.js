@@ -9,6 +9,7 @@ import { MEASURES, getMain, plural, showNumber, showSeconds } from "../words.js"
 
 const SHARES = ["accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "average_precision"];
 const TRAINING = "training_loss"; // of the local phase; the other is that of the test samples
+const ON_VAL = ["loss", "auc"]; // of the measures, those that are also taken of val samples
 const MAX_CONFUSED = 40;
 
 export function LearningView() {
@@ -25,7 +26,7 @@ export function LearningView() {
       ${status.not_learning.map((sign) => html`<${Note} state="warn" what=${sign} remedy="Look at the classes below: one that is never given shows as a column of zeros." />`)}
       ${status.model_signs.map((sign) => html`<${Note} state="warn" what=${`The model learns, but ${sign}.`} />`)}
     <//>`}
-    <${History} points=${live.history.points} measures=${measures} hasAlone=${Boolean(status.alone?.measures)} />
+    <${History} points=${live.history.points} measures=${measures} hasAlone=${Boolean(status.alone?.measures)} hasVal=${status.num_val > 0} />
     <div class="grid">
       <${Summary} status=${status} measures=${measures} />
       <${Alone} alone=${status.alone} />
@@ -42,15 +43,16 @@ function describe(status, measures) {
   return `${told[0].toUpperCase()}${told.slice(1)}, after round ${status.measured_round}`;
 }
 
-function History({ points, measures, hasAlone }) {
+function History({ points, measures, hasAlone, hasVal }) {
   const options = ["accuracy", TRAINING, ...Object.keys(measures.summary).filter((name) => name !== "accuracy")];
   const [chosen, setChosen] = useState("accuracy");
+  const val = hasVal && ON_VAL.includes(chosen) ? [`apply.val_${chosen}`] : [];
   const isKept = chosen === TRAINING || (chosen === "accuracy" && !hasAlone);
-  const asked = [...(chosen === "accuracy" ? ["accuracy", "local_accuracy"] : [`measures.${chosen}`]), ...(hasAlone ? [`alone.${chosen}`] : [])];
+  const asked = [...(chosen === "accuracy" ? ["accuracy", "local_accuracy"] : [`measures.${chosen}`]), ...val, ...(hasAlone ? [`alone.${chosen}`] : [])];
   const found = useSeries(isKept ? [] : asked);
   const used = isKept ? points : found.points;
   const x = useMemo(() => used.map((point) => point.height), [used]);
-  const series = useMemo(() => makeSeries(used, chosen, hasAlone), [used, chosen, hasAlone]);
+  const series = useMemo(() => makeSeries(used, chosen, hasAlone, val), [used, chosen, hasAlone, hasVal]);
   const runs = useMemo(() => findRuns(used), [used]);
   return html`<${Card} title="Round by round" end=${html`<label>measure <select value=${chosen} onChange=${(event) => setChosen(event.target.value)}>
       ${options.map((name) => html`<option value=${name}>${MEASURES[name] ?? name}</option>`)}
@@ -60,12 +62,13 @@ function History({ points, measures, hasAlone }) {
   <//>`;
 }
 
-function makeSeries(points, chosen, hasAlone) {
+function makeSeries(points, chosen, hasAlone, val) {
   const read = (label, name) => ({ label, values: points.map((point) => point.values[name] ?? null) });
   if (chosen === TRAINING) return [read("training loss", "loss")];
+  const onVal = val.map((name) => read("on val samples", name));
   const alone = hasAlone ? [read("trained alone", `alone.${chosen}`)] : [];
   if (chosen === "accuracy") return [read("after the exchange", "accuracy"), read("before it", "local_accuracy"), ...alone];
-  return [read(MEASURES[chosen] ?? chosen, `measures.${chosen}`), ...alone];
+  return [read(MEASURES[chosen] ?? chosen, `measures.${chosen}`), ...onVal, ...alone];
 }
 
 function showInterval(interval) {

@@ -45,6 +45,7 @@ def make(
     model: Mapping[str, Any] = {"name": "mlp", "hidden": [16, 8]},
     images: Mapping[str, Any] = {},
     engine: Mapping[str, Any] = {},
+    val: float | None = None,
 ) -> Client:
     input_ = {"shape": [1, side, side], "resize": None, **constants}
     federation = Federation(
@@ -52,7 +53,7 @@ def make(
     )
     return make_client(
         federation,
-        data={"format": "imagefolder", "path": str(folder), "images": images},
+        data={"format": "imagefolder", "path": str(folder), "images": images, "val": val},
         seed=1,
         initial=make_initial_aggregate(model, input_["shape"], 2, 1),
         compute=Compute(engine=engine),
@@ -138,3 +139,12 @@ def test_an_answer_rounds_as_the_site_does(folder: Path, tmp_path: Path) -> None
     exact: Arrays = answer(client, wanted, x)
     assert not np.array_equal(rounded["probabilities"], exact["probabilities"])
     assert np.abs(rounded["probabilities"] - exact["probabilities"]).max() < 0.01
+
+
+def test_val_samples_stay_in_their_file_too(folder: Path, tmp_path: Path) -> None:
+    mapped, held = make_pair(folder, tmp_path, {"name": "fedavg"}, val=0.5)
+    assert mapped.state.data.val is not None
+    assert isinstance(mapped.state.data.val.x, MappedSamples)
+    assert (mapped.num_train, mapped.num_val) == (12, 12)
+    assert live(mapped, 2) == live(held, 2)
+    assert mapped.measure_val() == held.measure_val() != {}
