@@ -28,9 +28,11 @@ from node.consensus.consent import ExecutedChange
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NotFound
 from node.federation.builders import Ground, Wish, build_change, check_site
+from node.federation.measured_model import check_measured_model, find_trained, read_measured_model
 from node.federation.run_terms import check_run
 from node.offload import Offload
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunSpecs
 
 ID_DIGITS = 64  # hexadecimal ones
 MIN_DIGITS = 4  # of an id, for a look
@@ -39,7 +41,7 @@ OF_TRAINING = (StartRun, SetRounds, AddMember)  # to these a site may agree and 
 
 
 class ChangeControl:
-    """One node's. `get_data` gives the configuration's `data` of now, None without any, `get_plugins` the plugins that
+    """One node's, whose runs are `runs`. `get_data` gives the configuration's `data` of now, None without any, `get_plugins` the plugins that
     it allows; `disk` is the store's thread."""
 
     def __init__(
@@ -47,6 +49,7 @@ class ChangeControl:
         service: RoundService,
         store: SqliteStore,
         disk: Offload,
+        runs: RunSpecs,
         *,
         get_data: Callable[[], Mapping[str, Any] | None],
         get_plugins: Callable[[], Plugins] = lambda: NO_PLUGINS,
@@ -55,6 +58,7 @@ class ChangeControl:
         self._book = service.proposals
         self._store = store
         self._disk = disk
+        self._runs = runs
         self._get_data = get_data
         self._get_plugins = get_plugins
 
@@ -117,10 +121,12 @@ class ChangeControl:
             request.first if request.HasField("first") else None,
             request.heights if request.HasField("heights") else None,
         )
-        tip = self._service.tip
-        built = await asyncio.to_thread(
-            build_change, wish, Ground(tip, self._me, self._get_data(), self._get_plugins())
-        )
+        tip, model = self._service.tip, None
+        if wish.kind == "evaluation":
+            model = await self._disk.run(read_measured_model, self._store, self._runs, wish.terms)
+        trained = find_trained(self._runs.calendar)
+        ground = Ground(tip, self._me, self._get_data(), self._get_plugins(), trained, model)
+        built = await asyncio.to_thread(build_change, wish, ground)
         if request.HasField("shown") and request.shown != write_terms(built.change):
             raise ChangeRefused("by now it would be another change than the one that was shown; look at it again")
         try:
@@ -150,6 +156,8 @@ class ChangeControl:
         if request.no_train and not isinstance(kind, OF_TRAINING):
             raise InvalidRequest(f"{kind.name}: nothing is trained by it that a site could stay away from")
         await asyncio.to_thread(self._check, kind, after, state, trains=not request.no_train)
+        if isinstance(kind, StartRun) and kind.number == after.run.number:
+            await self._disk.run(check_measured_model, self._store, self._runs, kind)
         answer = Answer.YES_WITHOUT_TRAINING if request.no_train else Answer.YES
         try:
             approved = await self._book.approve(change_id, answer)

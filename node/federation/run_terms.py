@@ -22,6 +22,7 @@ from ml.errors import DataError, PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays
 from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs import MethodSpec, add_kind, get_kind
+from ml.specs.evaluation import EVALUATION
 from ml.specs.architectures import complete_model
 from ml.specs.run_schema import describe_payloads
 from ml.tasks import CLASSIFICATION, REGRESSION
@@ -56,11 +57,15 @@ def draft_run(
     plugins: Plugins = NO_PLUGINS,
     *,
     continues: bool = True,
+    trained: Run | None = None,
 ) -> StartRun:
     """The next run: `given` sections in the place of those in force, under `settings` KEY=VALUE. It continues from the
     aggregate in force, or is to begin from a model that the caller names. A plugin's method says itself what it sends,
-    if it is one of `plugins`. Raises ChangeRefused, or GenesisError and SpecError naming the place."""
+    if it is one of `plugins`. After an evaluation the method and the rounds are those of the newest run that has
+    `trained`. Raises ChangeRefused, or GenesisError and SpecError naming the place."""
     in_force = {key: value for key, value in state.run.to_terms().items() if key in SECTIONS}
+    if trained is not None and state.run.method["name"] == EVALUATION:
+        in_force |= {"method": trained.to_terms()["method"], "rounds": trained.rounds}
     Section("", given, SECTIONS)  # which complains of keys that are none
     terms = in_force | dict(given) | ({} if rounds is None else {"rounds": rounds})
     try:
