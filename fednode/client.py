@@ -223,6 +223,12 @@ class Client:
         with self._asking() as admin:
             return to_json(admin.get_statistics(run))
 
+    def evaluations(self, run: int | None = None) -> list[Record]:
+        """Fetches what each site measured of a model on its own test samples, of all runs that were made for that or of
+        one; 0 is the newest. As `fednode evaluation --json`."""
+        with self._asking() as admin:
+            return [to_json(one) for one in admin.list_evaluations(run)]
+
     def proposals(self) -> list[Record]:
         """The changes that wait for approval. As `fednode proposals list --json`."""
         with self._asking() as admin:

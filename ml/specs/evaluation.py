@@ -45,7 +45,9 @@ class EvaluationHyperparameters(Hyperparameters):
         if (self.of_run is None) != (self.of_round is None):
             raise SpecError("method.of_round", "expected it beside of_run")
         if self.min_count > self.min_samples:
-            raise SpecError("method.min_count", f"expected at most min_samples, {self.min_samples}, got {self.min_count}")
+            raise SpecError(
+                "method.min_count", f"expected at most min_samples, {self.min_samples}, got {self.min_count}"
+            )
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
@@ -78,10 +80,7 @@ class EvaluationSpec(MethodSpec):
         shapes = get_shapes(self.task.kind, self.task.num_classes)
         return {
             EVALUATION: ArraySchema(
-                {
-                    name: ArraySpec("int64", shape, ranges.get(name, (0, MOST)))
-                    for name, shape in shapes.items()
-                }
+                {name: ArraySpec("int64", shape, ranges.get(name, (0, MOST))) for name, shape in shapes.items()}
             )
         }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from node.cli.output import print_table
-from node.ledger.measure_titles import TITLES, show_figure, show_interval
+from node.ledger.measure_titles import TITLES, show_figure, show_with_interval
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -26,8 +26,7 @@ def list_figures(measures: pb.Measures) -> list[tuple[str, str]]:
     figures = []
     for name, title in TITLES.items():
         if name in measures.summary:
-            interval = f" ({show_interval(measures.intervals[name])})" if name in measures.intervals else ""
-            figures.append((title, f"{show_figure(measures.summary[name])}{interval}"))
+            figures.append((title, show_with_interval(measures.summary, measures.intervals, name)))
     return figures
 
 
@@ -130,10 +129,7 @@ def print_published(entry: pb.Round) -> None:
 
 def show_of_class(one: pb.ClassMeasures, name: str) -> str:
     """A figure of a class, with its interval where there is one."""
-    if name not in one.values:
-        return "-"
-    interval = f" ({show_interval(one.intervals[name])})" if name in one.intervals else ""
-    return f"{show_figure(one.values[name])}{interval}"
+    return show_with_interval(one.values, one.intervals, name)
 
 
 def get_scores(record: pb.Round) -> tuple[str, float | None, float | None]:

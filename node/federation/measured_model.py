@@ -31,7 +31,6 @@ from node.runs.specs import RunSpecs
 
 NEWEST = "newest"
 TERMS = ("run", "round", "min_samples", "min_count")
-_TAKEN_OVER = ("model", "classes", "input", "task", "target", "labels")  # of the run that has trained the model
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +47,9 @@ class MeasuredModel:
         """The sections of the run that measures it, by these settings of the method."""
         terms = self.run.to_terms()
         named = {} if self.blob is None else {"of_run": self.place.run, "of_round": self.place.round}
-        own = {key: terms.get(key) for key in _TAKEN_OVER if key in terms or key == "labels"}
-        return {**own, "method": {"name": EVALUATION, **settings, **named}, "input": dict(self.input)}
+        own = {key: terms.get(key) for key in ("model", "classes", "target", "labels")}  # none takes the place of some
+        method = {"name": EVALUATION, **settings, **named}
+        return {**own, "task": self.run.task, "method": method, "input": dict(self.input)}
 
 
 def read_evaluation_terms(terms: Mapping[str, Any]) -> dict[str, int]:
@@ -97,7 +97,9 @@ def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) ->
     number, round_number = method.get("of_run"), method.get("of_round")
     run = runs.calendar.get_run(number) if type(number) is int else None
     if run is None or type(round_number) is not int or not _has_made(run, round_number, runs, store):
-        raise ChangeRefused(f"method: expected of_run and of_round to name a round, got {number!r} and {round_number!r}")
+        raise ChangeRefused(
+            f"method: expected of_run and of_round to name a round, got {number!r} and {round_number!r}"
+        )
     try:
         named = _read(store, runs, run, round_number, by_digest=True)
     except _Gone:

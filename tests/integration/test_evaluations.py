@@ -1,0 +1,192 @@
+"""Evaluations in a federation, on virtual time: every site measures one model, and all nodes have one matrix."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chain.changes.runs import StartRun
+from ml.methods import evaluation
+from ml.payload import decode_arrays, encode_arrays
+from ml.specs import get_spec
+from ml.specs.run_schema import describe_payloads
+from node.admin.json_view import to_json
+from node.errors import ChangeRefused
+from node.federation.builders import Ground, Wish, build_change
+from node.federation.measured_model import check_measured_model, find_trained, read_measured_model
+from node.federation.run_terms import draft_run
+from node.ledger.audit import run_audit
+from node.ledger.evaluations import read_evaluations
+from node.runs.specs import RunSpecs
+from node.training.trainer import Trained
+from support.federation.cluster import Cluster
+from support.federation.proposing import (
+    approve,
+    change,
+    get_service,
+    get_state,
+    propose,
+    wait_for_state,
+    wait_until_over,
+)
+from support.federation.runs import MODEL, NODES, RunTrainer, learn
+
+pytestmark = pytest.mark.slow
+
+SHAPE = (1, 8, 8)
+AGREED = {"shape": list(SHAPE), "resize": None, "normalize": "agreed", "min_count": 5}
+FEDAVG = {"name": "fedavg", "lr": 0.1, "local_iterations": 8}
+FEW = {"min_samples": 20}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a node's worker, and a short bootstrap."""
+    monkeypatch.setattr(evaluation, "NUM_RESAMPLES", 10)
+    monkeypatch.setattr(evaluation, "MIN_RESAMPLES", 10)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def get_schema(method: Mapping[str, Any], input_: Mapping[str, Any]) -> dict[str, Any]:
+    return describe_payloads(get_spec(method, MODEL, 10, SHAPE, rounds=3, num_members=4, input_=input_))
+
+
+def draft(net: Cluster, terms: Mapping[str, Any], kind: str = "evaluation") -> tuple[StartRun, bytes | None]:
+    """What the first node would sign."""
+    store, tip = net["node0"].store, get_service(net, "node0").tip
+    assert store is not None
+    runs = RunSpecs.load(store)
+    model = read_measured_model(store, runs, terms) if kind == "evaluation" else None
+    ground = Ground(tip, net.id("node0"), trained=find_trained(runs.calendar), model=model)
+    built = build_change(Wish(kind, terms), ground)
+    assert isinstance(built.change.kind, StartRun)
+    return built.change.kind, built.blob
+
+
+async def evaluate(net: Cluster, **terms: Any) -> StartRun:
+    """An evaluation that three of four approve, after they have looked at its model."""
+    start, blob = draft(net, FEW | terms)
+    if blob is not None:
+        store = net["node0"].store
+        assert store is not None
+        store.put_blob(blob)
+    for name in NODES:
+        store = net[name].store
+        assert store is not None
+        check_measured_model(store, RunSpecs.load(store), start)
+    await change(net, start)
+    await wait_for_state(net, "the evaluation", lambda state: state.run.number == start.number)
+    await wait_until_over(net)
+    return start
+
+
+def read_all(net: Cluster) -> list[dict[str, Any]]:
+    """The evaluations, the same at all nodes."""
+    found = []
+    for name in NODES:
+        store = net[name].store
+        assert store is not None
+        found.append([to_json(one) for one in read_evaluations(store, RunSpecs.load(store))])
+        report = run_audit(net.genesis, store, deep=True, require_all=True)
+        assert report.ok, report.fault
+    assert all(one == found[0] for one in found)
+    return found[0]
+
+
+def test_all_nodes_have_one_matrix_of_what_each_site_measures(tmp_path: Path) -> None:
+    async def story(net: Cluster, trainers: list[RunTrainer]) -> None:
+        await wait_until_over(net)
+        newest = await evaluate(net)
+        assert newest.initial is None
+        (first,) = read_all(net)
+        assert (first["run"], first["of_run"], first["of_round"]) == (2, 1, 3)
+        assert sorted(site["name"] for site in first["sites"]) == sorted(NODES)
+        for trainer, name in zip(trainers, NODES, strict=True):
+            (site,) = [site for site in first["sites"] if site["name"] == name]
+            measured = trainer.client.measure()  # type: ignore[attr-defined]
+            assert site["measures"]["num_samples"] == measured.num_samples
+            assert site["measures"]["summary"] == pytest.approx(measured.summarise(), abs=0.6e-4)
+            assert site["measures"]["summary"]["accuracy"] > 0.3
+        # an earlier round, by its digest, with what was agreed on as constants
+        earlier = await evaluate(net, run=1, round=2)
+        assert earlier.initial is not None
+        assert "normalize" not in earlier.terms["input"]
+        again = await evaluate(net)  # the newest that was trained, though the one in force is another
+        matrix = read_all(net)
+        assert [(one["of_run"], one["of_round"]) for one in matrix] == [(1, 3), (1, 2), (1, 3)]
+        assert again.terms["input"] == earlier.terms["input"]
+        assert matrix[2]["sites"] != matrix[1]["sites"]
+        # and training goes on from there, by the method and the rounds of before
+        onward = draft_run(get_state(net, "node0"), {}, (), None, trained=net.genesis.run)
+        assert (onward.terms["method"]["name"], onward.terms["rounds"]) == ("fedavg", 3)
+        await change(net, onward)
+        await wait_for_state(net, "run 5", lambda state: state.run.number == 5)
+        await wait_until_over(net)
+        read_all(net)
+
+    method = get_spec(FEDAVG, MODEL, 10, SHAPE).to_mapping()
+    learn(tmp_path, method, story, input=AGREED, schema=get_schema(method, AGREED), rounds=3)
+
+
+class Lying(RunTrainer):
+    """Is better than anybody can be."""
+
+    async def train(self, round_number: int, beacon: bytes, /, **options: Any) -> Trained:
+        trained = await super().train(round_number, beacon, **options)
+        if "evaluation" not in trained.payloads:
+            return trained
+        told = dict(decode_arrays(trained.payloads["evaluation"], 1 << 20))
+        told["figures"] = told["figures"] * 0 + 2_000_000
+        return dataclasses.replace(trained, payloads={"evaluation": encode_arrays(told)})
+
+
+def test_what_cannot_be_is_left_out_and_another_model_is_not_approved(tmp_path: Path) -> None:
+    async def story(net: Cluster, trainers: list[RunTrainer]) -> None:
+        await wait_until_over(net)
+        start, blob = draft(net, FEW | {"run": 1, "round": 1})
+        store = net["node1"].store
+        assert store is not None
+        runs = RunSpecs.load(store)
+        assert blob is not None
+        check_measured_model(store, runs, start)
+        for lie in ({"of_round": 2}, {"of_round": 9}, {"of_run": 7}):
+            other = {**start.terms, "method": {**start.terms["method"], **lie}}
+            with pytest.raises(ChangeRefused, match="not the model of run 1, round 2|to name a round"):
+                check_measured_model(store, runs, StartRun(start.number, other, start.initial))
+        trainers[3].__class__ = Lying
+        await approve(net, await propose(net, "node0", draft(net, FEW)[0]), "node1", "node2")
+        await wait_for_state(net, "the evaluation", lambda state: state.run.number == 2)
+        await net.wait_for_height(get_state(net, "node0").run.first_height, *NODES[:3])
+        (one,) = [to_json(each) for each in read_evaluations(store, RunSpecs.load(store))]
+        assert sorted(site["name"] for site in one["sites"]) == sorted(NODES[:3])
+
+    method = get_spec(FEDAVG, MODEL, 10, SHAPE).to_mapping()
+    input_ = {"shape": list(SHAPE), "resize": None, "mean": [0.0], "std": [1.0]}
+    learn(tmp_path, method, story, input=input_, schema=get_schema(method, input_), rounds=2)
+
+
+def test_what_has_no_model_in_common_is_not_evaluated(tmp_path: Path) -> None:
+    async def story(net: Cluster, trainers: list[RunTrainer]) -> None:
+        await wait_until_over(net)
+        for terms, said in [
+            ({}, "run 1: dfpl has no whole model in common"),
+            ({"round": "best"}, "expected newest, or a number from 1 to 1"),
+            ({"round": 2}, "expected newest, or a number from 1 to 1"),
+            ({"round": True}, "expected newest"),
+            ({"run": 2}, "expected one that trains, got 2"),
+            ({"rounds": 2}, "rounds"),
+        ]:
+            with pytest.raises(ChangeRefused, match=said):
+                draft(net, terms)
+
+    method = get_spec({"name": "dfpl"}, MODEL, 10, SHAPE).to_mapping()
+    input_ = {"shape": list(SHAPE), "resize": None, "mean": [0.0], "std": [1.0]}
+    learn(tmp_path, method, story, input=input_, schema=get_schema(method, input_), rounds=1)
