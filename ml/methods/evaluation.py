@@ -12,11 +12,11 @@ import numpy as np
 
 from ml.measures.evaluation import evaluate
 from ml.measures.intervals import NUM_RESAMPLES
-from ml.measures.told import tell, tell_nothing
 from ml.methods.base import Blobs, Round, State
 from ml.methods.common.sharing import Classifies
 from ml.payload import Array, Arrays
 from ml.specs.evaluation import EVALUATION, EvaluationSpec
+from ml.specs.told import tell, tell_nothing
 from ml.tasks import REGRESSION
 from ml.training.metrics import judge
 

@@ -1,9 +1,9 @@
 """Evaluation: a run of one round, in which nothing is trained and each member measures one model on its test samples.
 
 The model is the one that the run begins from: the aggregate in force, or by `of_run` and `of_round` that of an earlier
-round. Each member sends what `ml.measures.told` makes of its measures, and the aggregate has them all, a row for each
-author; the model stays in it, so that a later run can go on from there. A member can lie about its own row, and about no
-other.
+round. Each member sends what `ml.specs.told` makes of its measures, and the aggregate has them all, a row for each
+author; the model stays in it, so that a later run can go on from there. A member can lie about its own row, and about
+no other.
 
 `min_samples` is the fewest test samples that a site tells of, `min_count` what its counts are rounded down to a
 multiple of.
@@ -17,10 +17,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.measures.told import ABSENT, MOST, get_shapes, validate_told
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
 from ml.specs.base import Hyperparameters, MethodSpec, count
 from ml.specs.task import Task
+from ml.specs.told import ABSENT, MOST, get_shapes, validate_told
 from ml.tasks import TASKS
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from node.consensus.consent import ExecutedChange
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NotFound
 from node.federation.builders import Ground, Wish, build_change, check_site
-from node.federation.measured_model import check_measured_model, find_trained, read_measured_model
+from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
 from node.federation.run_terms import check_run
 from node.offload import Offload
 from node.pb import admin_pb2 as pb
@@ -41,8 +41,9 @@ OF_TRAINING = (StartRun, SetRounds, AddMember)  # to these a site may agree and 
 
 
 class ChangeControl:
-    """One node's, whose runs are `runs`. `get_data` gives the configuration's `data` of now, None without any, `get_plugins` the plugins that
-    it allows; `disk` is the store's thread."""
+    """One node's, whose runs are `runs`. `get_data` gives the configuration's `data` of now, None without any,
+    `get_plugins` the plugins that it allows, `get_min_samples` of how many test samples this site tells measures at
+    least; `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class ChangeControl:
         *,
         get_data: Callable[[], Mapping[str, Any] | None],
         get_plugins: Callable[[], Plugins] = lambda: NO_PLUGINS,
+        get_min_samples: Callable[[], int] = lambda: 1,
     ) -> None:
         self._service = service
         self._book = service.proposals
@@ -61,6 +63,7 @@ class ChangeControl:
         self._runs = runs
         self._get_data = get_data
         self._get_plugins = get_plugins
+        self._get_min_samples = get_min_samples
 
     @property
     def _me(self) -> Id:
@@ -129,6 +132,7 @@ class ChangeControl:
         built = await asyncio.to_thread(build_change, wish, ground)
         if request.HasField("shown") and request.shown != write_terms(built.change):
             raise ChangeRefused("by now it would be another change than the one that was shown; look at it again")
+        check_told(built.change.kind, self._get_min_samples())
         try:
             self._book.check(built.change)
             if request.dry_run:
@@ -158,6 +162,8 @@ class ChangeControl:
         await asyncio.to_thread(self._check, kind, after, state, trains=not request.no_train)
         if isinstance(kind, StartRun) and kind.number == after.run.number:
             await self._disk.run(check_measured_model, self._store, self._runs, kind)
+            if not request.no_train:
+                check_told(kind, self._get_min_samples())
         answer = Answer.YES_WITHOUT_TRAINING if request.no_train else Answer.YES
         try:
             approved = await self._book.approve(change_id, answer)

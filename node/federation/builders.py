@@ -34,8 +34,8 @@ from ml.specs.masked import describe_shown
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
 from node.federation.continuing import check_continues
-from node.federation.measured_model import MeasuredModel, read_evaluation_terms
 from node.federation.join_line import read_join_line
+from node.federation.measured_model import MeasuredModel, read_evaluation_terms
 from node.federation.run_terms import begin_from, begin_from_zeros, check_data, check_run, draft_run
 
 _Named = TypeVar("_Named", Member, Observer)

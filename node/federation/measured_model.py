@@ -15,6 +15,7 @@ from typing import Any
 
 from chain.agreed_input import AGREED_KEYS
 from chain.calendar import Calendar, Place
+from chain.changes.base import Kind
 from chain.changes.runs import StartRun
 from chain.errors import ChainError
 from chain.run import Run
@@ -23,7 +24,7 @@ from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, read_arrays
 from ml.specs import add_kind, get_kind
-from ml.specs.evaluation import EVALUATION
+from ml.specs.evaluation import EVALUATION, MIN_SAMPLES
 from ml.specs.statistics import STATISTICS, Constants, get_num_values
 from node.errors import ChangeRefused
 from node.runs.initial import combine
@@ -92,9 +93,13 @@ def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) ->
     """Raises ChangeRefused where a run measures another model than that of the round it names. What is not here any
     more cannot be compared. Runs on the store's thread."""
     method = start.terms["method"]
-    if method.get("name") != EVALUATION or start.initial is None:
+    if method.get("name") != EVALUATION:
         return
     number, round_number = method.get("of_run"), method.get("of_round")
+    if start.initial is None:
+        if number is not None:
+            raise ChangeRefused("method.of_run: expected none of what continues: that is the aggregate in force")
+        return
     run = runs.calendar.get_run(number) if type(number) is int else None
     if run is None or type(round_number) is not int or not _has_made(run, round_number, runs, store):
         raise ChangeRefused(
@@ -106,6 +111,16 @@ def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) ->
         return
     if named.blob is None or hashlib.sha256(named.blob).digest() != start.initial:
         raise ChangeRefused(f"initial: not the model of run {number}, round {round_number}")
+
+
+def check_told(kind: Kind, min_samples: int) -> None:
+    """Raises ChangeRefused where a site would tell measures of fewer test samples than its own settings allow."""
+    method = kind.terms["method"] if isinstance(kind, StartRun) else {}
+    if method.get("name") == EVALUATION and method.get("min_samples", MIN_SAMPLES) < min_samples:
+        raise ChangeRefused(
+            f"method.min_samples: expected at least {min_samples}, which training.publish_min_samples says here, got "
+            f"{method.get('min_samples')}; fednode approve --no-train agrees and tells nothing"
+        )
 
 
 class _Gone(ChangeRefused):

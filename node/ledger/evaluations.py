@@ -13,64 +13,72 @@ from chain.calendar import Calendar, Place
 from chain.run import Run
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
-from ml.errors import PayloadError
-from ml.measures.told import FIGURES, OF_CLASS, Figures, read_figures
+from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, kind_code, read_arrays
-from ml.specs.evaluation import EVALUATION
+from ml.specs.evaluation import EVALUATION, EvaluationHyperparameters
+from ml.specs.told import FIGURES, OF_CLASS, Figures, read_figures
 from node.errors import NotFound
 from node.ledger.names import get_name
 from node.pb import admin_pb2 as pb
-from node.runs.specs import RunSpecs
+from node.runs.specs import RunRound, RunSpecs
 
 
 def read_evaluations(store: SqliteStore, runs: RunSpecs, number: int | None = None) -> Sequence[pb.EvaluationView]:
     """All evaluations, the first one first, or that of one run, 0 being the newest. Runs on the store's thread. Raises
     NotFound."""
-    calendar = runs.calendar
-    every = map(calendar.get_run, range(1, calendar.newest.run.number + 1))
-    evaluations = [run for run in every if run is not None and _is_evaluation(run)]
+    newest = runs.calendar.newest.run.number
+    every = (runs.find_round(run, 1) for run in range(1, newest + 1))
+    evaluations = [first for first in every if first is not None and _get_settings(first.run) is not None]
     if number == 0:
         if not evaluations:
             raise NotFound("no model was evaluated at all sites yet: fednode propose evaluation has it done")
         evaluations = evaluations[-1:]
     elif number is not None:
-        evaluations = [run for run in evaluations if run.number == number]
+        evaluations = [first for first in evaluations if first.run.number == number]
         if not evaluations:
             raise NotFound(f"run {number} is no evaluation")
-    return [_show(store, runs, run) for run in evaluations]
+    return [_show(store, runs, first) for first in evaluations]
 
 
 def find_measured(calendar: Calendar, run: Run) -> Place:
     """The run and the round of it, as people count them, whose model an evaluation measures; 0 is the model that the
     run began from."""
-    if "of_run" in run.method:
-        return Place(run.method["of_run"], run.method["of_round"])
+    settings = _get_settings(run)
+    if settings is not None and settings.of_run is not None and settings.of_round is not None:
+        return Place(settings.of_run, settings.of_round)
     start, before = calendar.get_start(run.number), calendar.get_run(run.number - 1)
     if not start or before is None:
         return Place(run.number, 0)
-    made = calendar.count_rounds(before.number, start - 1)
-    return find_measured(calendar, before) if _is_evaluation(before) and made else Place(before.number, made)
+    if _get_settings(before) is not None:  # whose aggregate has the model that it measured
+        return find_measured(calendar, before)
+    return Place(before.number, calendar.count_rounds(before.number, start - 1))
 
 
-def _is_evaluation(run: Run) -> bool:
-    return bool(run.method["name"] == EVALUATION)
+def _get_settings(run: Run) -> EvaluationHyperparameters | None:
+    """None of a run that trains, or that nobody can judge."""
+    if run.method["name"] != EVALUATION:
+        return None
+    try:
+        return EvaluationHyperparameters.from_mapping(run.method)
+    except SpecError:
+        return None
 
 
-def _show(store: SqliteStore, runs: RunSpecs, run: Run) -> pb.EvaluationView:
-    place, method = find_measured(runs.calendar, run), run.method
+def _show(store: SqliteStore, runs: RunSpecs, first: RunRound) -> pb.EvaluationView:
+    run, height = first.run, first.height
+    place, settings = find_measured(runs.calendar, run), _get_settings(run) or EvaluationHyperparameters()
     shown = pb.EvaluationView(
         run=run.number,
         of_run=place.run,
         of_round=place.round,
         model=run.initial_model.hex(),
-        min_samples=method["min_samples"],
-        min_count=method["min_count"],
+        min_samples=settings.min_samples,
+        min_count=settings.min_count,
         task=run.task,
         classes=run.classes,
     )
-    height = runs.calendar.get_height(Place(run.number, 1))
-    stored = store.get_block(height) if height is not None and height <= store.head_height else None
-    if height is None or stored is None:
+    stored = store.get_block(height) if height <= store.head_height else None
+    if stored is None:
         return shown
     shown.height = height
     state = store.get_state(height - 1)

@@ -18,10 +18,10 @@ from chain.genesis import Genesis
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
-from node.ledger.evaluations import read_evaluations
 from node.ledger.audit import run_audit, show_fault
 from node.ledger.backup import OnProgress, Snapshot, take_snapshot
 from node.ledger.comparison import Pair, StoredBytes, compare_chains, run_comparison
+from node.ledger.evaluations import read_evaluations
 from node.ledger.explain import add_work_unit, explain_round, is_explained
 from node.ledger.joining import make_join_file
 from node.ledger.metrics_query import MetricsQuery

@@ -18,7 +18,7 @@ from ml.specs.run_schema import describe_payloads
 from node.admin.json_view import to_json
 from node.errors import ChangeRefused
 from node.federation.builders import Ground, Wish, build_change
-from node.federation.measured_model import check_measured_model, find_trained, read_measured_model
+from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
 from node.federation.run_terms import draft_run
 from node.ledger.audit import run_audit
 from node.ledger.evaluations import read_evaluations
@@ -159,8 +159,14 @@ def test_what_cannot_be_is_left_out_and_another_model_is_not_approved(tmp_path: 
         check_measured_model(store, runs, start)
         for lie in ({"of_round": 2}, {"of_round": 9}, {"of_run": 7}):
             other = {**start.terms, "method": {**start.terms["method"], **lie}}
-            with pytest.raises(ChangeRefused, match="not the model of run 1, round 2|to name a round"):
+            with pytest.raises(ChangeRefused, match=r"not the model of run 1, round 2|to name a round"):
                 check_measured_model(store, runs, StartRun(start.number, other, start.initial))
+        own = {**start.terms, "method": {**start.terms["method"]}}
+        with pytest.raises(ChangeRefused, match="expected none of what continues"):
+            check_measured_model(store, runs, StartRun(start.number, own, None))
+        check_told(start, 20)
+        with pytest.raises(ChangeRefused, match="expected at least 21, which training"):
+            check_told(start, 21)
         trainers[3].__class__ = Lying
         await approve(net, await propose(net, "node0", draft(net, FEW)[0]), "node1", "node2")
         await wait_for_state(net, "the evaluation", lambda state: state.run.number == 2)
@@ -176,14 +182,15 @@ def test_what_cannot_be_is_left_out_and_another_model_is_not_approved(tmp_path: 
 def test_what_has_no_model_in_common_is_not_evaluated(tmp_path: Path) -> None:
     async def story(net: Cluster, trainers: list[RunTrainer]) -> None:
         await wait_until_over(net)
-        for terms, said in [
+        refusals: list[tuple[dict[str, Any], str]] = [
             ({}, "run 1: dfpl has no whole model in common"),
             ({"round": "best"}, "expected newest, or a number from 1 to 1"),
             ({"round": 2}, "expected newest, or a number from 1 to 1"),
             ({"round": True}, "expected newest"),
             ({"run": 2}, "expected one that trains, got 2"),
             ({"rounds": 2}, "rounds"),
-        ]:
+        ]
+        for terms, said in refusals:
             with pytest.raises(ChangeRefused, match=said):
                 draft(net, terms)
 

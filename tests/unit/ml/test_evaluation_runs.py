@@ -15,11 +15,11 @@ from ml.data import get_classes
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.measures.classification import Measures, measure
 from ml.measures.evaluation import evaluate
-from ml.measures.told import ABSENT, FIGURES, MOST, OF_CLASS, UNITS, read_figures, tell, tell_nothing, validate_told
 from ml.methods import evaluation
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate, get_kind, get_spec
 from ml.specs.run_schema import describe_payloads
+from ml.specs.told import ABSENT, FIGURES, MOST, OF_CLASS, UNITS, read_figures, tell, tell_nothing, validate_told
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS
 
 DIGITS = {"format": "digits"}
@@ -246,12 +246,13 @@ def test_without_a_whole_model_there_is_no_aggregate() -> None:
 def test_settings_of_training_are_none_of_an_evaluation() -> None:
     assert make_spec().to_mapping() == METHOD
     assert make_spec(of_run=1, of_round=7).to_mapping() == METHOD | {"of_run": 1, "of_round": 7}
-    for settings, path in [
+    refusals: list[tuple[dict[str, Any], str]] = [
         ({"lr": 0.1}, "method.lr"),
         ({"of_run": 1}, "method.of_round"),
         ({"min_count": 21}, "method.min_count"),
         ({"min_samples": 0}, "method.min_samples"),
-    ]:
+    ]
+    for settings, path in refusals:
         with pytest.raises(SpecError) as refused:
             make_spec(**settings)
         assert refused.value.path == path
@@ -260,6 +261,6 @@ def test_settings_of_training_are_none_of_an_evaluation() -> None:
 def test_it_has_one_round() -> None:
     with pytest.raises(SpecError, match="expected 1 of evaluation, got 2"):
         get_spec(METHOD, MODEL, 3, (4, 1, 1), rounds=2)
-    assert make_spec().validate_weight(1) is None
+    make_spec().validate_weight(1)
     with pytest.raises(PayloadError):
         make_spec().validate_weight(min(2, MAX_WEIGHT))

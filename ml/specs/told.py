@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.errors import PayloadError
-from ml.measures.classification import MAX_CLASSES, Ints
+from ml.measures.classification import MAX_CLASSES, ClassMeasures, Ints
 from ml.measures.intervals import Interval
 from ml.measures.kinds import AnyMeasures
+from ml.measures.regression import OneTarget
 from ml.payload import Array, Arrays
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
@@ -103,7 +104,8 @@ def tell(
     told = tell_nothing(kind, num_classes)
     told["samples"] = np.array(measures.num_samples, np.int64)
     told["figures"] = _write(FIGURES[kind], measures.summarise(), {**intervals, **measures.intervals})
-    for k, one in enumerate(measures.by_class):
+    by_class: Sequence[ClassMeasures | OneTarget] = measures.by_class
+    for k, one in enumerate(by_class):
         own = {name.partition("/")[0]: found for name, found in intervals.items() if name.endswith(f"/{one.name}")}
         others = measures.num_samples - one.num_samples
         if kind == REGRESSION or (one.num_samples >= min_count and (not others or others >= min_count)):
