@@ -1,9 +1,9 @@
 """The model that an evaluation measures: the aggregate of a round, as a run begins from it.
 
-Where it is the aggregate in force, the run continues from that. That of another round, or of masked sums, is named by
-the digest of its parameters alone, and what members had agreed on to normalise samples stands in the run's input as
-constants. Whoever approves such a run sees to it that it is the model of the round that it names, as far as that is
-still here.
+Where it is the aggregate in force, and that has nothing else, the run continues from it. That of another round, or of a
+method that shares more than a model, is named by the digest of its parameters alone, and what members had agreed on to
+normalise samples stands in the run's input as constants. Whoever approves such a run sees to it that it is the model of
+the round that it names, as far as that is still here.
 """
 
 from __future__ import annotations
@@ -146,12 +146,14 @@ def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_diges
     if stored is None or round_ is None:
         raise ChangeRefused(f"run {run.number}: this release does not know its method")
     model_names = {f"model/{name}" for name in round_.spec.task.model_schema.arrays}
-    if not model_names <= run.schema.get("aggregate", {}).keys():
+    held = run.schema.get("aggregate", {}).keys()
+    if not model_names <= held:
         raise ChangeRefused(
             f"run {run.number}: {run.method['name']} has no whole model in common that every site could measure"
         )
     digest = stored.block.header.aggregate
-    if digest == store.head().block.header.aggregate and not run.is_masked and not by_digest:
+    is_alone = all(name in model_names or name.startswith(f"{STATISTICS}/") for name in held)
+    if digest == store.head().block.header.aggregate and is_alone and not by_digest:
         return MeasuredModel(run, place, run.input)
     if not store.has_blob(digest):
         raise _Gone(f"the model of run {run.number}, round {number}, is not here any more")

@@ -13,7 +13,7 @@ import torch
 from chain.changes.runs import StartRun
 from ml.methods import evaluation
 from ml.payload import decode_arrays, encode_arrays
-from ml.specs import get_spec
+from ml.specs import add_kind, get_kind, get_spec
 from ml.specs.run_schema import describe_payloads
 from node.admin.json_view import to_json
 from node.errors import ChangeRefused
@@ -24,7 +24,8 @@ from node.ledger.audit import run_audit
 from node.ledger.evaluations import read_evaluations
 from node.runs.specs import RunSpecs
 from node.training.trainer import Trained
-from support.federation.cluster import Cluster
+from support.federation.cluster import DIM, Cluster, ScriptedTrainer, cluster
+from support.federation.masked import make_model
 from support.federation.proposing import (
     approve,
     change,
@@ -35,6 +36,7 @@ from support.federation.proposing import (
     wait_until_over,
 )
 from support.federation.runs import MODEL, NODES, RunTrainer, learn
+from support.federation.virtual_time import run_virtual
 
 pytestmark = pytest.mark.slow
 
@@ -177,6 +179,49 @@ def test_what_cannot_be_is_left_out_and_another_model_is_not_approved(tmp_path: 
     method = get_spec(FEDAVG, MODEL, 10, SHAPE).to_mapping()
     input_ = {"shape": list(SHAPE), "resize": None, "mean": [0.0], "std": [1.0]}
     learn(tmp_path, method, story, input=input_, schema=get_schema(method, input_), rounds=2)
+
+
+def test_a_model_is_taken_out_of_an_aggregate_that_has_more(tmp_path: Path) -> None:
+    async def story(net: Cluster, trainers: list[RunTrainer]) -> None:
+        await wait_until_over(net)
+        start = await evaluate(net)
+        assert start.initial is not None
+        (one,) = read_all(net)
+        assert (one["of_run"], one["of_round"], len(one["sites"])) == (1, 1, 4)
+
+    method = get_spec({"name": "mpfedcl", "local_iterations": 2}, MODEL, 10, SHAPE).to_mapping()
+    input_ = {"shape": list(SHAPE), "resize": None, "mean": [0.0], "std": [1.0]}
+    learn(tmp_path, method, story, input=input_, schema=get_schema(method, input_), rounds=1)
+
+
+class Modelling(ScriptedTrainer):
+    """Makes up models."""
+
+    async def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+        trained = await super().train(height, beacon, **options)
+        return dataclasses.replace(trained, payloads={"model": encode_arrays(make_model(self.seed, height))})
+
+
+def test_a_round_of_masked_sums_is_the_sum_that_was_opened(tmp_path: Path) -> None:
+    method = get_spec({"name": "fedavg", "aggregation": "masked_sum"}, {"name": "mlp", "hidden": [DIM]}, 10, SHAPE)
+
+    async def story() -> None:
+        trainers = [Modelling(i) for i in range(4)]
+        async with cluster(tmp_path, 4, rounds=2, trainers=trainers, method=method.to_mapping()) as net:
+            await net.wait_for_height(5)
+            store = net["node0"].store
+            assert store is not None
+            runs = RunSpecs.load(store)
+            for asked, height in (("newest", 5), (2, 5), (1, 3)):
+                found = read_measured_model(store, runs, {"round": asked})
+                data = store.get_blob(net["node0"].get_block(height).header.aggregate)
+                model = get_kind(decode_arrays(data, len(data)), "model")
+                assert model is not None
+                assert found.blob == encode_arrays(add_kind("model", model))
+            with pytest.raises(ChangeRefused, match="from 1 to 2"):
+                read_measured_model(store, runs, {"round": 3})
+
+    run_virtual(story())
 
 
 def test_what_has_no_model_in_common_is_not_evaluated(tmp_path: Path) -> None:
