@@ -140,7 +140,7 @@ def _count_made(run: Run, calendar: Calendar, head: int) -> int:
 def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_digest: bool = False) -> MeasuredModel:
     """The model of a round that was made. Raises ChangeRefused."""
     place = Place(run.number, number)
-    height = runs.calendar.get_height(Place(run.number, run.count_heights(number)))
+    height = runs.calendar.get_height(Place(run.number, 2 * number + 1 if run.is_masked else number))
     stored = None if height is None else store.get_block(height)
     round_ = runs.find_round(run.number, 1)
     if stored is None or round_ is None:
