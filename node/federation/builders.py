@@ -211,7 +211,7 @@ def _start_evaluation(terms: Mapping[str, Any], ground: Ground, me: Member) -> _
     if model is None:
         raise GenesisError("round", "expected a model to measure")
     given, blob = model.to_sections(read_evaluation_terms(terms)), model.blob
-    start = draft_run(ground.state, given, (), 1, ground.plugins, continues=blob is None)
+    start = draft_run(ground.state, given, (), 1, ground.plugins, continues=blob is None, is_whole=True)
     if blob is None:
         return start, None
     return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob

@@ -27,6 +27,7 @@ from ml.specs import add_kind, get_kind
 from ml.specs.evaluation import EVALUATION, MIN_SAMPLES
 from ml.specs.statistics import STATISTICS, Constants, get_num_values
 from node.errors import ChangeRefused
+from node.federation.run_terms import OF_TASK
 from node.runs.initial import combine
 from node.runs.specs import RunSpecs
 
@@ -45,12 +46,11 @@ class MeasuredModel:
     blob: bytes | None = None
 
     def to_sections(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The sections of the run that measures it, by these settings of the method."""
+        """All sections of the run that measures it, by these settings of the method."""
         terms = self.run.to_terms()
         named = {} if self.blob is None else {"of_run": self.place.run, "of_round": self.place.round}
-        own = {key: terms.get(key) for key in ("model", "classes", "target", "labels")}  # none takes the place of some
-        method = {"name": EVALUATION, **settings, **named}
-        return {**own, "task": self.run.task, "method": method, "input": dict(self.input)}
+        own = {key: terms[key] for key in OF_TASK if key in terms}
+        return {**own, "method": {"name": EVALUATION, **settings, **named}, "input": dict(self.input)}
 
 
 def read_evaluation_terms(terms: Mapping[str, Any]) -> dict[str, int]:

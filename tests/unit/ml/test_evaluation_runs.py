@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ def make_clients_of(**settings: Any) -> list[Client]:
     return make_clients(federation, data=DIGITS, partition="dirichlet:1", run_seed=5)
 
 
+@cache
 def measure_some(num: int = 60, seed: int = 0) -> tuple[Measures, Mapping[str, Any]]:
     drawn = np.random.default_rng(seed)
     y, said = drawn.integers(0, 3, num), drawn.dirichlet((1, 1, 1), num)
