@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 BRIEF = ("balanced_accuracy", "exact_match", "auc", "r2", "mae", "rmse")
 OF_TARGETS = {"r2": "R2", "mae": "MAE", "rmse": "RMSE", "bias": "BIAS"}
+OF_CLASSES = ("sensitivity", "specificity", "auc", "precision", "f1")
 MAX_CONFUSED = 12  # classes whose counts fit beside each other
 
 
@@ -91,19 +92,10 @@ def print_classes(measures: pb.Measures) -> None:
 def _print_counted(met: Sequence[pb.ClassMeasures], places: Sequence[int]) -> None:
     """Classes, or labels, with their counts."""
     is_class = any(one.given for one in met)
-    rows = [
-        (
-            one.class_name,
-            str(one.num_samples),
-            *(show_of_class(one, name) for name in ("sensitivity", "specificity", "auc", "precision", "f1")),
-        )
-        for one in met
-    ]
+    names = [name for name in OF_CLASSES if any(name in one.values for one in met)]
+    rows = [(one.class_name, str(one.num_samples), *(show_of_class(one, name) for name in names)) for one in met]
     print()
-    print_table(
-        ("CLASS" if is_class else "LABEL", ">SAMPLES", ">SENSITIVITY", ">SPECIFICITY", ">AUC", ">PRECISION", ">F1"),
-        rows,
-    )
+    print_table(("CLASS" if is_class else "LABEL", ">SAMPLES", *(f">{name.upper()}" for name in names)), rows)
     if is_class and len(rows) <= MAX_CONFUSED:
         print()
         headings = ("CLASS", *(f">AS {one.class_name}" for one in met))
