@@ -25,6 +25,7 @@ from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, read_arrays
 from ml.specs import add_kind, get_kind
 from ml.specs.evaluation import EVALUATION, MIN_SAMPLES
+from ml.specs.run_schema import describe_array
 from ml.specs.statistics import STATISTICS, Constants, get_num_values
 from node.errors import ChangeRefused
 from node.federation.run_terms import OF_TASK
@@ -145,14 +146,14 @@ def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_diges
     round_ = runs.find_round(run.number, 1)
     if stored is None or round_ is None:
         raise ChangeRefused(f"run {run.number}: this release does not know its method")
-    model_names = {f"model/{name}" for name in round_.spec.task.model_schema.arrays}
-    held = run.schema.get("aggregate", {}).keys()
-    if not model_names <= held:
+    arrays = round_.spec.task.model_schema.arrays.items()
+    model, held = {f"model/{name}": describe_array(array) for name, array in arrays}, run.schema.get("aggregate", {})
+    if not model.items() <= held.items():
         raise ChangeRefused(
             f"run {run.number}: {run.method['name']} has no whole model in common that every site could measure"
         )
     digest = stored.block.header.aggregate
-    is_alone = all(name in model_names or name.startswith(f"{STATISTICS}/") for name in held)
+    is_alone = all(name in model or name.startswith(f"{STATISTICS}/") for name in held)
     if digest == store.head().block.header.aggregate and is_alone and not by_digest:
         return MeasuredModel(run, place, run.input)
     if not store.has_blob(digest):
@@ -162,11 +163,11 @@ def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_diges
     blobs += [store.locate_blob(origin) for origin in origins if store.has_blob(origin)]  # which have what is frozen
     try:
         combined = combine(run, blobs)
-        model = get_kind(decode_arrays(combined, len(combined)), "model") or {}
+        parameters = get_kind(decode_arrays(combined, len(combined)), "model") or {}
         input_ = _fix_constants(run.input, get_kind(read_arrays(blobs[0]), STATISTICS))
     except (PayloadError, SpecError, OSError) as error:
         raise ChangeRefused(f"the model of run {run.number}, round {number}: {error}") from error
-    return MeasuredModel(run, place, input_, encode_arrays(add_kind("model", model)))
+    return MeasuredModel(run, place, input_, encode_arrays(add_kind("model", parameters)))
 
 
 def _fix_constants(input_: Mapping[str, Any], statistics: Mapping[str, Any] | None) -> dict[str, Any]:
