@@ -19,12 +19,14 @@ import torch
 from ml.clients.client import Client
 from ml.data.base import Images, InputFormat, Labels
 from ml.data.fitted import FittedImages
-from ml.data.statistics import StatisticsPrivacy, compute_hidden_statistics, compute_statistics
+from ml.data.hidden_statistics import StatisticsPrivacy, compute_hidden_statistics
+from ml.data.statistics import compute_statistics
 from ml.errors import MlError
 from ml.methods.base import ClientData, Method, Metrics, Round, Samples, Trained
 from ml.models.base import Model
 from ml.payload import Array, Arrays
-from ml.specs import StatisticsSpec, add_kind, get_kind
+from ml.specs import MethodSpec, StatisticsSpec, add_kind, get_kind
+from ml.specs.releases import plan_release
 from ml.specs.statistics import STATISTICS, Constants, drop_statistics, get_num_values
 from ml.training.criterion import make_criterion
 from ml.training.loop import Engine
@@ -34,14 +36,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unplaced:
-    """A site's samples before they are normalised: the labels it trains on, the number of its test samples, `read`,
-    which gives the training samples as they are, and `place`, which puts all where the model is by some constants."""
+    """A site's samples before they are normalised: the labels it trains on, the number of its test samples and of those
+    that are val, `read`, which gives the training samples as they are, and `place`, which puts all where the model is
+    by some constants."""
 
     labels: Labels | Images
     num_test: int
     num_classes: int
     read: Callable[[], Images | FittedImages]
     place: Callable[[Constants], ClientData]
+    num_val: int = 0
 
     def hold_labels(self, device: torch.device) -> ClientData:
         """The labels alone."""
@@ -67,7 +71,7 @@ class AgreedClient(Client):
     ) -> None:
         self._spec = spec
         self.unplaced: Unplaced | None = unplaced
-        self._num_test = unplaced.num_test
+        self._num_test, self._num_val = unplaced.num_test, unplaced.num_val
         self._statistics: dict[str, Array] = {}  # those agreed on, as an aggregate has them
         self.constants: Constants | None = None
         labels = unplaced.hold_labels(next(model.parameters()).device)
@@ -82,12 +86,16 @@ class AgreedClient(Client):
         )
 
     @property
-    def spec(self) -> StatisticsSpec:
+    def spec(self) -> MethodSpec:
         return self._spec
 
     @property
     def num_test(self) -> int:
         return self._num_test
+
+    @property
+    def num_val(self) -> int:
+        return self._num_val
 
     @property
     def has_samples(self) -> bool:
@@ -105,11 +113,11 @@ class AgreedClient(Client):
     def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
         own = self.to_method_height(height)
         if own is None:
-            return self._tell(height)
+            return self.tell(height)
         self._get_constants()
         return super().train(own, beacon, **options)
 
-    def _tell(self, height: int) -> Trained:
+    def tell(self, height: int) -> Trained:
         """What this site says in the round of statistics. Nothing is trained."""
         start_s, unplaced, most = time.perf_counter(), self.unplaced, self._spec.task.max_weight
         if unplaced is None:
@@ -122,7 +130,7 @@ class AgreedClient(Client):
             told = compute_hidden_statistics(*samples, num_classes, agreement, privacy)
         self._spec.validate_payload(STATISTICS, told, height)
         metrics = {"iterations": 0, "steps": 0, "samples": int(told["count"]), "seconds": time.perf_counter() - start_s}
-        return Trained(1, {STATISTICS: told}, metrics, release=self.plan_release(height))
+        return Trained(1, {STATISTICS: told}, metrics, release=plan_release(self._spec, self.num_train, height))
 
     def make_privacy(self, height: int) -> StatisticsPrivacy | None:
         """What hides samples in the sums of this site; None where nothing does."""

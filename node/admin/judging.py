@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ml.measures.collapse import find_signs
 from ml.measures.evaluation import evaluate
 from ml.tasks import CLASSIFICATION, REGRESSION
-from node.admin.asking import Answered, Labelled, Terms, ask, get_labels, get_probabilities, get_values
+from node.admin.asking import Answered, AtRound, Labelled, Terms, ask, get_labels, get_probabilities, get_values
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.errors import NodeError
@@ -33,11 +33,13 @@ class Evaluation:
     signs: dict[str, str]
     alone: pb.TrainedAlone | None = None
     passed_over: Mapping[Path, Sequence[str]] = field(default_factory=dict)
+    is_best: bool = False  # of the rounds of its run
 
     def to_record(self) -> dict[str, Any]:
         """As `fednode evaluate --json` prints it."""
         return {
             "applied_round": self.applied_round,
+            "is_best": self.is_best,
             "measures": to_json(self.measures),
             "signs": self.signs,
             "alone": None if self.alone is None else to_json(self.alone),
@@ -45,13 +47,13 @@ class Evaluation:
 
 
 def evaluate_node(
-    node: AdminClient, inputs: Sequence[Path], labelled: Labelled, *, resamples: int, timeout_s: float
+    node: AdminClient, inputs: Sequence[Path], labelled: Labelled, *, resamples: int, timeout_s: float, round_: str = ""
 ) -> Evaluation:
     """Has a node answer labelled samples in files, and in directories that hold one for each class. Raises NodeError,
     also for samples without a label."""
-    terms = Terms.fetch(node)
-    answers = list(ask(node, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
-    return judge(answers, terms, resamples)
+    terms, asked = Terms.fetch(node), AtRound(node, round_)
+    answers = list(ask(asked, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
+    return replace(judge(answers, terms, resamples), is_best=asked.is_best)
 
 
 def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluation:

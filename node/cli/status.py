@@ -91,7 +91,9 @@ def describe(status: pb.NodeStatus) -> _Facts:
 
     worker = status.unready_reason or "not ready"
     if status.HasField("device"):
-        samples = f"{status.num_train} train / {status.num_test} test"
+        samples = (
+            f"{status.num_train} train / {status.num_test} test{f' / {status.num_val} val' * bool(status.num_val)}"
+        )
         worker = f"{status.device} {status.precision}, {samples}, {status.parameters:,} parameters"
     score, accuracy = "accuracy", "not measured yet"
     if status.HasField("accuracy"):
@@ -114,6 +116,8 @@ def describe(status: pb.NodeStatus) -> _Facts:
         ("disk", f"{show_bytes(status.database_bytes)} of chain, {show_bytes(status.disk_free_bytes)} free"),
         ("up", f"{show_seconds(status.uptime_s)}, process {status.pid}, fednode {status.version}"),
     ]
+    if status.HasField("selected"):
+        facts.insert(5, ("best round", describe_selected(status.selected, is_over=status.done)))
     if status.HasField("measures") and (told := describe_briefly(status.measures)):
         facts.insert(5, ("measures", told))
     if status.HasField("alone"):
@@ -151,6 +155,7 @@ def list_troubles(status: pb.NodeStatus) -> _Facts:
     if status.HasField("data_change"):
         facts.append(("DATA CHANGED", status.data_change))
     facts += [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
+    facts += [("MODEL" if i == 0 else "", line) for i, line in enumerate(status.model_signs)]
     if status.HasField("spoiled_round"):
         facts.append(("SPOILED", _describe_spoiled(status)))
     if status.paused:
@@ -247,6 +252,24 @@ def describe_changes(status: pb.NodeStatus) -> str:
     here = f", {status.unapproved_changes} of them not approved here" if status.unapproved_changes else ""
     wait = "1 change waits" if status.open_changes == 1 else f"{status.open_changes} changes wait"
     return f"{wait} for approval{here}: fednode proposals"
+
+
+def describe_selected(selected: pb.Selected, *, is_over: bool) -> str:
+    """The best round by val samples, and how much patience is left."""
+    from node.cli.output import show_number
+
+    if not selected.best_round:
+        lacks = "no quorum of members has measured a round by val samples" + ("" if is_over else " yet")
+        return f"{lacks}; the run goes on to its rounds" if selected.patience and not is_over else lacks
+    text = f"{selected.best_round} by val {selected.by} {show_number(selected.score)}"
+    if selected.last_round != selected.best_round:
+        text += f", {show_number(selected.last_score)} in round {selected.last_round}"
+    if selected.stopped:
+        return f"{text}; patience has ended the run after round {selected.stopped}"
+    if selected.patience and not is_over:
+        left = selected.patience - selected.since
+        return f"{text}; {left} more without a better one end the run" if left > 0 else text
+    return text
 
 
 def _describe_round(status: pb.NodeStatus) -> str:

@@ -20,6 +20,7 @@ from chain.changes.runs import StartRun
 from chain.errors import ChainError
 from chain.run import Run
 from chain.schema import Section, describe, quote
+from chain.selection import read_selection
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, read_arrays
@@ -29,10 +30,10 @@ from ml.specs.run_schema import describe_array
 from ml.specs.statistics import STATISTICS, Constants, get_num_values
 from node.errors import ChangeRefused
 from node.federation.run_terms import OF_TASK
+from node.runs.chosen_round import BEST, NEWEST
 from node.runs.initial import combine
 from node.runs.specs import RunSpecs
 
-NEWEST = "newest"
 TERMS = ("run", "round", "min_samples", "min_count")
 
 
@@ -68,8 +69,8 @@ def find_trained(calendar: Calendar) -> Run | None:
 
 
 def read_measured_model(store: SqliteStore, runs: RunSpecs, terms: Mapping[str, Any]) -> MeasuredModel:
-    """The model that an operator asks to have measured: `round` is a number or newest, `run` by default the newest that
-    trains. Runs on the store's thread. Raises ChangeRefused."""
+    """The model that an operator asks to have measured: `round` is a number, newest or best, `run` by default the
+    newest that trains. Runs on the store's thread. Raises ChangeRefused."""
     try:
         top = Section("", terms, TERMS)
         number, asked = top.optional_integer("run"), top.value("round", NEWEST)
@@ -83,9 +84,11 @@ def read_measured_model(store: SqliteStore, runs: RunSpecs, terms: Mapping[str, 
         raise ChangeRefused(f"run {run.number} has made no round yet, whose model could be measured")
     if asked == NEWEST:
         asked = made
+    elif asked == BEST:
+        asked = _find_best(store, runs.calendar, run)
     if type(asked) is not int or not 1 <= asked <= made:
         raise ChangeRefused(
-            f"round: expected {NEWEST}, or a number from 1 to {made} of run {run.number}, got {quote(asked)}"
+            f"round: expected {NEWEST}, {BEST} or a number from 1 to {made} of run {run.number}, got {quote(asked)}"
         )
     return _read(store, runs, run, asked)
 
@@ -136,6 +139,15 @@ def _count_made(run: Run, calendar: Calendar, head: int) -> int:
     """How many rounds have an aggregate of their own: of masked sums those that were opened."""
     heights = calendar.count_rounds(run.number, head)
     return max(heights - 1, 0) // 2 if run.is_masked else heights
+
+
+def _find_best(store: SqliteStore, calendar: Calendar, run: Run) -> int:
+    """Raises ChangeRefused."""
+    following = calendar.get_start(run.number + 1)
+    head = store.head_height if following is None else following - 1
+    if not (best := read_selection(store.get_state, store.read_blocks, head).best):
+        raise ChangeRefused(f"run {run.number} has no best round: no quorum of its members has measured one")
+    return best
 
 
 def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_digest: bool = False) -> MeasuredModel:

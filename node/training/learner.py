@@ -235,12 +235,13 @@ class Learner:
         self._trained = self.info.trained_round
         self._has_model = self._trained > 0 or bool(self.info.checkpoint_round)
         log.info(
-            "worker ready  run %d  device %s  %s  %d train / %d test samples  %d parameters",
+            "worker ready  run %d  device %s  %s  %d train / %d test%s samples  %d parameters",
             target.run.number,
             self.info.device,
             self.info.precision,
             self.info.num_train,
             self.info.num_test,
+            f" / {self.info.num_val} val" if self.info.num_val else "",
             self.info.parameters,
         )
         return not self._changed.is_set()

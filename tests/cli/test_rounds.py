@@ -301,3 +301,21 @@ def test_without_a_round_there_is_no_newest(capsys: Captured, tmp_path: Path) ->
     assert "expected a round, but none has been finalised yet" in capsys.readouterr().err
     assert main(["rounds", "show", "newest", "--data-dir", str(tmp_path)]) == 2
     assert "or head (got 'newest')" in capsys.readouterr().err
+
+
+def test_what_val_samples_show_and_other_signs_stand_with_the_round(capsys: Captured, tmp_path: Path) -> None:
+    genesis = make_ledgers(tmp_path, 2)
+    signs = {"overfitting": "it overfits: since round 1", "few": "9 test samples are too few to tell"}
+    val = {"val_loss": 0.4321, "val_auc": 0.9, "val_samples": 24}
+    with SqliteStore.open(tmp_path / "node0", genesis) as store:
+        store.put_round(2, {"accuracy": 0.63, "apply": val, "signs": signs})
+    lines = run(capsys, "rounds", "show", "2", "--data-dir", tmp_path / "node0").splitlines()
+    told = [line.split(None, 1) for line in lines]
+    assert ["val", "loss 0.432, AUC 0.900, 24 samples"] in told
+    assert ["model", signs["few"]] in told
+    assert any(signs["overfitting"] in line and "model" not in line for line in lines)
+    listed = run(capsys, "rounds", "--data-dir", tmp_path / "node0")
+    assert "overfits" in listed
+    assert "few" not in listed
+    series = run_json(capsys, "metrics", "--data-dir", tmp_path / "node0", "--series", "apply.val_loss")
+    assert series["rounds"][-1]["apply.val_loss"] == 0.4321

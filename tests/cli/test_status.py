@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from node.cli.status import MAX_NOT_AWAITED, MAX_TRANSFERS, describe, describe_in_a_line
 from node.pb import admin_pb2 as pb
 
@@ -116,3 +118,26 @@ def test_what_was_told_of_samples_shows_with_its_budget() -> None:
     )
     none = pb.PrivacySpent(phases=3, epsilon_phases=3, delta=1e-5)  # infinite, which JSON has no number for
     assert get_facts(privacy=none)["privacy"] == "3 local phases told of, with noise so small that nothing is hidden"
+
+
+def test_a_sign_against_a_model_that_learns_is_not_called_not_learning() -> None:
+    sign = "it overfits: since round 2, the best, the training loss fell"
+    assert describe(make_status(model_signs=[sign]))[0] == ("MODEL", sign)
+
+
+def test_the_best_round_is_shown_with_the_patience_that_is_left() -> None:
+    assert "best round" not in get_facts()
+
+    def show(done: bool = False, **fields: object) -> str:
+        usual: dict[str, object] = {"by": "loss", "patience": 3, "best_round": 7, "score": 0.25, "last_round": 7}
+        return get_facts(selected=pb.Selected(**(usual | fields)), done=done)["best round"]  # type: ignore[arg-type]
+
+    assert show() == "7 by val loss 0.2500; 3 more without a better one end the run"
+    later: dict[str, Any] = {"since": 2, "last_round": 9, "last_score": 0.3}
+    assert show(**later) == "7 by val loss 0.2500, 0.3000 in round 9; 1 more without a better one end the run"
+    assert show(done=True, stopped=11, **later).endswith("0.3000 in round 9; patience has ended the run after round 11")
+    assert show(patience=0) == "7 by val loss 0.2500"
+    assert show(done=True) == "7 by val loss 0.2500"
+    none = "no quorum of members has measured a round by val samples"
+    assert show(best_round=0) == f"{none} yet; the run goes on to its rounds"
+    assert show(best_round=0, done=True) == none

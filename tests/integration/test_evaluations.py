@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from chain.calendar import Place
 from chain.changes.runs import StartRun
+from ml.measures.val import ValMeasures
 from ml.methods import evaluation
 from ml.payload import decode_arrays, encode_arrays
 from ml.specs import add_kind, get_kind, get_spec
@@ -224,13 +226,40 @@ def test_a_round_of_masked_sums_is_the_sum_that_was_opened(tmp_path: Path) -> No
     run_virtual(story())
 
 
+class Measuring(Modelling):
+    """Is best in round 2, by val samples."""
+
+    async def apply(self, height: int, *args: Any, **options: Any) -> Mapping[str, float]:
+        metrics = await super().apply(height, *args, **options)
+        return {**metrics, **ValMeasures(60, (0.9, 0.5, 0.7)[min(height, 3) - 1]).to_metrics()}
+
+
+def test_the_best_round_is_that_of_the_chain(tmp_path: Path) -> None:
+    async def story() -> None:
+        trainers = [Measuring(i) for i in range(4)]
+        select, method = {"by": "loss", "patience": 5, "min_delta": 0.0}, {"name": "fedavg"}
+        async with cluster(tmp_path, 4, rounds=3, trainers=trainers, method=method, select=select) as net:
+            await net.wait_for_height(4)
+            store = net["node0"].store
+            assert store is not None
+            runs = RunSpecs.load(store)
+            assert read_measured_model(store, runs, {"round": "best"}).place == Place(1, 2)
+            assert read_measured_model(store, runs, {}).place == Place(1, 3)
+            start, blob = draft(net, {"round": "best"})
+            assert blob is not None
+            assert (start.terms["method"]["of_round"], "select" in start.terms) == (2, False)
+            check_measured_model(store, runs, start)
+
+    run_virtual(story())
+
+
 def test_what_has_no_model_in_common_is_not_evaluated(tmp_path: Path) -> None:
     async def story(net: Cluster, trainers: list[RunTrainer]) -> None:
         await wait_until_over(net)
         refusals: list[tuple[dict[str, Any], str]] = [
             ({}, "run 1: dfpl has no whole model in common"),
-            ({"round": "best"}, "expected newest, or a number from 1 to 1"),
-            ({"round": 2}, "expected newest, or a number from 1 to 1"),
+            ({"round": "best"}, "run 1 has no best round"),
+            ({"round": 2}, "expected newest, best or a number from 1 to 1"),
             ({"round": True}, "expected newest"),
             ({"run": 2}, "expected one that trains, got 2"),
             ({"rounds": 2}, "rounds"),

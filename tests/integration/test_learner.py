@@ -118,7 +118,9 @@ class SlowTrainer:
     async def measure(self) -> Measured:
         return Measured()
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         raise AssertionError
 
     async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:

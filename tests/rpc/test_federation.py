@@ -145,7 +145,7 @@ async def propose_elsewhere(one: Running, kind: Any, name: str = "node1") -> str
         (("set", "waits.colect_s=5"), "there is no such rule. Did you mean 'waits.collect_s'?"),
         (("set", "keep_heights=1000"), "at most 64 times more or less than 2"),
         (("rounds", "0"), "there are 0 already"),
-        (("upgrade", "5", "--from", "500"), "protocol 5: this release speaks 2, 3 and 4"),
+        (("upgrade", "6", "--from", "500"), "protocol 6: this release speaks 2, 3, 4 and 5"),
         (("pardon", "node1"), "node1 is not suspended"),
         (("pardon", "node7"), "no member is called 'node7'"),
         (("remove-observer", "x"), "no observer is called 'x'"),
@@ -290,7 +290,7 @@ async def test_an_evaluation_of_what_no_site_has_in_common_is_refused(tmp_path: 
         await one.net.wait_for_height(1)
         said = await run(capsys, one, "propose", "evaluation", "--yes", code=1)
         assert "run 1: dfpl has no whole model in common that every site could measure" in said
-        assert "expected newest, or a number from 1 to 1 of run 1, got 4" in await run(
+        assert "expected newest, best or a number from 1 to 1 of run 1, got 4" in await run(
             capsys, one, "propose", "evaluation", "--round", "4", "--yes", code=1
         )
         assert await ask_json(capsys, one, "evaluation") == {"evaluations": []}

@@ -58,7 +58,9 @@ class Telling(ScriptedTrainer):
         self.is_let = asyncio.Event()
         self.is_let.set()
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         await self.is_let.wait()
         if self.error is not None:
             raise self.error

@@ -20,8 +20,9 @@ export function LearningView() {
   }
   return html`
     <${Title}>${describe(status, measures)}<//>
-    ${status.not_learning.length > 0 && html`<${Notes} label="signs">
+    ${status.not_learning.length + status.model_signs.length > 0 && html`<${Notes} label="signs">
       ${status.not_learning.map((sign) => html`<${Note} state="warn" what=${sign} remedy="Look at the classes below: one that is never given shows as a column of zeros." />`)}
+      ${status.model_signs.map((sign) => html`<${Note} state="warn" what=${`The model learns, but ${sign}.`} />`)}
     <//>`}
     <${History} points=${live.history.points} measures=${measures} hasAlone=${Boolean(status.alone?.measures)} />
     <div class="grid">

@@ -53,6 +53,11 @@ function describe(status, points) {
   } else {
     said.push("Nothing measured yet.");
   }
+  if (status.selected?.best_round) {
+    const by = `${status.selected.by} ${status.selected.score.toPrecision(3)} on val samples`;
+    said.push(`${status.done ? "Best was" : "Best so far is"} round ${status.selected.best_round}, ${by}.`);
+    if (status.selected.stopped) said.push("Patience has ended the run.");
+  }
   return said.join(" ");
 }
 

@@ -45,6 +45,15 @@ export function RoundView({ which }) {
     <//>`;
 }
 
+// Signs by which a model has not learned, and such as are no alarm. All others are of one that learns.
+const NOT_LEARNED = ["one_class", "majority", "prior", "mean", "worse"];
+const QUIET = ["behind", "few"];
+
+function describeSign([name, text]) {
+  if (NOT_LEARNED.includes(name)) return ["warn", `Not learned: ${text}.`];
+  return QUIET.includes(name) ? ["off", `Of the model: ${text}.`] : ["warn", `The model learns, but ${text}.`];
+}
+
 function Trouble({ round }) {
   const notes = [
     round.spoiled && ["bad", `Its aggregate was not taken over here: ${round.spoiled}.`],
@@ -53,7 +62,7 @@ function Trouble({ round }) {
     round.went_back && ["warn", `Training began from this node's own model: ${round.went_back}.`],
     round.data_change && ["warn", `It was trained on other data: ${round.data_change}.`],
     ...Object.entries(round.signed_twice).map(([author, what]) => ["bad", `${showId(author)} signed two of one ${what}.`]),
-    ...Object.values(round.signs).map((text) => ["warn", `Not learned: ${text}.`]),
+    ...Object.entries(round.signs).map(describeSign),
     !round.measured && ["off", "This node caught up with the round later, and measured nothing of it."],
   ].filter(Boolean);
   if (!notes.length) return null;
