@@ -316,8 +316,8 @@ class Client:
         """Measures the node's model on labelled samples: objects as `predict` has them, such as (x, y), files, or
         directories that hold one for each class. As `fednode evaluate --json`: sensitivity, specificity, AUC and the
         others, with intervals, of which `resamples` of the bootstrap find some. Under `alone` are the same of the model
-        trained without the others, None where the node trains none. `label`, `round` and `timeout_s` are as `predict`
-        has them."""
+        trained without the others, None where the node trains none, and `verdict`, which compares both. `label`,
+        `round` and `timeout_s` are as `predict` has them."""
         from fednode.prediction import evaluate
         from node.admin.asking import AtRound, Labelled
 

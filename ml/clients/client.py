@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ml.accountant import Release
-from ml.clients.answers import draw_judged, measure_judged, measure_val
+from ml.clients.answers import draw_judged, list_answers, measure_judged, measure_val
 from ml.clients.batched_measures import Measured
 from ml.clients.common_model import CommonModel
 from ml.clients.privacy import describe_release, make_step_privacy
@@ -29,7 +29,7 @@ from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange
 from ml.errors import Abandoned, DataError, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
-from ml.measures.kinds import AnyMeasures
+from ml.measures.kinds import Answers, AnyMeasures
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
@@ -464,6 +464,10 @@ class Client:
             self.evaluate()
         assert self._judged is not None  # noqa: S101
         return self._judged
+
+    def get_answers(self) -> Answers | None:
+        """Those to the matched test set, as the client stands; None where there are none, or they are no numbers."""
+        return list_answers(self._get_judged(), self.state.data.matched.y, self.spec.task)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:

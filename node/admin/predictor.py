@@ -166,7 +166,7 @@ def _describe(
     for said, notes in zip(reply.predictions, _note_unusual(predicted.answer, run, samples), strict=False):
         said.notes.extend(notes)
     if predicted.trained_alone is not None:
-        reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None)))
+        reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None, verdict=None)))
         if predicted.alone is not None:
             reply.alone.extend(_describe_answer(predicted.alone, owners, judge, run, top))
     return reply

@@ -11,6 +11,8 @@ import typer
 from node.cli.options import AsJson, LabelOption, RoundOption
 from node.cli.target import NodeConfigFile, Socket
 
+TRAINED_ON = "members may have trained on rows of this: only samples that nobody trained on say what the model is worth"
+
 
 def register(app: typer.Typer) -> None:
     app.command("evaluate")(evaluate)
@@ -44,7 +46,10 @@ def evaluate(
     mean squared error and R2 of each target, in its own unit.
 
     Where the node also trains without the others (training.compare_local: true), each measure of that model stands
-    beside, on the same samples.
+    beside, on the same samples, and a sentence says which of the two is better, if so many samples can show it.
+
+    A node cannot know which rows of a file it, or another member, has trained on; on such rows any model looks better
+    than it is.
 
     Examples: fednode evaluate test.csv --config node.yaml, or fednode evaluate scans/ --json
     """
@@ -69,5 +74,6 @@ def evaluate(
     print_evaluation(found, name_model([found.applied_round], is_best=found.is_best))
     for file, passed_over in found.passed_over.items():
         print(f"fednode: {file}: {describe_passed_over(passed_over)}", file=sys.stderr)
+    print(f"fednode: {TRAINED_ON}", file=sys.stderr)
     for name, text in found.signs.items():
         print(f"fednode: this model{' has not learned' if name in NOT_LEARNED else ''}: {text}", file=sys.stderr)

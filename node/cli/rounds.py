@@ -115,6 +115,13 @@ def list_some(
     cost = (">E", ">TRAIN", ">MINE", ">SECONDS", ">SENT")
     found = (">BEFORE", ">AFTER", *(("BRANCH",) if has_branches else ()), *(("TROUBLE",) if has_troubles else ()))
     print_table((*who, *cost, *found), rows)
+    newest = max((entry for entry in entries if entry.alone.HasField("verdict")), key=_get_height, default=None)
+    if newest is not None:
+        print(f"\n{newest.alone.verdict.sentence}")
+
+
+def _get_height(entry: pb.Round) -> int:
+    return entry.height
 
 
 def _get_branch(entry: pb.Round) -> str:
@@ -216,7 +223,7 @@ def _name_round(entry: pb.Round) -> str:
 
 
 def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
-    from node.cli.measures import describe_alone, describe_measures, describe_privacy, get_scores
+    from node.cli.measures import describe_alone, describe_measures, describe_privacy, describe_verdict, get_scores
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken
 
@@ -266,6 +273,7 @@ def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
         facts.append(("pulled", f"{show_bytes(entry.pulled_bytes)}{_describe_peers(entry)}"))
     facts += [(f"went without {show_id(author)}", why) for author, why in sorted(entry.gone.items())]
     score, before, after = get_scores(entry)
+    facts += describe_verdict(entry.alone)
     facts.append((score, f"{show_number(before)} before the exchange, {show_number(after)} after"))
     if entry.HasField("measures"):
         facts += [(title, told) for title, told in describe_measures(entry.measures) if title != "accuracy"]

@@ -86,7 +86,7 @@ def _watch(node: AdminClient, interval_s: float) -> None:
 
 
 def describe(status: pb.NodeStatus) -> _Facts:
-    from node.cli.measures import describe_alone, describe_briefly, describe_privacy
+    from node.cli.measures import describe_alone, describe_briefly, describe_privacy, describe_verdict
     from node.cli.output import show_bytes, show_id, show_number, show_seconds
 
     worker = status.unready_reason or "not ready"
@@ -107,6 +107,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
         ("chain", f"{status.chain_name} ({show_id(status.chain_id)}), {status.method}"),
         ("head", f"height {status.height}  {show_id(status.head)}  {_describe_head_time(status)}"),
         ("round", _describe_round(status)),
+        *describe_verdict(status.alone),
         (score, accuracy),
         ("pace", _describe_pace(status)),
         ("worker", worker),
@@ -119,7 +120,8 @@ def describe(status: pb.NodeStatus) -> _Facts:
     if status.HasField("selected"):
         facts.insert(5, ("best round", describe_selected(status.selected, is_over=status.done)))
     if status.HasField("measures") and (told := describe_briefly(status.measures)):
-        facts.insert(5, ("measures", told))
+        at = next(i for i, (name, _) in enumerate(facts) if name == score)
+        facts.insert(at + 1, ("measures", told))
     if status.HasField("alone"):
         at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
         facts.insert(at, ("alone", describe_alone(status.alone)))
@@ -130,7 +132,8 @@ def describe(status: pb.NodeStatus) -> _Facts:
         at = next(i for i, (name, _) in enumerate(facts) if name == "worker")
         facts.insert(at, ("statistics", status.statistics))
     if status.HasField("budget_s"):
-        facts.insert(5, ("budget", _describe_budget(status)))
+        at = next(i for i, (name, _) in enumerate(facts) if name == score)
+        facts.insert(at + 1, ("budget", _describe_budget(status)))
     if status.not_awaited:
         at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
         facts[at:at] = _list_not_awaited(status)

@@ -196,13 +196,16 @@ class Contributor:
 
     def on_measured(self, height: int, measured: Measured) -> None:
         """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last
-        thing there is to know of the round."""
-        if (record := self._records.get(height)) is not None:
-            classes = tuple(self._runs.calendar.get_span(height).run.classes)
+        thing there is to know of the round, but for training alone, which may catch up later."""
+        classes = tuple(self._runs.calendar.get_span(height).run.classes)
+        if (alone := measured.alone) is not None and alone.measures is not None:
+            alone = replace(alone, measures=replace(alone.measures, classes=classes))
+        record = self._records.get(height)
+        if record is None and alone is not None:
+            self._records.renew_alone(height, alone)
+        if record is not None:
             if measured.measures is not None:
                 record.measures = replace(measured.measures, classes=classes)
-            if (alone := measured.alone) is not None and alone.measures is not None:
-                alone = replace(alone, measures=replace(alone.measures, classes=classes))
             record.alone, record.privacy = alone, measured.privacy
             round_ = self._runs.find(height)
             if round_ is None or has_trained(round_):

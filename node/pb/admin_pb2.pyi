@@ -689,7 +689,7 @@ class Measures(_message.Message):
     def __init__(self, num_samples: _Optional[int] = ..., summary: _Optional[_Mapping[str, float]] = ..., intervals: _Optional[_Mapping[str, Interval]] = ..., classes: _Optional[_Iterable[_Union[ClassMeasures, _Mapping]]] = ...) -> None: ...
 
 class PublishedMeasures(_message.Message):
-    __slots__ = ("author", "name", "num_samples", "values")
+    __slots__ = ("author", "name", "num_samples", "values", "verdict")
     class ValuesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -701,25 +701,53 @@ class PublishedMeasures(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     author: str
     name: str
     num_samples: int
     values: _containers.ScalarMap[str, float]
-    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., num_samples: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    verdict: Verdict
+    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., num_samples: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
 
 class TrainedAlone(_message.Message):
-    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure")
+    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure", "verdict")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     OWED_STEPS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     owed_steps: int
     seconds: float
     measures: Measures
     failure: str
-    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ...) -> None: ...
+    verdict: Verdict
+    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("measure", "together", "alone", "difference", "interval", "num_samples", "rounds", "owed_steps", "outcome", "sentence")
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    OWED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    measure: str
+    together: float
+    alone: float
+    difference: float
+    interval: Interval
+    num_samples: int
+    rounds: int
+    owed_steps: int
+    outcome: str
+    sentence: str
+    def __init__(self, measure: _Optional[str] = ..., together: _Optional[float] = ..., alone: _Optional[float] = ..., difference: _Optional[float] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., num_samples: _Optional[int] = ..., rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., outcome: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class PrivacySpent(_message.Message):
     __slots__ = ("phases", "epsilon", "epsilon_phases", "delta", "budget", "guessable", "set_aside")

@@ -220,7 +220,7 @@ class Session:
                 self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
             )
             self._move(round_number, Phase.APPLIED)
-        self._answers.on_taken_in(round_number, self._client)
+        self._keep_answers(round_number)
         return {"metrics": metrics, "refused": refused}
 
     def pass_over(self, round_number: int) -> Mapping[str, Any]:
@@ -229,8 +229,13 @@ class Session:
             self._client.go_back()
         self._move(round_number, Phase.APPLIED)
         metrics = {**self._client.evaluate(), **self._client.measure_val()}
-        self._answers.on_taken_in(round_number, self._client)
+        self._keep_answers(round_number)
         return {"metrics": metrics}
+
+    def _keep_answers(self, round_number: int) -> None:
+        self._answers.on_taken_in(round_number, self._client)
+        if self.beside is not None:
+            self.beside.note_together(round_number)
 
     def measure(self) -> Mapping[str, Any]:
         """The answer to `measure`: of the client as it last took in a round, though it may have trained since. If it

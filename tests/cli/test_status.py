@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from node.cli.measures import describe_briefly
 from node.cli.status import MAX_NOT_AWAITED, MAX_TRANSFERS, describe, describe_in_a_line
 from node.pb import admin_pb2 as pb
 
@@ -99,6 +100,26 @@ def test_measures_and_what_is_not_learned_are_told() -> None:
     told = "balanced accuracy 0.500, AUC 0.610, sensitivity 0.000 (malignant) to 1.000 (benign)"
     assert dict(facts)["measures"] == told
     assert "measures" not in get_facts()
+
+
+def test_the_verdict_stands_before_the_figures_it_judges() -> None:
+    told = "Federating helps here: AUC 0.910 against 0.880 alone (+0.030, +0.004 to +0.056), on 61 test samples."
+    alone = pb.TrainedAlone(rounds=12, verdict=pb.Verdict(measure="auc", sentence=told))
+    facts = describe(make_status(alone=alone, measures=pb.Measures(summary={"auc": 0.91})))
+    at = [name for name, _ in facts].index("verdict")
+    assert facts[at : at + 3] == [("verdict", told), ("accuracy", "not measured yet"), ("measures", "AUC 0.910")]
+    assert "verdict" not in get_facts(alone=pb.TrainedAlone(owed_steps=3))
+
+
+def test_classes_are_named_in_one_order() -> None:
+    measures = [pb.Measures(), pb.Measures()]
+    for found, values in zip(measures, ((0.5, 0.75), (1.0, 0.25)), strict=True):
+        for name, value in zip(("benign", "malignant"), values, strict=True):
+            found.classes.add(class_name=name, num_samples=9, values={"sensitivity": value})
+    assert [describe_briefly(found) for found in measures] == [
+        "sensitivity 0.500 (benign) to 0.750 (malignant)",
+        "sensitivity 1.000 (benign) to 0.250 (malignant)",
+    ]
 
 
 def test_what_was_told_of_samples_shows_with_its_budget() -> None:

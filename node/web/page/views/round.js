@@ -96,7 +96,7 @@ function Outcome({ round }) {
     <${Figures} figures=${[
       ["accuracy before", showNumber(round.local_accuracy, 3)],
       ["and after", showNumber(round.accuracy, 3)],
-      ["loss", showNumber(round.train.loss)],
+      ["training loss", showNumber(round.train.loss)],
       ["contributions", `${round.contributors.length} of ${round.num_members}`],
       ["votes", `${round.votes}, view ${round.view}`],
       ["mined by", round.miner_name],
@@ -217,13 +217,15 @@ function Schedule({ schedule, round }) {
 }
 
 function Published({ published }) {
-  const names = [...new Set(published.flatMap((one) => Object.keys(one.values)))];
+  const names = [...new Set(published.flatMap((one) => Object.keys(one.values)))].filter((name) => !/^(alone_|gain)/.test(name));
+  const verdicts = published.filter((one) => one.verdict);
   return html`<${Card} title="What members say of their own models">
     <${Table} label="published" rows=${published} getKey=${(one) => one.author} columns=${[
       ["member", (one) => one.name],
       ["samples", (one) => showCount(one.num_samples), "number"],
       ...names.map((name) => [name.replaceAll("_", " "), (one) => showNumber(one.values[name]), "number"]),
     ]} />
+    ${verdicts.length > 0 && html`<${Facts} facts=${verdicts.map((one) => [one.name, one.verdict.sentence])} />`}
     <p class="small soft">Their word: nobody else can check it.</p>
   <//>`;
 }
