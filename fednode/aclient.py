@@ -132,6 +132,10 @@ class AsyncClient:
         """Does what `Client.statistics` does."""
         return await self._do(lambda client: client.statistics(run))
 
+    async def evaluations(self, run: int | None = None) -> list[Record]:
+        """Does what `Client.evaluations` does."""
+        return await self._do(lambda client: client.evaluations(run))
+
     async def proposals(self) -> list[Record]:
         """As `Client.proposals`."""
         return await self._do(Client.proposals)

@@ -223,6 +223,12 @@ class Client:
         with self._asking() as admin:
             return to_json(admin.get_statistics(run))
 
+    def evaluations(self, run: int | None = None) -> list[Record]:
+        """Fetches what each site measured of a model on its own test samples, of all runs that were made for that or of
+        one; 0 is the newest. As `fednode evaluation --json`."""
+        with self._asking() as admin:
+            return [to_json(one) for one in admin.list_evaluations(run)]
+
     def proposals(self) -> list[Record]:
         """The changes that wait for approval. As `fednode proposals list --json`."""
         with self._asking() as admin:
@@ -247,9 +253,9 @@ class Client:
 
         `kind` and `terms` are those of the admin RPC's ProposeRequest: `add_member(request)`, `remove_member(name)`,
         `replace_key(name, request)`, `pardon(name)`, `leave()`, `start_run(run, set, rounds, initial)`,
-        `set_rounds(rounds)`, `end_run()`, `set_rules(rules)`, `upgrade(protocol)`, `add_observer(request)`,
-        `remove_observer(name)`. `set` may be settings as `simulate` takes them, and `initial` a Path to a file on the
-        node's machine.
+        `evaluation(run, round, min_samples, min_count)`, `set_rounds(rounds)`, `end_run()`, `set_rules(rules)`,
+        `upgrade(protocol)`, `add_observer(request)`, `remove_observer(name)`. `set` may be settings as `simulate` takes
+        them, and `initial` a Path to a file on the node's machine.
 
         With `dry_run` nothing is signed: look at `differences`. `note` stands on the chain; the change stays open for
         `expires` heights, and stands in none before `first`. Raises NodeError for what cannot be.

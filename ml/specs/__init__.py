@@ -21,6 +21,7 @@ from ml.specs.criticalfl import CriticalFlHyperparameters, CriticalFlSpec
 from ml.specs.dfedavgm import DFedAvgMHyperparameters, DFedAvgMSpec
 from ml.specs.dfpl import DfplHyperparameters, DfplSpec
 from ml.specs.dispfl import DisPflHyperparameters, DisPflSpec
+from ml.specs.evaluation import EvaluationSpec
 from ml.specs.fedavg import FedAvgSpec
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
 from ml.specs.fededs import FedEdsHyperparameters, FedEdsSpec
@@ -53,6 +54,7 @@ __all__ = [
     "ModelSpec",
     "PrototypeHyperparameters",
     "PrototypeSpec",
+    "EvaluationSpec",
     "FedAvgSpec",
     "StatisticsSpec",
     "MaskedSpec",
@@ -124,6 +126,7 @@ METHODS: dict[str, type[MethodSpec]] = {
     "dispfl": DisPflSpec,
     "criticalfl": CriticalFlSpec,
 }
+_OWN: dict[str, type[MethodSpec]] = {**METHODS, EvaluationSpec.name: EvaluationSpec}  # also those that train nothing
 
 
 def get_spec(
@@ -152,13 +155,13 @@ def get_spec(
     name = method.get("name")
     if not isinstance(name, str):
         raise SpecError("method.name", f"expected one of {', '.join(METHODS)}, got {name!r}")
-    if name in METHODS and "plugin" in method:
+    if name in _OWN and "plugin" in method:
         raise SpecError("method.plugin", f"expected none: {name} is fednode's own")
-    if name not in METHODS and "plugin" not in method and (plugins == NO_PLUGINS or not is_offered(name)):
+    if name not in _OWN and "plugin" not in method and (plugins == NO_PLUGINS or not is_offered(name)):
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
     own_rounds, scale = count_own_rounds(rounds, input_ or {}), TargetScale.from_mapping(target)
     task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs, kind, scale)
-    own = METHODS[name].from_mapping(method, task) if name in METHODS else load_spec(method, task, plugins)
+    own = _OWN[name].from_mapping(method, task) if name in _OWN else load_spec(method, task, plugins)
     check_task(own, METHODS.values())
     if own.hyperparameters.is_private and (why := own.explain_not_private()):
         raise SpecError("method.dp_noise", f"expected none: {why}")
@@ -198,7 +201,7 @@ def get_judge(
 ) -> MethodSpec:
     """The spec that every member judges a run by: fednode's own, or of a plugin's method what the run's schema says.
     Imports no plugin. Takes and raises what `get_spec` does."""
-    if "plugin" not in method or method.get("name") in METHODS:
+    if "plugin" not in method or method.get("name") in _OWN:
         terms: dict[str, Any] = {"rounds": rounds, "input_": input_, "kind": kind, "target": target}
         return get_spec(method, model, num_classes, input_shape, **terms, **limits)
     if not isinstance(method.get("name"), str):

@@ -41,7 +41,7 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
     aggregate = _describe_results(spec.rules(last), spec.schemas(last))
     if isinstance(spec, StatisticsSpec):  # which stay in every aggregate
         aggregate |= _describe_results(spec.rules_of_statistics, spec.statistics_schemas)
-    aggregate |= {name: _describe_array(array) for name, array in spec.carried.items()}
+    aggregate |= {name: describe_array(array) for name, array in spec.carried.items()}
     spans: list[tuple[int, dict[str, Any]]] = []
     for number in range(1, last + 1):
         payloads = _describe_round(RoundKinds(spec.schemas(number), spec.rules(number)), aggregate)
@@ -76,7 +76,7 @@ def _describe_masked(spec: MaskedSpec) -> dict[str, Any]:
 
 def _describe_results(rules: Mapping[str, str], schemas: Mapping[str, ArraySchema]) -> dict[str, str]:
     return {
-        f"{kind}/{name}": _describe_array(array)
+        f"{kind}/{name}": describe_array(array)
         for kind, rule in rules.items()
         for name, array in _get_result(rule, schemas[kind]).items()
     }
@@ -89,7 +89,7 @@ def _describe_round(sent: RoundKinds, aggregate: Mapping[str, str]) -> dict[str,
 
 
 def _describe_payload(kind: str, schema: ArraySchema, rule: str | None, aggregate: Mapping[str, str]) -> dict[str, Any]:
-    arrays = {name: _describe_array(array) for name, array in schema.arrays.items()}
+    arrays = {name: describe_array(array) for name, array in schema.arrays.items()}
     is_same = bool(arrays) and arrays == {
         name.removeprefix(f"{kind}/"): text for name, text in aggregate.items() if name.startswith(f"{kind}/")
     }
@@ -125,5 +125,6 @@ def _show_span(span: tuple[float, float]) -> str:
     return f"{span[0]!r}..{span[1]!r}"
 
 
-def _describe_array(array: ArraySpec) -> str:
+def describe_array(array: ArraySpec) -> str:
+    """`float32[32,784]`."""
     return f"{array.dtype}[{','.join(map(str, array.shape))}]"

@@ -52,6 +52,7 @@ ROLES: Mapping[str, Role] = {
     "GetProposal": Role.READ,
     "ListRuns": Role.READ,
     "GetStatistics": Role.READ,
+    "ListEvaluations": Role.READ,
     "ListMembers": Role.READ,
     "BanPeer": Role.ADMIN,
     "UnbanPeer": Role.ADMIN,

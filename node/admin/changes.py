@@ -28,9 +28,11 @@ from node.consensus.consent import ExecutedChange
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NotFound
 from node.federation.builders import Ground, Wish, build_change, check_site
+from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
 from node.federation.run_terms import check_run
 from node.offload import Offload
 from node.pb import admin_pb2 as pb
+from node.runs.specs import RunSpecs
 
 ID_DIGITS = 64  # hexadecimal ones
 MIN_DIGITS = 4  # of an id, for a look
@@ -39,24 +41,29 @@ OF_TRAINING = (StartRun, SetRounds, AddMember)  # to these a site may agree and 
 
 
 class ChangeControl:
-    """One node's. `get_data` gives the configuration's `data` of now, None without any, `get_plugins` the plugins that
-    it allows; `disk` is the store's thread."""
+    """One node's, whose runs are `runs`. `get_data` gives the configuration's `data` of now, None without any,
+    `get_plugins` the plugins that it allows, `get_min_samples` of how many test samples this site tells measures at
+    least; `disk` is the store's thread."""
 
     def __init__(
         self,
         service: RoundService,
         store: SqliteStore,
         disk: Offload,
+        runs: RunSpecs,
         *,
         get_data: Callable[[], Mapping[str, Any] | None],
         get_plugins: Callable[[], Plugins] = lambda: NO_PLUGINS,
+        get_min_samples: Callable[[], int] = lambda: 1,
     ) -> None:
         self._service = service
         self._book = service.proposals
         self._store = store
         self._disk = disk
+        self._runs = runs
         self._get_data = get_data
         self._get_plugins = get_plugins
+        self._get_min_samples = get_min_samples
 
     @property
     def _me(self) -> Id:
@@ -117,12 +124,15 @@ class ChangeControl:
             request.first if request.HasField("first") else None,
             request.heights if request.HasField("heights") else None,
         )
-        tip = self._service.tip
-        built = await asyncio.to_thread(
-            build_change, wish, Ground(tip, self._me, self._get_data(), self._get_plugins())
-        )
+        tip, model = self._service.tip, None
+        if wish.kind == "evaluation":
+            model = await self._disk.run(read_measured_model, self._store, self._runs, wish.terms)
+        trained = find_trained(self._runs.calendar)
+        ground = Ground(tip, self._me, self._get_data(), self._get_plugins(), trained, model)
+        built = await asyncio.to_thread(build_change, wish, ground)
         if request.HasField("shown") and request.shown != write_terms(built.change):
             raise ChangeRefused("by now it would be another change than the one that was shown; look at it again")
+        check_told(built.change.kind, self._get_min_samples())
         try:
             self._book.check(built.change)
             if request.dry_run:
@@ -150,6 +160,10 @@ class ChangeControl:
         if request.no_train and not isinstance(kind, OF_TRAINING):
             raise InvalidRequest(f"{kind.name}: nothing is trained by it that a site could stay away from")
         await asyncio.to_thread(self._check, kind, after, state, trains=not request.no_train)
+        if isinstance(kind, StartRun) and kind.number == after.run.number:
+            await self._disk.run(check_measured_model, self._store, self._runs, kind)
+            if not request.no_train:
+                check_told(kind, self._get_min_samples())
         answer = Answer.YES_WITHOUT_TRAINING if request.no_train else Answer.YES
         try:
             approved = await self._book.approve(change_id, answer)

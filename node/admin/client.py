@@ -267,6 +267,11 @@ class AdminClient:
         with self._translated():
             return self._admin.GetStatistics(pb.GetStatisticsRequest(run=run), timeout=CALL_S)
 
+    def list_evaluations(self, run: int | None = None) -> Sequence[pb.EvaluationView]:
+        """All evaluations of a model at every site, or that of one run; 0 is the newest."""
+        with self._translated():
+            return self._admin.ListEvaluations(pb.ListEvaluationsRequest(run=run), timeout=CALL_S).evaluations
+
     def list_members(self) -> pb.ListMembersReply:
         with self._translated():
             return self._admin.ListMembers(pb.ListMembersRequest(), timeout=CALL_S)

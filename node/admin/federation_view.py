@@ -10,6 +10,7 @@ from chain.state import Member
 from node.admin.peer_view import PeerView
 from node.admin.stored_chain import StoredChain
 from node.consensus.service import RoundService
+from node.ledger.evaluations import read_evaluations
 from node.ledger.runs_view import AuthorCount, RunsReader
 from node.ledger.selected_view import show_selected
 from node.ledger.site_statistics import read_statistics
@@ -107,3 +108,10 @@ class FederationView:
     async def get_statistics(self, number: int) -> pb.StatisticsReply:
         """What the members of a run agreed on, 0 being the newest. Raises NotFound."""
         return await self._chain.disk.run(read_statistics, self._chain.store, self._chain.runs, number)
+
+    async def list_evaluations(self, number: int | None = None) -> pb.ListEvaluationsReply:
+        """What members measured of a model, in all runs for that or in one, 0 being the newest. Raises NotFound."""
+        chain = self._chain
+        return pb.ListEvaluationsReply(
+            evaluations=await chain.disk.run(read_evaluations, chain.store, chain.runs, number)
+        )

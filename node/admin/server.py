@@ -400,6 +400,10 @@ class _Admin(admin_pb2_grpc.AdminServicer):
     async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.StatisticsReply:
         return await _answer(context, self._view.federation.get_statistics(request.run))
 
+    async def ListEvaluations(self, request: pb.ListEvaluationsRequest, context: Context) -> pb.ListEvaluationsReply:
+        number = request.run if request.HasField("run") else None
+        return await _answer(context, self._view.federation.list_evaluations(number))
+
     async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersReply:
         return await _answer(context, self._view.federation.list_members())
 

@@ -68,7 +68,15 @@ def make_control(
     def get_data() -> dict[str, Any] | None:
         return None if reloading.config.data is None else reloading.config.get_data()
 
-    changes = ChangeControl(service, c.store, c.disk, get_data=get_data, get_plugins=lambda: reloading.config.plugins)
+    changes = ChangeControl(
+        service,
+        c.store,
+        c.disk,
+        c.runs,
+        get_data=get_data,
+        get_plugins=lambda: reloading.config.plugins,
+        get_min_samples=lambda: reloading.config.training.publish_min_samples,
+    )
     return Control(service, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock, page=page)
 
 

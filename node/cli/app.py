@@ -54,6 +54,7 @@ MODULES = (
     "node.cli.members",
     "node.cli.runs",
     "node.cli.statistics",
+    "node.cli.evaluations",
     "node.cli.peers",
     "node.cli.chain",
     "node.cli.rounds",

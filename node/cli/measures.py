@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from node.cli.output import print_table
-from node.ledger.measure_titles import TITLES, show_figure, show_interval
+from node.ledger.measure_titles import TITLES, show_figure, show_with_interval
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 BRIEF = ("balanced_accuracy", "exact_match", "auc", "r2", "mae", "rmse")
 OF_TARGETS = {"r2": "R2", "mae": "MAE", "rmse": "RMSE", "bias": "BIAS"}
+OF_CLASSES = ("sensitivity", "specificity", "auc", "precision", "f1")
 MAX_CONFUSED = 12  # classes whose counts fit beside each other
 
 
@@ -26,8 +27,7 @@ def list_figures(measures: pb.Measures) -> list[tuple[str, str]]:
     figures = []
     for name, title in TITLES.items():
         if name in measures.summary:
-            interval = f" ({show_interval(measures.intervals[name])})" if name in measures.intervals else ""
-            figures.append((title, f"{show_figure(measures.summary[name])}{interval}"))
+            figures.append((title, show_with_interval(measures.summary, measures.intervals, name)))
     return figures
 
 
@@ -99,19 +99,10 @@ def print_classes(measures: pb.Measures) -> None:
 def _print_counted(met: Sequence[pb.ClassMeasures], places: Sequence[int]) -> None:
     """Classes, or labels, with their counts."""
     is_class = any(one.given for one in met)
-    rows = [
-        (
-            one.class_name,
-            str(one.num_samples),
-            *(show_of_class(one, name) for name in ("sensitivity", "specificity", "auc", "precision", "f1")),
-        )
-        for one in met
-    ]
+    names = [name for name in OF_CLASSES if any(name in one.values for one in met)]
+    rows = [(one.class_name, str(one.num_samples), *(show_of_class(one, name) for name in names)) for one in met]
     print()
-    print_table(
-        ("CLASS" if is_class else "LABEL", ">SAMPLES", ">SENSITIVITY", ">SPECIFICITY", ">AUC", ">PRECISION", ">F1"),
-        rows,
-    )
+    print_table(("CLASS" if is_class else "LABEL", ">SAMPLES", *(f">{name.upper()}" for name in names)), rows)
     if is_class and len(rows) <= MAX_CONFUSED:
         print()
         headings = ("CLASS", *(f">AS {one.class_name}" for one in met))
@@ -140,10 +131,7 @@ def print_published(entry: pb.Round) -> None:
 
 def show_of_class(one: pb.ClassMeasures, name: str) -> str:
     """A figure of a class, with its interval where there is one."""
-    if name not in one.values:
-        return "-"
-    interval = f" ({show_interval(one.intervals[name])})" if name in one.intervals else ""
-    return f"{show_figure(one.values[name])}{interval}"
+    return show_with_interval(one.values, one.intervals, name)
 
 
 def get_scores(record: pb.Round) -> tuple[str, float | None, float | None]:

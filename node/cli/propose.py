@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
     group.command("remove-member")(remove_member)
     group.command("run")(start_run)
     group.command("statistics")(start_statistics)
+    group.command("evaluation")(start_evaluation)
     group.command("rounds")(set_rounds)
     group.command("end-run")(end_run)
     group.command("set")(set_rules)
@@ -322,6 +323,49 @@ def start_statistics(
     what = "The sums of what members tell of their samples are" if masked else "What members tell of their samples is"
     said = f"{what} seen by all of them, and stay{'' if masked else 's'} on the chain for ever.\n"
     _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said)
+
+
+def start_evaluation(
+    round_: Annotated[
+        str, typer.Option("--round", metavar="newest|best|N", help="After which round of its run the model stood.")
+    ] = "newest",
+    run: Annotated[
+        int | None, typer.Option("--run", metavar="N", min=1, help="Which run has trained it; by default the newest.")
+    ] = None,
+    min_samples: Annotated[
+        int, typer.Option("--min-samples", metavar="N", min=1, help="A site with fewer test samples tells nothing.")
+    ] = 50,
+    min_count: Annotated[
+        int, typer.Option("--min-count", metavar="N", min=1, help="Counts are rounded down to a multiple of it.")
+    ] = 5,
+    note: _Note = "",
+    expires: _Expires = _EXPIRES,
+    yes: _Yes = False,
+    dry_run: _DryRun = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose to measure a model at every site.
+
+    It is a run of one round, in which nothing is trained: each member that approves it measures the common model on its
+    own test samples, and signs the figures with their intervals, of all classes together and of each. They stand on the
+    chain for ever, for all members; fednode evaluation shows them. It ends a run that is going on; the next may go on
+    from the same model.
+
+    Examples: fednode propose evaluation --note "external validation" -c node.yaml, or
+    fednode propose evaluation --run 1 --round 12 -c node.yaml
+    """
+    if round_ not in ("newest", "best") and not (round_.isascii() and round_.isdecimal()):
+        raise typer.BadParameter(f"expected newest, best or the number of a round (got {round_})")
+    terms: dict[str, Any] = {
+        "round": int(round_) if round_.isdecimal() else round_,
+        "min_samples": min_samples,
+        "min_count": min_count,
+        **({} if run is None else {"run": run}),
+    }
+    said = "What members measure on their test samples is seen by all of them, and stays on the chain for ever.\n"
+    _propose("evaluation", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said)
 
 
 def set_rounds(

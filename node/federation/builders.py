@@ -6,6 +6,7 @@ here. All is checked before anything is signed: raises ChangeRefused with a sent
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from chain.changes.runs import CONTINUE, EndRun, SetRounds, StartRun
 from chain.errors import ChainError, GenesisError
 from chain.protocol import describe_spoken, speaks
 from chain.rules import MIB
+from chain.run import Run
 from chain.schema import Section, describe, quote, read_digest, suggest
 from chain.signing import encode_id
 from chain.state import Member, Observer, State
@@ -33,6 +35,7 @@ from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
 from node.federation.continuing import check_continues
 from node.federation.join_line import read_join_line
+from node.federation.measured_model import MeasuredModel, read_evaluation_terms
 from node.federation.run_terms import begin_from, begin_from_zeros, check_data, check_run, draft_run
 
 _Named = TypeVar("_Named", Member, Observer)
@@ -65,12 +68,14 @@ class Built:
 @dataclass(frozen=True, slots=True)
 class Ground:
     """What a change is built on: the tip, this node's key, and of the configuration its `data`, None without any,
-    and the plugins that it allows."""
+    and the plugins that it allows; the newest run that has `trained`, and of an evaluation the model."""
 
     tip: Tip
     me: Id
     data: Mapping[str, Any] | None = None
     plugins: Plugins = NO_PLUGINS
+    trained: Run | None = None
+    model: MeasuredModel | None = None
 
     @property
     def state(self) -> State:
@@ -185,7 +190,10 @@ def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
     given, rounds = top.tree("run", {}), top.optional_integer("rounds")
     initial = top.text("initial")
     settings = top.texts("set") if top.has("set") else ()
-    start = draft_run(ground.state, given, settings, rounds, ground.plugins, continues=initial == CONTINUE)
+    continues = initial == CONTINUE
+    start = draft_run(
+        ground.state, given, settings, rounds, ground.plugins, continues=continues, trained=ground.trained
+    )
     if Path(initial).is_absolute():
         return begin_from(start, ground.state, Path(initial))
     if initial == CONTINUE:
@@ -195,6 +203,18 @@ def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
     if len(initial) != 64:
         raise GenesisError("initial", f"expected continue, a file, or a digest of 64 hex digits, got {quote(initial)}")
     return StartRun(start.number, start.terms, read_digest("initial", initial)), None
+
+
+def _start_evaluation(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+    """The run that measures `ground.model`, from the aggregate in force where it is that."""
+    model = ground.model
+    if model is None:
+        raise GenesisError("round", "expected a model to measure")
+    given, blob = model.to_sections(read_evaluation_terms(terms)), model.blob
+    start = draft_run(ground.state, given, (), 1, ground.plugins, continues=blob is None, is_whole=True)
+    if blob is None:
+        return start, None
+    return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
 
 
 def _set_rounds(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
@@ -248,6 +268,7 @@ _BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Ground, Member], _Answer]] 
     "add_observer": _add_observer,
     "remove_observer": _remove_observer,
     "start_run": _start_run,
+    "evaluation": _start_evaluation,
     "set_rounds": _set_rounds,
     "end_run": _end_run,
     "set_rules": _set_rules,

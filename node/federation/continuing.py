@@ -11,6 +11,7 @@ from chain.changes.runs import StartRun
 from chain.state import State
 from ml.errors import SpecError
 from ml.specs import MethodSpec, unmask
+from ml.specs.evaluation import EVALUATION
 from ml.specs.masked import MASKED
 from ml.specs.stale import STALE
 from node.config.genesis_file import get_run_spec
@@ -35,8 +36,9 @@ def check_continues(start: StartRun, before: State, after: State) -> None:
             raise ChangeRefused(f"initial: run {before.run.number} has no {name!r} to continue with; {_NAME_ONE}")
     aggregated = before.run.schema.get("aggregate", {})
     for name in after.run.schema.get("aggregate", {}):
-        # what is not is of keys, which a run of masked sums begins with, or of rounds that a run has had already
-        is_carried = not name.startswith((f"{MASKED}/", f"{STALE}/"))
+        # what is not is of keys, which a run of masked sums begins with, of rounds that a run has had already, or said
+        # of a model
+        is_carried = not name.startswith((f"{MASKED}/", f"{STALE}/", f"{EVALUATION}/"))
         if name not in aggregated and is_carried and _reads_parent(new):
             raise ChangeRefused(
                 f"initial: {new.name} goes by the aggregate in force, which has no {name!r} to begin with; {_NAME_ONE}"

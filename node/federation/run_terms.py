@@ -23,6 +23,7 @@ from ml.payload import decode_arrays, encode_arrays
 from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.architectures import complete_model
+from ml.specs.evaluation import EVALUATION
 from ml.specs.run_schema import describe_payloads
 from ml.tasks import CLASSIFICATION, REGRESSION
 from node.config.genesis_file import check_initial, draft_spec, get_run_spec
@@ -31,6 +32,7 @@ from node.errors import ChangeRefused, ConfigError
 from node.training.model_file import without_card
 
 SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target", "labels", "select")
+OF_TASK = ("model", "classes", "input", "task", "target", "labels")
 CARD_BYTES = 64 << 20  # that a model file may have beyond its arrays
 
 
@@ -56,13 +58,19 @@ def draft_run(
     plugins: Plugins = NO_PLUGINS,
     *,
     continues: bool = True,
+    trained: Run | None = None,
+    is_whole: bool = False,
 ) -> StartRun:
     """The next run: `given` sections in the place of those in force, under `settings` KEY=VALUE. It continues from the
     aggregate in force, or is to begin from a model that the caller names. A plugin's method says itself what it sends,
-    if it is one of `plugins`. Raises ChangeRefused, or GenesisError and SpecError naming the place."""
+    if it is one of `plugins`. After an evaluation what is trained, and for how long, is that of the newest run that has
+    `trained`. With `is_whole` nothing of the run in force stays. Raises ChangeRefused, or GenesisError and SpecError
+    naming the place."""
     in_force = {key: value for key, value in state.run.to_terms().items() if key in SECTIONS}
+    if trained is not None and state.run.method["name"] == EVALUATION:
+        in_force |= {key: value for key, value in trained.to_terms().items() if key in SECTIONS and key not in OF_TASK}
     Section("", given, SECTIONS)  # which complains of keys that are none
-    terms = in_force | dict(given) | ({} if rounds is None else {"rounds": rounds})
+    terms = ({} if is_whole else in_force) | dict(given) | ({} if rounds is None else {"rounds": rounds})
     try:
         terms = dict(apply_settings(terms, settings, SECTIONS).value)
     except ConfigError as error:

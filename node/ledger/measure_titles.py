@@ -3,6 +3,7 @@ can show them and load no arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ TITLES = {
     "loss": "loss",
 }
 
+MAIN = ("auc", "r2", "balanced_accuracy", "exact_match", "accuracy", "loss")  # what models are compared by, if there is
+
 
 def show_figure(value: float) -> str:
     """Three digits after the point, and of what is in a target's own unit as many as say something."""
@@ -35,3 +38,11 @@ def show_figure(value: float) -> str:
 def show_interval(interval: pb.Interval) -> str:
     """In which a figure lies with 95 % confidence."""
     return f"{show_figure(interval.low)} to {show_figure(interval.high)}"
+
+
+def show_with_interval(values: Mapping[str, float], intervals: Mapping[str, pb.Interval], name: str) -> str:
+    """A figure with its interval, where there is one; a dash where it was not measured."""
+    if name not in values:
+        return "-"
+    interval = f" ({show_interval(intervals[name])})" if name in intervals else ""
+    return f"{show_figure(values[name])}{interval}"

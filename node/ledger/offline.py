@@ -22,6 +22,7 @@ from node.errors import NodeError, NotFound, PermissionRefused, VerificationFail
 from node.ledger.audit import run_audit, show_fault
 from node.ledger.backup import OnProgress, Snapshot, take_snapshot
 from node.ledger.comparison import Pair, StoredBytes, compare_chains, run_comparison
+from node.ledger.evaluations import read_evaluations
 from node.ledger.explain import add_work_unit, explain_round, is_explained
 from node.ledger.joining import make_join_file
 from node.ledger.metrics_query import MetricsQuery
@@ -157,6 +158,11 @@ class OfflineNode:
         """As `AdminClient.get_statistics`."""
         with _translated(self._data_dir):
             return read_statistics(self._store, self._runs, run)
+
+    def list_evaluations(self, run: int | None = None) -> Sequence[pb.EvaluationView]:
+        """As `AdminClient.list_evaluations`."""
+        with _translated(self._data_dir):
+            return read_evaluations(self._store, self._runs, run)
 
     def take_snapshot(self, folder: Path, on_progress: OnProgress) -> Snapshot:
         """All that is to be in a backup, put into `folder`."""

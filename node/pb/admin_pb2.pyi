@@ -1565,6 +1565,54 @@ class ClassFeature(_message.Message):
     correlation: float
     def __init__(self, values: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., correlation: _Optional[float] = ...) -> None: ...
 
+class ListEvaluationsRequest(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    def __init__(self, run: _Optional[int] = ...) -> None: ...
+
+class ListEvaluationsReply(_message.Message):
+    __slots__ = ("evaluations",)
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    evaluations: _containers.RepeatedCompositeFieldContainer[EvaluationView]
+    def __init__(self, evaluations: _Optional[_Iterable[_Union[EvaluationView, _Mapping]]] = ...) -> None: ...
+
+class EvaluationView(_message.Message):
+    __slots__ = ("run", "height", "of_run", "of_round", "model", "min_samples", "min_count", "task", "classes", "sites")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    OF_RUN_FIELD_NUMBER: _ClassVar[int]
+    OF_ROUND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MIN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    height: int
+    of_run: int
+    of_round: int
+    model: str
+    min_samples: int
+    min_count: int
+    task: str
+    classes: _containers.RepeatedScalarFieldContainer[str]
+    sites: _containers.RepeatedCompositeFieldContainer[SiteEvaluation]
+    def __init__(self, run: _Optional[int] = ..., height: _Optional[int] = ..., of_run: _Optional[int] = ..., of_round: _Optional[int] = ..., model: _Optional[str] = ..., min_samples: _Optional[int] = ..., min_count: _Optional[int] = ..., task: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[_Union[SiteEvaluation, _Mapping]]] = ...) -> None: ...
+
+class SiteEvaluation(_message.Message):
+    __slots__ = ("id", "name", "held", "measures")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    MEASURES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    held: bool
+    measures: Measures
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., held: _Optional[bool] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ...) -> None: ...
+
 class ListRunsReply(_message.Message):
     __slots__ = ("runs",)
     RUNS_FIELD_NUMBER: _ClassVar[int]

@@ -225,6 +225,11 @@ class AdminStub:
                 request_serializer=node_dot_pb_dot_admin__pb2.GetStatisticsRequest.SerializeToString,
                 response_deserializer=node_dot_pb_dot_admin__pb2.StatisticsReply.FromString,
                 _registered_method=True)
+        self.ListEvaluations = channel.unary_unary(
+                '/fednode.v1.Admin/ListEvaluations',
+                request_serializer=node_dot_pb_dot_admin__pb2.ListEvaluationsRequest.SerializeToString,
+                response_deserializer=node_dot_pb_dot_admin__pb2.ListEvaluationsReply.FromString,
+                _registered_method=True)
         self.ListMembers = channel.unary_unary(
                 '/fednode.v1.Admin/ListMembers',
                 request_serializer=node_dot_pb_dot_admin__pb2.ListMembersRequest.SerializeToString,
@@ -506,6 +511,13 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEvaluations(self, request, context):
+        """What members measured of a model on their own test samples, in the runs that were made for that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListMembers(self, request, context):
         """Who decides and who reads, as the newest state has it.
         """
@@ -712,6 +724,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetStatistics,
                     request_deserializer=node_dot_pb_dot_admin__pb2.GetStatisticsRequest.FromString,
                     response_serializer=node_dot_pb_dot_admin__pb2.StatisticsReply.SerializeToString,
+            ),
+            'ListEvaluations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvaluations,
+                    request_deserializer=node_dot_pb_dot_admin__pb2.ListEvaluationsRequest.FromString,
+                    response_serializer=node_dot_pb_dot_admin__pb2.ListEvaluationsReply.SerializeToString,
             ),
             'ListMembers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMembers,
@@ -1750,6 +1767,33 @@ class Admin:
             '/fednode.v1.Admin/GetStatistics',
             node_dot_pb_dot_admin__pb2.GetStatisticsRequest.SerializeToString,
             node_dot_pb_dot_admin__pb2.StatisticsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvaluations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fednode.v1.Admin/ListEvaluations',
+            node_dot_pb_dot_admin__pb2.ListEvaluationsRequest.SerializeToString,
+            node_dot_pb_dot_admin__pb2.ListEvaluationsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -124,6 +124,8 @@ class AdminStub:
     """The runs there were, and the one in force; of one that is asked for also who trained in it."""
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatisticsRequest, _admin_pb2.StatisticsReply]
     """What the members of a run told of their samples when they agreed on statistics."""
+    ListEvaluations: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListEvaluationsRequest, _admin_pb2.ListEvaluationsReply]
+    """What members measured of a model on their own test samples, in the runs that were made for that."""
     ListMembers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListMembersRequest, _admin_pb2.ListMembersReply]
     """Who decides and who reads, as the newest state has it."""
     OpenPage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.OpenPageRequest, _admin_pb2.PageKey]
@@ -220,6 +222,8 @@ class AdminAsyncStub(AdminStub):
     """The runs there were, and the one in force; of one that is asked for also who trained in it."""
     GetStatistics: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatisticsRequest, _admin_pb2.StatisticsReply]  # type: ignore[assignment]
     """What the members of a run told of their samples when they agreed on statistics."""
+    ListEvaluations: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListEvaluationsRequest, _admin_pb2.ListEvaluationsReply]  # type: ignore[assignment]
+    """What members measured of a model on their own test samples, in the runs that were made for that."""
     ListMembers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListMembersRequest, _admin_pb2.ListMembersReply]  # type: ignore[assignment]
     """Who decides and who reads, as the newest state has it."""
     OpenPage: _aio.UnaryUnaryMultiCallable[_admin_pb2.OpenPageRequest, _admin_pb2.PageKey]  # type: ignore[assignment]
@@ -541,6 +545,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.StatisticsReply, _abc.Awaitable[_admin_pb2.StatisticsReply]]:
         """What the members of a run told of their samples when they agreed on statistics."""
+
+    @_abc_1.abstractmethod
+    def ListEvaluations(
+        self,
+        request: _admin_pb2.ListEvaluationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListEvaluationsReply, _abc.Awaitable[_admin_pb2.ListEvaluationsReply]]:
+        """What members measured of a model on their own test samples, in the runs that were made for that."""
 
     @_abc_1.abstractmethod
     def ListMembers(

@@ -20,6 +20,7 @@ from node.report.elements import (
     show,
     show_time,
 )
+from node.report.evaluations import render_evaluations
 from node.report.incidents import render_incidents
 from node.report.learning import render_learning
 from node.report.participation import render_participation, render_rounds
@@ -44,6 +45,7 @@ def render_report(report: RunReport) -> str:
             render_agreement(history),
             render_participation(history),
             render_learning(report),
+            render_evaluations(report),
             render_privacy(report.hidden),
             render_incidents(report),
             _render_proof(report),
@@ -152,7 +154,7 @@ def _render_proof(report: RunReport) -> Html:
             "quorum that made it final. Whoever has a copy of the chain can compare the hash above and run "
             "fednode chain verify --deep; two copies whose hashes agree hold the same history. What is said here of "
             "proposals, approvals and participants follows from the chain alone. Measures are this site's own, and "
-            "stand on no chain."
+            "stand on no chain, but for those of an evaluation at every site."
         ),
     )
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ class Source(Protocol):
     def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]: ...
     def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply: ...
     def list_evidence(self) -> pb.ListEvidenceReply: ...
+    def list_evaluations(self, run: int | None = None) -> Sequence[pb.EvaluationView]: ...
     def verify(
         self,
         first: int = 0,
@@ -57,6 +58,7 @@ class RunReport:
     evidence: tuple[pb.EvidenceView, ...]
     verified: pb.VerifyReport | None
     hidden: Hidden | None = None
+    evaluations: tuple[pb.EvaluationView, ...] = ()  # of a model of this run, at every site
 
     @property
     def measured(self) -> pb.Round | None:
@@ -99,6 +101,7 @@ class RunReport:
             "weights_are_samples": history.counts_samples,
             "rounds": [to_json(each) for each in self.rounds],
             "evidence": [to_json(each) for each in self.evidence],
+            "evaluations": [to_json(each) for each in self.evaluations],
             "verified": None if self.verified is None else to_json(self.verified),
             **({} if self.hidden is None else {"privacy": self.hidden.to_json()}),
         }
@@ -136,6 +139,7 @@ def gather(
         evidence=tuple(each for each in source.list_evidence().evidence if history.began < each.height <= history.last),
         verified=source.verify(deep=True, on_progress=on_progress) if verify else None,
         hidden=_find_hidden(history, data_dir),
+        evaluations=tuple(each for each in source.list_evaluations() if history.run.number in (each.run, each.of_run)),
     )
 
 

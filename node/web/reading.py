@@ -148,6 +148,7 @@ class Reading:
                 pb.StatisticsReply,
                 (Parameter("run", "integer", "Its number; 0 is the newest.", in_path=True),),
             ),
+            Endpoint("/evaluations", "As `fednode evaluation`.", self._list_evaluations, pb.ListEvaluationsReply),
             Endpoint("/chain", "As `fednode chain list`.", self._list_blocks, pb.ListBlocksReply, _PAGE),
             Endpoint(
                 "/chain/{which}",
@@ -253,6 +254,9 @@ class Reading:
     async def _get_statistics(self, request: Request) -> dict[str, Any]:
         number = parse_whole("run", request.path_params["run"])
         return to_json(await self._view.federation.get_statistics(number))
+
+    async def _list_evaluations(self, request: Request) -> dict[str, Any]:
+        return to_json(await self._view.federation.list_evaluations())
 
     # ---- the chain
 

@@ -285,6 +285,20 @@ async def test_statistics_of_columns_that_are_none_are_refused(tmp_path: Path, c
             assert "expected a list of columns" in said
 
 
+async def test_an_evaluation_of_what_no_site_has_in_common_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    async with running(tmp_path, rounds=1, n=4) as one:
+        await one.net.wait_for_height(1)
+        said = await run(capsys, one, "propose", "evaluation", "--yes", code=1)
+        assert "run 1: dfpl has no whole model in common that every site could measure" in said
+        assert "expected newest, best or a number from 1 to 1 of run 1, got 4" in await run(
+            capsys, one, "propose", "evaluation", "--round", "4", "--yes", code=1
+        )
+        assert await ask_json(capsys, one, "evaluation") == {"evaluations": []}
+        assert (await run(capsys, one, "evaluation")).startswith("No model was evaluated")
+        assert "no model was evaluated" in await run(capsys, one, "evaluation", "--run", "0", code=3)
+        assert "run 1 is no evaluation" in await run(capsys, one, "evaluation", "--run", "1", code=3)
+
+
 async def test_runs_are_listed_with_who_approved_and_who_trained(tmp_path: Path, capsys: Captured) -> None:
     async with running(tmp_path, rounds=3, n=4) as one:
         await one.net.wait_for_height(3)

@@ -365,6 +365,51 @@ def test_what_members_have_stands_side_by_side(site: Served, visit: Visits) -> N
     assert len(drawn[0].query_selector_all("polyline")) == 2
 
 
+def test_what_a_model_is_worth_at_every_site_is_a_matrix(visit: Visits) -> None:
+    def make_site(name: str, auc: float | None) -> dict[str, Any]:
+        of_class = {
+            "class": "ill",
+            "num_samples": 30,
+            "num_given": 25,
+            "given": [25, 5],
+            "values": {"sensitivity": 0.75},
+        }
+        measures = {
+            "num_samples": 61,
+            "summary": {"auc": auc},
+            "intervals": {"auc": {"low": 0.7, "high": 0.95}},
+            "classes": [{**of_class, "intervals": {"sensitivity": {"low": 0.6, "high": 0.85}}}],
+        }
+        return {"id": name, "name": name, "held": True, "measures": measures if auc else None}
+
+    def make_evaluation(run: int, of_round: int, auc: float) -> dict[str, Any]:
+        sites = [make_site("node0", auc), make_site("node1", 0.5), make_site("node2", None)]
+        head = {"run": run, "height": run, "of_run": 1, "of_round": of_round, "model": "00", "task": "classification"}
+        return {**head, "min_samples": 50, "min_count": 5, "classes": ["ill", "well"], "sites": sites}
+
+    def answer_runs(route: Any) -> None:
+        response = route.fetch()
+        runs = response.json()
+        runs["runs"][0]["method"] = "evaluation"
+        route.fulfill(response=response, json=runs)
+
+    told = {"evaluations": [make_evaluation(2, 20, 0.91), make_evaluation(3, 12, 0.88)]}
+    one = visit()
+    one.page.route("**/api/v1/runs", answer_runs)
+    one.page.route("**/api/v1/evaluations", lambda route: route.fulfill(json=told))
+    one.show("federation")
+    one.page.wait_for_selector("[aria-label=evaluations] table")
+    said = one.page.inner_text("[aria-label=evaluations]")
+    for words in (
+        "run 1, round 20",
+        "0.910 (0.700 to 0.950)",
+        "0.880 (0.700 to 0.950)",
+        "0.750 (0.600 to 0.850)",
+        "Fewer than 50 test samples at node2",
+    ):
+        assert words in said, said
+
+
 def test_the_doctor_is_asked_and_says_what_the_command_says(site: Served, visit: Visits) -> None:
     one = visit(key=True)
     page = one.show("settings")

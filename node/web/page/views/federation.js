@@ -5,6 +5,7 @@ import { download, post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
 import { Awaited, Card, Empty, Facts, Note, Notes, State, Table, Title } from "../parts.js";
+import { Evaluations } from "./evaluations.js";
 import { Statistics } from "./statistics.js";
 import { KINDS, describeMember, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showMs, showName, showNumber, showSeconds } from "../words.js";
 
@@ -127,6 +128,7 @@ function Runs({ head, status }) {
         ["report", (run) => html`<${Report} run=${run} />`],
       ]} />
       <${ProposeRounds} run=${record.runs.at(-1)} status=${status} />
+      <${Evaluations} runs=${record.runs} />
       <${Statistics} runs=${record.runs} />`}
     <//>
   <//>`;

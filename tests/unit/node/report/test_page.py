@@ -261,6 +261,7 @@ def test_the_record_is_json_with_the_records_of_other_commands() -> None:
         "weights_are_samples",
         "rounds",
         "evidence",
+        "evaluations",
         "verified",
     ]
     assert again["verified"]["seconds"] is None

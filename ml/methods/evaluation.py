@@ -1,0 +1,54 @@
+"""Evaluation: the common model is measured on the client's own test samples, and nothing is trained
+(`ml.specs.evaluation`). Figures and intervals are those of `ml.measures.evaluation`: Wilson's for fractions, the
+bootstrap's for all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from ml.measures.evaluation import evaluate
+from ml.measures.intervals import NUM_RESAMPLES
+from ml.methods.base import Blobs, Round, State
+from ml.methods.common.sharing import Classifies
+from ml.payload import Array, Arrays
+from ml.specs.evaluation import EVALUATION, EvaluationSpec
+from ml.specs.told import tell, tell_nothing
+from ml.tasks import REGRESSION
+from ml.training.metrics import judge
+
+MIN_RESAMPLES = 100
+MAX_RESAMPLED = 10_000_000  # samples by classes that all resamples have together, so that a round does not wait long
+
+
+class Evaluation(Classifies[EvaluationSpec]):
+    """Measures what the run begins from."""
+
+    def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
+        return 1, {EVALUATION: self._tell(state)}
+
+    def _tell(self, state: State) -> dict[str, Array]:
+        task, hyper, samples = self.spec.task, self.spec.hyperparameters, state.data.matched
+        if len(samples) < hyper.min_samples:
+            return tell_nothing(task.kind, task.num_classes)
+        state.model.eval()
+        judged = judge(partial(self.predict, state), samples.x, samples.y, kind=task.kind)
+        y, (labels, said) = samples.y.cpu().numpy(), judged.to_numpy(task)
+        if task.kind == REGRESSION:
+            y = task.scale.unscale(y.astype(np.float64))
+        measures, intervals = evaluate(
+            y,
+            labels,
+            said,
+            tuple(map(str, range(task.num_classes))),
+            max(MIN_RESAMPLES, min(NUM_RESAMPLES, MAX_RESAMPLED // (len(samples) * task.num_classes))),
+            kind=task.kind,
+            scale=task.scale,
+        )
+        return tell(task.kind, task.num_classes, measures, intervals, hyper.min_count)
+
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
+        pass

@@ -1,0 +1,196 @@
+"""The model that an evaluation measures: the aggregate of a round, as a run begins from it.
+
+Where it is the aggregate in force, and that has nothing else, the run continues from it. That of another round, or of a
+method that shares more than a model, is named by the digest of its parameters alone, and what members had agreed on to
+normalise samples stands in the run's input as constants. Whoever approves such a run sees to it that it is the model of
+the round that it names, as far as that is still here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chain.agreed_input import AGREED_KEYS
+from chain.calendar import Calendar, Place
+from chain.changes.base import Kind
+from chain.changes.runs import StartRun
+from chain.errors import ChainError
+from chain.run import Run
+from chain.schema import Section, describe, quote
+from chain.selection import read_selection
+from chain.store.sqlite import SqliteStore
+from ml.errors import PayloadError, SpecError
+from ml.payload import decode_arrays, encode_arrays, read_arrays
+from ml.specs import add_kind, get_kind
+from ml.specs.evaluation import EVALUATION, MIN_SAMPLES
+from ml.specs.run_schema import describe_array
+from ml.specs.statistics import STATISTICS, Constants, get_num_values
+from node.errors import ChangeRefused
+from node.federation.run_terms import OF_TASK
+from node.runs.chosen_round import BEST, NEWEST
+from node.runs.initial import combine
+from node.runs.specs import RunSpecs
+
+TERMS = ("run", "round", "min_samples", "min_count")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredModel:
+    """The model of a round of `run`, as people count rounds. `blob` has its parameters, None where it is the aggregate
+    in force; `input` is that of the evaluation."""
+
+    run: Run
+    place: Place
+    input: Mapping[str, Any]
+    blob: bytes | None = None
+
+    def to_sections(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """All sections of the run that measures it, by these settings of the method."""
+        terms = self.run.to_terms()
+        named = {} if self.blob is None else {"of_run": self.place.run, "of_round": self.place.round}
+        own = {key: terms[key] for key in OF_TASK if key in terms}
+        return {**own, "method": {"name": EVALUATION, **settings, **named}, "input": dict(self.input)}
+
+
+def read_evaluation_terms(terms: Mapping[str, Any]) -> dict[str, int]:
+    """The settings of the method that are asked for. Raises GenesisError."""
+    top = Section("", terms, TERMS)
+    return {key: top.integer(key) for key in ("min_samples", "min_count") if top.has(key)}
+
+
+def find_trained(calendar: Calendar) -> Run | None:
+    """The newest run that trains."""
+    numbers = range(calendar.newest.run.number, 0, -1)
+    runs = (calendar.get_run(number) for number in numbers)
+    return next((run for run in runs if run is not None and run.method["name"] != EVALUATION), None)
+
+
+def read_measured_model(store: SqliteStore, runs: RunSpecs, terms: Mapping[str, Any]) -> MeasuredModel:
+    """The model that an operator asks to have measured: `round` is a number, newest or best, `run` by default the
+    newest that trains. Runs on the store's thread. Raises ChangeRefused."""
+    try:
+        top = Section("", terms, TERMS)
+        number, asked = top.optional_integer("run"), top.value("round", NEWEST)
+    except ChainError as error:
+        raise ChangeRefused(describe(error)) from error
+    run = find_trained(runs.calendar) if number is None else runs.calendar.get_run(number)
+    if run is None or run.method["name"] == EVALUATION:
+        raise ChangeRefused(f"run: expected one that trains, got {'none' if number is None else number}")
+    made = _count_made(run, runs.calendar, store.head_height)
+    if not made:
+        raise ChangeRefused(f"run {run.number} has made no round yet, whose model could be measured")
+    if asked == NEWEST:
+        asked = made
+    elif asked == BEST:
+        asked = _find_best(store, runs.calendar, run)
+    if type(asked) is not int or not 1 <= asked <= made:
+        raise ChangeRefused(
+            f"round: expected {NEWEST}, {BEST} or a number from 1 to {made} of run {run.number}, got {quote(asked)}"
+        )
+    return _read(store, runs, run, asked)
+
+
+def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) -> None:
+    """Raises ChangeRefused where a run measures another model than that of the round it names. What is not here any
+    more cannot be compared. Runs on the store's thread."""
+    method = start.terms["method"]
+    if method.get("name") != EVALUATION:
+        return
+    number, round_number = method.get("of_run"), method.get("of_round")
+    if start.initial is None:
+        if number is not None:
+            raise ChangeRefused("method.of_run: expected none of what continues: that is the aggregate in force")
+        return
+    run = runs.calendar.get_run(number) if type(number) is int else None
+    if run is None or type(round_number) is not int or not _has_made(run, round_number, runs, store):
+        raise ChangeRefused(
+            f"method: expected of_run and of_round to name a round, got {number!r} and {round_number!r}"
+        )
+    try:
+        named = _read(store, runs, run, round_number, by_digest=True)
+    except _Gone:
+        return
+    if named.blob is None or hashlib.sha256(named.blob).digest() != start.initial:
+        raise ChangeRefused(f"initial: not the model of run {number}, round {round_number}")
+
+
+def check_told(kind: Kind, min_samples: int) -> None:
+    """Raises ChangeRefused where a site would tell measures of fewer test samples than its own settings allow."""
+    method = kind.terms["method"] if isinstance(kind, StartRun) else {}
+    if method.get("name") == EVALUATION and method.get("min_samples", MIN_SAMPLES) < min_samples:
+        raise ChangeRefused(
+            f"method.min_samples: expected at least {min_samples}, which training.publish_min_samples says here, got "
+            f"{method.get('min_samples')}; fednode approve --no-train agrees and tells nothing"
+        )
+
+
+class _Gone(ChangeRefused):
+    """The model's blob is not here any more."""
+
+
+def _has_made(run: Run, number: int, runs: RunSpecs, store: SqliteStore) -> bool:
+    return 1 <= number <= _count_made(run, runs.calendar, store.head_height)
+
+
+def _count_made(run: Run, calendar: Calendar, head: int) -> int:
+    """How many rounds have an aggregate of their own: of masked sums those that were opened."""
+    heights = calendar.count_rounds(run.number, head)
+    return max(heights - 1, 0) // 2 if run.is_masked else heights
+
+
+def _find_best(store: SqliteStore, calendar: Calendar, run: Run) -> int:
+    """Raises ChangeRefused."""
+    following = calendar.get_start(run.number + 1)
+    head = store.head_height if following is None else following - 1
+    if not (best := read_selection(store.get_state, store.read_blocks, head).best):
+        raise ChangeRefused(f"run {run.number} has no best round: no quorum of its members has measured one")
+    return best
+
+
+def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_digest: bool = False) -> MeasuredModel:
+    """The model of a round that was made. Raises ChangeRefused."""
+    place = Place(run.number, number)
+    height = runs.calendar.get_height(Place(run.number, 2 * number + 1 if run.is_masked else number))
+    stored = None if height is None else store.get_block(height)
+    round_ = runs.find_round(run.number, 1)
+    if stored is None or round_ is None:
+        raise ChangeRefused(f"run {run.number}: this release does not know its method")
+    arrays = round_.spec.task.model_schema.arrays.items()
+    model, held = {f"model/{name}": describe_array(array) for name, array in arrays}, run.schema.get("aggregate", {})
+    if not model.items() <= held.items():
+        raise ChangeRefused(
+            f"run {run.number}: {run.method['name']} has no whole model in common that every site could measure"
+        )
+    digest = stored.block.header.aggregate
+    is_alone = all(name in model or name.startswith(f"{STATISTICS}/") for name in held)
+    if digest == store.head().block.header.aggregate and is_alone and not by_digest:
+        return MeasuredModel(run, place, run.input)
+    if not store.has_blob(digest):
+        raise _Gone(f"the model of run {run.number}, round {number}, is not here any more")
+    blobs = [store.locate_blob(digest)]
+    origins = [origin.initial_model for origin in runs.list_origins(run.number)]
+    blobs += [store.locate_blob(origin) for origin in origins if store.has_blob(origin)]  # which have what is frozen
+    try:
+        combined = combine(run, blobs)
+        parameters = get_kind(decode_arrays(combined, len(combined)), "model") or {}
+        input_ = _fix_constants(run.input, get_kind(read_arrays(blobs[0]), STATISTICS))
+    except (PayloadError, SpecError, OSError) as error:
+        raise ChangeRefused(f"the model of run {run.number}, round {number}: {error}") from error
+    return MeasuredModel(run, place, input_, encode_arrays(add_kind("model", parameters)))
+
+
+def _fix_constants(input_: Mapping[str, Any], statistics: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The input with what was agreed on as constants. Raises PayloadError."""
+    if input_.get("normalize") is None:
+        return dict(input_)
+    if statistics is None:
+        raise PayloadError("expected the statistics that members have agreed on, got none")
+    constants = Constants.from_arrays(statistics, get_num_values(input_["shape"]))
+    fixed = {key: value for key, value in input_.items() if key not in AGREED_KEYS}
+    if "columns" in fixed:  # which are not counted again
+        columns = fixed["columns"]
+        fixed["columns"] = [{key: one[key] for key in one if key != "edges"} for one in columns]
+    return {**fixed, "mean": list(constants.mean), "std": list(constants.std)}

@@ -1,0 +1,123 @@
+"""The evaluations on a chain: one model each, measured by every site on its own test samples.
+
+What a site told is of the chain: the digest of its payload stands in its signed contribution. Its bytes are small, and
+so are never let go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chain.block import Contribution
+from chain.calendar import Calendar, Place
+from chain.run import Run
+from chain.signing import encode_id
+from chain.store.sqlite import SqliteStore
+from ml.errors import PayloadError, SpecError
+from ml.payload import Arrays, kind_code, read_arrays
+from ml.specs.evaluation import EVALUATION, EvaluationHyperparameters
+from ml.specs.told import FIGURES, OF_CLASS, Figures, read_figures
+from node.errors import NotFound
+from node.ledger.names import get_name
+from node.pb import admin_pb2 as pb
+from node.runs.specs import RunRound, RunSpecs
+
+
+def read_evaluations(store: SqliteStore, runs: RunSpecs, number: int | None = None) -> Sequence[pb.EvaluationView]:
+    """All evaluations, the first one first, or that of one run, 0 being the newest. Runs on the store's thread. Raises
+    NotFound."""
+    newest = runs.calendar.newest.run.number
+    every = (runs.find_round(run, 1) for run in range(1, newest + 1))
+    evaluations = [first for first in every if first is not None and _get_settings(first.run) is not None]
+    if number == 0:
+        if not evaluations:
+            raise NotFound("no model was evaluated at all sites yet: fednode propose evaluation has it done")
+        evaluations = evaluations[-1:]
+    elif number is not None:
+        evaluations = [first for first in evaluations if first.run.number == number]
+        if not evaluations:
+            raise NotFound(f"run {number} is no evaluation")
+    return [_show(store, runs, first) for first in evaluations]
+
+
+def find_measured(calendar: Calendar, run: Run) -> Place:
+    """The run and the round of it, as people count them, whose model an evaluation measures; 0 is the model that the
+    run began from."""
+    settings = _get_settings(run)
+    if settings is not None and settings.of_run is not None and settings.of_round is not None:
+        return Place(settings.of_run, settings.of_round)
+    start, before = calendar.get_start(run.number), calendar.get_run(run.number - 1)
+    if not start or before is None:
+        return Place(run.number, 0)
+    if _get_settings(before) is not None:  # whose aggregate has the model that it measured
+        return find_measured(calendar, before)
+    return Place(before.number, calendar.count_rounds(before.number, start - 1))
+
+
+def _get_settings(run: Run) -> EvaluationHyperparameters | None:
+    """None of a run that trains, or that nobody can judge."""
+    if run.method["name"] != EVALUATION:
+        return None
+    try:
+        return EvaluationHyperparameters.from_mapping(run.method)
+    except SpecError:
+        return None
+
+
+def _show(store: SqliteStore, runs: RunSpecs, first: RunRound) -> pb.EvaluationView:
+    run, height = first.run, first.height
+    place, settings = find_measured(runs.calendar, run), _get_settings(run) or EvaluationHyperparameters()
+    shown = pb.EvaluationView(
+        run=run.number,
+        of_run=place.run,
+        of_round=place.round,
+        model=run.initial_model.hex(),
+        min_samples=settings.min_samples,
+        min_count=settings.min_count,
+        task=run.task,
+        classes=run.classes,
+    )
+    stored = store.get_block(height) if height <= store.head_height else None
+    if stored is None:
+        return shown
+    shown.height = height
+    state = store.get_state(height - 1)
+    for one in stored.block.contributions:
+        site = shown.sites.add(id=encode_id(one.author), name=get_name(state, one.author))
+        if (told := _read_told(store, one)) is not None:
+            site.held = True
+            if int(told["samples"]):
+                site.measures.CopyFrom(show_told(told, run.task, run.classes))
+    return shown
+
+
+def _read_told(store: SqliteStore, one: Contribution) -> Arrays | None:
+    """What a site told; None where its blob is not here."""
+    digest = next((ref.digest for ref in one.payloads if ref.kind == kind_code(EVALUATION)), None)
+    if digest is None or not store.has_blob(digest):
+        return None
+    try:
+        return read_arrays(store.locate_blob(digest))
+    except (OSError, PayloadError):  # damaged: the store finds that out
+        return None
+
+
+def show_told(told: Arrays, kind: str, classes: Sequence[str]) -> pb.Measures:
+    """The measures in a payload, as `fednode evaluate` shows those of a file."""
+    whole = read_figures(FIGURES[kind], told["figures"])
+    shown = pb.Measures(num_samples=int(told["samples"]), summary=whole.values)
+    _add_intervals(shown, whole)
+    for k, rows in enumerate(told.get("by_class", ())):
+        own = read_figures(OF_CLASS[kind], rows)
+        one = shown.classes.add(class_name=classes[k], values=own.values)
+        _add_intervals(one, own)
+        one.num_samples = int(told["counts"][k]) if "counts" in told else shown.num_samples
+        if "confusion" in told:
+            one.given.extend(told["confusion"][k].tolist())
+            one.num_given = int(told["confusion"][:, k].sum())
+    return shown
+
+
+def _add_intervals(shown: pb.Measures | pb.ClassMeasures, figures: Figures) -> None:
+    for name, interval in figures.intervals.items():
+        shown.intervals[name].CopyFrom(pb.Interval(low=interval.low, high=interval.high))
