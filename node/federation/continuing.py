@@ -12,6 +12,7 @@ from chain.state import State
 from ml.errors import SpecError
 from ml.specs import MethodSpec, unmask
 from ml.specs.masked import MASKED
+from ml.specs.outer import OUTER
 from ml.specs.stale import STALE
 from node.config.genesis_file import get_run_spec
 from node.errors import ChangeRefused
@@ -36,7 +37,7 @@ def check_continues(start: StartRun, before: State, after: State) -> None:
     aggregated = before.run.schema.get("aggregate", {})
     for name in after.run.schema.get("aggregate", {}):
         # what is not is of keys, which a run of masked sums begins with, or of rounds that a run has had already
-        is_carried = not name.startswith((f"{MASKED}/", f"{STALE}/"))
+        is_carried = not name.startswith((f"{MASKED}/", f"{STALE}/", f"{OUTER}/"))
         if name not in aggregated and is_carried and _reads_parent(new):
             raise ChangeRefused(
                 f"initial: {new.name} goes by the aggregate in force, which has no {name!r} to begin with; {_NAME_ONE}"

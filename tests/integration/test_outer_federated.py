@@ -1,0 +1,103 @@
+"""An outer optimiser in a federation: its moments are in each block's aggregate, whoever computes it and whenever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chain.beacon import compute_beacon
+from ml.payload import Arrays, compute_encoded_bytes, decode_arrays
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
+from node.ledger.audit import run_audit
+from support.federation.cluster import Cluster, cluster
+from support.federation.inline import InlineTrainer
+from support.federation.simulated import make_digit_federation
+from support.federation.virtual_time import run_virtual
+
+ROUNDS = 4
+MODEL = {"name": "mlp", "hidden": [16]}
+METHOD = {"name": "fedavg", "local_iterations": 2, "outer": {"optimizer": "adam", "lr": 0.05}}
+NODES = ("node0", "node1", "node2", "node3")
+
+
+def federate(
+    path: Path,
+    story: Callable[[Cluster], Any],
+    *,
+    method: dict[str, Any] = METHOD,
+    start: Sequence[str] = NODES,
+    rounds: int = ROUNDS,
+) -> None:
+    clients, genesis = make_digit_federation(method, num_clients=len(NODES), rounds=ROUNDS, model=MODEL)
+
+    async def run() -> None:
+        trainers = [InlineTrainer(client) for client in clients]
+        async with cluster(path, len(NODES), rounds=rounds, start=start, trainers=trainers, **genesis) as net:
+            await story(net)
+
+    run_virtual(run())
+
+
+def simulate_alike(net: Cluster, method: dict[str, Any]) -> SimulationResult:
+    """The same run: the same beacons, and the same members away."""
+    ids = [net.id(name) for name in NODES]
+    blocks = [net["node0"].get_block(height) for height in range(ROUNDS + 1)]
+    present = [[ids.index(c.author) for c in block.contributions] for block in blocks]
+    return simulate(
+        SimulationConfig(
+            method=method, model=MODEL, clients=len(NODES), rounds=ROUNDS, seed=1, partition="dirichlet:5"
+        ),
+        ids=ids,
+        beacons=lambda height: compute_beacon(blocks[height - 1]),
+        present=lambda height: present[height],
+    )
+
+
+def read_aggregate(net: Cluster, height: int) -> Arrays:
+    store = net["node0"].store
+    assert store is not None
+    data = store.get_blob(net["node0"].get_block(height).header.aggregate)
+    return decode_arrays(data, len(data))
+
+
+def check_all(net: Cluster, method: dict[str, Any]) -> None:
+    digests = tuple(net["node0"].get_block(height).header.aggregate for height in range(1, ROUNDS + 1))
+    assert digests == simulate_alike(net, method).aggregate_digests
+    for name in NODES:
+        store = net[name].store
+        assert store is not None
+        report = run_audit(net.genesis, store, deep=True)
+        assert (report.ok, report.recomputed, list(report.not_held)) == (True, ROUNDS, [])
+
+
+@pytest.mark.parametrize("model_dtype", ["float32", "float16"])
+def test_a_restart_and_a_late_joiner_go_on_with_the_moments_and_all_agree_with_a_simulation(
+    tmp_path: Path, model_dtype: str
+) -> None:
+    method = {**METHOD, "model_dtype": model_dtype}
+
+    async def story(net: Cluster) -> None:
+        await net.wait_for_height(1, *NODES[:3])
+        await net.crash("node1")
+        net.start("node1")
+        await net.wait_for_height(2, *NODES[:3])
+        net.start("node3")
+        await net.wait_for_height(ROUNDS)
+        await net.wait_for(lambda: _holds_all(net), "node3 to hold every blob")
+        assert net.check_agreement() == ROUNDS
+        check_all(net, method)
+        last = read_aggregate(net, ROUNDS)
+        assert {name.partition("/")[0] for name in last} == {"model", "outer"}
+        sent = [ref.size for c in net["node0"].get_block(ROUNDS).contributions for ref in c.payloads]
+        model = {name: (str(of.dtype), of.shape) for name, of in last.items() if name.startswith("model/")}
+        assert max(sent) <= compute_encoded_bytes(model)  # of the moments nothing is sent
+
+    federate(tmp_path, story, method=method, start=NODES[:3])
+
+
+def _holds_all(net: Cluster) -> bool:
+    store = net["node3"].store
+    return store is not None and not run_audit(net.genesis, store, deep=True).not_held
