@@ -46,6 +46,7 @@ KINDS = {
     "chunk_digests": 8,
     "statistics": 9,
     "masked": 10,
+    "control": 11,
 }
 _KIND_NAMES = {code: name for name, code in KINDS.items()}
 

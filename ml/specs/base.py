@@ -363,6 +363,10 @@ class MethodSpec(ABC):
         """The arrays that an aggregate has besides what rules make, by their names in it."""
         return {}
 
+    def get_origin(self, kind: str) -> Arrays | None:
+        """What the rule of a kind sees as the aggregate before; None for what that has of the kind."""
+        return None
+
     def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
         """Those arrays, in the aggregate of this height: `made` is what rules have made of the contributions of
         `authors`, in order, and `parent` the aggregate before. Arrays of `made` that come back stand in their place."""

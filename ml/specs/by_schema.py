@@ -38,13 +38,15 @@ from ml.specs.masked import MASKED
 from ml.specs.outer import MODEL_RULES, carry_outer, describe_outer
 from ml.specs.peers import draw_peers
 from ml.specs.run_schema import SAME, describe_payloads
+from ml.specs.scaffold import CONTROL
 from ml.specs.sharing import ModelHyperparameters
 from ml.specs.statistics import STATISTICS, agree
 from ml.specs.task import Task
 
 MAX_ROUNDS_APART = 16  # rounds before the payloads are the same in all that follow
 MAX_ROWS = 1 << 31
-UNSUPPORTED_KINDS = ("encrypted_set", "chunk_digests", STATISTICS, MASKED)  # FedEDS's alone, or no method's by itself
+# FedEDS's or SCAFFOLD's alone, or no method's by itself
+UNSUPPORTED_KINDS = ("encrypted_set", "chunk_digests", CONTROL, STATISTICS, MASKED)
 UNSUPPORTED_RULES = ("sum", "trimmed_sum", "fixed_mean", "class_fixed_mean")  # of statistics, and of masked sums
 
 _ROWS = ("pool", "trimmed_pool")

@@ -303,6 +303,9 @@ class StatisticsSpec(MethodSpec):
             return {}
         return self.inner.carry(self.to_inner(height), authors, made, parent)
 
+    def get_origin(self, kind: str) -> Arrays | None:
+        return self.inner.get_origin(kind)
+
     def list_stale(self, aggregate: Arrays | None) -> Sequence[tuple[bytes, int]]:
         return self.inner.list_stale(aggregate)
 

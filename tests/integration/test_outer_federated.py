@@ -1,4 +1,5 @@
-"""An outer optimiser in a federation: its moments are in each block's aggregate, whoever computes it and whenever."""
+"""An outer optimiser, and SCAFFOLD, in a federation: what they remember is in each block's aggregate, whoever
+computes it and whenever."""
 
 from __future__ import annotations
 
@@ -94,6 +95,23 @@ def test_a_restart_and_a_late_joiner_go_on_with_the_moments_and_all_agree_with_a
         sent = [ref.size for c in net["node0"].get_block(ROUNDS).contributions for ref in c.payloads]
         model = {name: (str(of.dtype), of.shape) for name, of in last.items() if name.startswith("model/")}
         assert max(sent) <= compute_encoded_bytes(model)  # of the moments nothing is sent
+
+    federate(tmp_path, story, method=method, start=NODES[:3])
+
+
+def test_control_variates_are_a_simulations_where_one_member_restarts_and_another_is_late(tmp_path: Path) -> None:
+    method = {"name": "scaffold", "local_iterations": 2, "outer": {"optimizer": "nesterov"}}
+
+    async def story(net: Cluster) -> None:
+        await net.wait_for_height(2, *NODES[:3])
+        await net.crash("node1")
+        net.start("node1")
+        net.start("node3")
+        await net.wait_for_height(ROUNDS)
+        await net.wait_for(lambda: _holds_all(net), "node3 to hold every blob")
+        check_all(net, method)
+        kinds = {name.partition("/")[0] for name in read_aggregate(net, ROUNDS)}
+        assert kinds == {"model", "outer", "control", "scaffold"}
 
     federate(tmp_path, story, method=method, start=NODES[:3])
 
