@@ -55,7 +55,7 @@ from ml.seeding import numpy_rng
 from ml.specs import MpFedClSpec, add_kind, get_kind
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction
-from ml.training.prior import ClassScores
+from ml.training.prior import ClassScores, adjust, compute_log_prior
 
 
 class MpFedCl(SharesModel[MpFedClSpec]):
@@ -181,6 +181,9 @@ class MpFedCl(SharesModel[MpFedClSpec]):
     # ---- inference
 
     def predict(self, state: State, x: Tensor) -> Prediction:
+        if kappa := self.spec.hyperparameters.prior:
+            log_prior_C = compute_log_prior(state.data.train.y, state.data.num_classes)
+            return adjust(self.score_classes(state, x), log_prior_C, kappa)
         v_ND, logits, pool = self._compare(state, x)
         if pool is None:
             return Prediction(logits, logits.argmax(1))

@@ -12,7 +12,7 @@ import torch
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.models.cnn import CnnCifar, CnnMnist
 from ml.models.head import Head256, MlpMnist
-from ml.models.mlp import Mlp
+from ml.models.mlp import Mlp, WideDeep
 from ml.models.pretrained import Pretrained, load_pretrained, read_constants
 from ml.models.resnet import ResNet18
 from ml.models.user import build_user_model, resolve_model
@@ -89,6 +89,10 @@ def _build_mlp(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Mode
     return Mlp(math.prod(shape), get_mlp_hidden(model), num_classes)
 
 
+def _build_wide_deep(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
+    return WideDeep(math.prod(shape), get_mlp_hidden(model), num_classes)
+
+
 def _build_mlp_mnist(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
     return MlpMnist(math.prod(shape), num_classes, normalize=get_normalize(model))
 
@@ -116,6 +120,7 @@ def _build_head_256(model: Mapping[str, Any], shape: Shape, num_classes: int) ->
 _BUILDERS: dict[str, Callable[[Mapping[str, Any], Shape, int], Model]] = {
     "linear": _build_linear,
     "mlp": _build_mlp,
+    "wide_deep": _build_wide_deep,
     "mlp_mnist": _build_mlp_mnist,
     "cnn_mnist": _build_cnn_mnist,
     "cnn_cifar": _build_cnn_cifar,

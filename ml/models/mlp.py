@@ -1,7 +1,7 @@
 """`mlp`, for small inputs: flatten, fully connected layers with ReLU, classifier (ALGORITHMS §6).
 
 The embedding is the last hidden layer; `linear` has none, and its embedding is the input. On 8x8 digits 64-64-32-10 has
-6,570 parameters.
+6,570 parameters. Of `wide_deep`, for tables, the embedding has the input after the last hidden layer.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -42,3 +43,23 @@ class Mlp(Model):
     def classify(self, z_BD: Tensor) -> Tensor:
         (layer,) = self._classifier
         return F.linear(z_BD, layer.weight, layer.bias)
+
+
+class WideDeep(Mlp):
+    """A network with a linear path beside it (Cheng et al. 2016): its classifier takes the input, too. At first that is
+    zero, so that the first steps are those of logistic regression, and few rows hardly use more."""
+
+    def __init__(self, num_inputs: int, hidden: Sequence[int], num_classes: int) -> None:
+        super().__init__(num_inputs, hidden, num_classes)
+        classifier = nn.Linear(hidden[-1] + num_inputs, num_classes)
+        nn.init.zeros_(classifier.weight)
+        nn.init.zeros_(classifier.bias)
+        self.add_module(f"fc{len(hidden) + 1}", classifier)
+        self._classifier = (classifier,)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return torch.cat([super().embed(x), x.flatten(1)], 1)
+
+    def embed_layers(self, x: Tensor) -> list[Tensor]:
+        *others, last = super().embed_layers(x)
+        return [*others, torch.cat([last, x.flatten(1)], 1)]

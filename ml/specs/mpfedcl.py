@@ -41,7 +41,8 @@ class MpFedClHyperparameters(ModelHyperparameters):
     what is clustered in a round is what the model that the round begins with makes of a client's samples. Then the pool
     is one round behind, and the last round of a run brings it level: it exchanges prototypes, and nobody trains in it.
     With `own_samples` the embeddings of so many of a client's own training samples answer beside the pool, and never
-    leave it.
+    leave it. `prior` is kappa of its answers: how far they go by the shares that its own samples have of each class
+    (`ml.training.prior`), unless a prediction asks for another.
 
     The paper's own values are lr 0.01, momentum 0.5, decay 0.95, one epoch of batches of 32, tau 0.07, and K = 2 for
     MNIST, 4 for Digit-5 and Office-10, 3 for DomainNet; where they are not written out, the defaults are those of all
@@ -65,6 +66,7 @@ class MpFedClHyperparameters(ModelHyperparameters):
     min_class_samples: int = count(1)
     reembed: bool | None = switch()
     own_samples: int | None = count(None)
+    prior: float | None = number(None, "[0, 1]")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -54,11 +54,11 @@ def run(
     context: typer.Context,
     nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, max=64, help="How many members.")] = 4,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=1, help="How many rounds.")] = 10,
-    method: MethodOption = "dfpl",
+    method: MethodOption = "auto",
     data: DataOption = "digits",
     partition: PartitionOption = "classes:3,1",
     site: SiteOption = None,
-    model: ModelOption = "mlp",
+    model: ModelOption = "auto",
     size: SizeOption = None,
     drop: DropOption = None,
     seed: SeedOption = 1,
@@ -241,9 +241,10 @@ def _watch(
 
     console = Console(stderr=to_stderr)
     out = sys.stderr if to_stderr else sys.stdout
+    run = testnet.genesis.run
     print(
-        f"{len(testnet.nodes)} nodes on this machine: {spec.method} on {spec.data} split {spec.partition}, "
-        f"{testnet.genesis.run.rounds} rounds",
+        f"{len(testnet.nodes)} nodes on this machine: {run.method['name']} on {spec.data} split {spec.partition}, "
+        f"{run.rounds} rounds",
         file=out,
     )
     what = "digits" if spec.data == "digits" else "classes"

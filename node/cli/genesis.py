@@ -47,8 +47,8 @@ def make(
     out: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Never written over; its model lies beside it.")
     ] = Path("genesis.yaml"),
-    method: MethodOption = "dfpl",
-    model: ModelOption = "mlp",
+    method: MethodOption = "auto",
+    model: ModelOption = "auto",
     data: Annotated[
         str | None,
         typer.Option("--data", metavar="DATA", help="Read classes and input from it: digits, or FORMAT:PATH."),

@@ -19,8 +19,8 @@ MethodOption = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="dfpl, mpfedcl, uapdfl, fededs, or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox, "
-        "fednova, scaffold, fedproto, fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
+        help="auto (what suits the data), dfpl, mpfedcl, uapdfl, fededs, or a baseline: local, fedavg, blade_fl, moon, "
+        "swim, fedintr, fedprox, fednova, scaffold, fedproto, fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
     ),
 ]
 ModelOption = Annotated[
@@ -28,8 +28,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="NAME",
-        help="linear, mlp, cnn_mnist, mlp_mnist, cnn_cifar, resnet18, resnet18_cifar, resnet18_nobn, vgg11, head_256, "
-        "or your own as package.module:factory.",
+        help="auto (what suits data and method), linear, mlp, wide_deep, cnn_mnist, mlp_mnist, cnn_cifar, resnet18, "
+        "resnet18_cifar, resnet18_nobn, vgg11, head_256, or your own as package.module:factory.",
     ),
 ]
 PretrainedOption = Annotated[
@@ -112,12 +112,12 @@ def make(
     context: typer.Context,
     out: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="A new or empty directory.")],
     nodes: Annotated[int, typer.Option("--nodes", "-n", metavar="N", min=1, help="How many members.")] = 4,
-    method: MethodOption = "dfpl",
+    method: MethodOption = "auto",
     data: DataOption = "digits",
     partition: PartitionOption = "classes:3,1",
     site: SiteOption = None,
     shots: ShotsOption = None,
-    model: ModelOption = "mlp",
+    model: ModelOption = "auto",
     size: SizeOption = None,
     drop: DropOption = None,
     rounds: Annotated[int, typer.Option("--rounds", metavar="R", min=0, help="0: until stopped.")] = 10,

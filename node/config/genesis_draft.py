@@ -36,10 +36,11 @@ from node.config.genesis_file import (
     write_genesis,
 )
 from node.config.genesis_members import parse_observers
-from node.config.recommended import find_recommended, is_told, recommend_input
+from node.config.recommended import AUTO, choose_method, choose_model, is_told, recommend_input
 from node.config.settings import (
     apply_settings,
     complete_data,
+    find_shape,
     make_data,
     make_input,
     make_model,
@@ -69,8 +70,9 @@ SETTABLE = (
 class GenesisSpec:
     """The options from which a genesis is drafted. `data` is `digits` or `FORMAT:PATH`, which classes and input are
     read from; without data `classes` and `input_shape` [channels, height, width] say them, and `columns` what a table's
-    are called. Where there are `sites`, each the path of one's own data, these are the data. `settings` are `KEY=VALUE`
-    of the method (`lr=0.05`) or of a section (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
+    are called. Where there are `sites`, each the path of one's own data, these are the data. Where `method` or `model`
+    is `auto` it is what suits the data. `settings` are `KEY=VALUE` of the method (`lr=0.05`) or of a section
+    (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
 
     `normalize` is how samples of `data` are normalised where no setting says it: `auto` by what these data measure, as
     in a rehearsal, `agreed` by what members agree on. Proof of work begins at `difficulty`, and stays there unless
@@ -78,8 +80,8 @@ class GenesisSpec:
     whose method shares samples in a transformed form.
     """
 
-    method: str = "dfpl"
-    model: str = "mlp"
+    method: str = AUTO
+    model: str = AUTO
     data: str | None = None
     size: int | None = None
     rounds: int = 10
@@ -109,8 +111,8 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "members": [],
         "observers": parse_observers(spec.observers),
-        "method": {"name": spec.method},
-        "model": make_model(spec.model),
+        "method": {},
+        "model": {},
         "classes": None,
         "input": {},
         "initial_model": "0" * 64,  # until the model is known to be one
@@ -133,18 +135,18 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)} (got {task!r})")
     asked |= split_classes(asked["classes"])
-    if recommended := find_recommended(asked["method"]):
-        asked["method"] = {**asked["method"], **recommended}
     if spec.pretrained is not None and not is_told(asked["input"]):
         asked["input"] = {**asked["input"], **_read_constants(spec.pretrained)}
     if spec.data is None:
         if data is not None:
             raise ConfigError("--set data: expected --data as well, since this is about what is read from data")
         asked["input"] = _state_input(spec, asked["input"])
+        asked |= _choose(spec, asked, asked["input"]["shape"], task)
     else:
         data = complete_data(data)
         if asked["classes"] is None:
             asked["classes"] = _get_classes(spec, data, task)
+        asked |= _choose(spec, asked, find_shape(data, asked["input"], asked["classes"], task), task)
         wanted = recommend_input(asked["input"], spec.normalize)
         asked["input"] = make_input(
             data, asked["model"], spec.size, wanted, asked["classes"], task, asked.get("labels")
@@ -154,6 +156,12 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     if task == REGRESSION and data is not None and "target" not in asked:
         asked["target"] = _measure_target(data, asked["classes"])
     return YamlSource(source.path, asked, source.origins), data or {}
+
+
+def _choose(spec: GenesisSpec, asked: Mapping[str, Any], shape: Sequence[int], task: str) -> dict[str, Any]:
+    """Genesis' `method` and `model` for samples of this shape. Raises ConfigError."""
+    method = choose_method(spec.method, asked["method"], shape, task)
+    return {"method": method, "model": make_model(choose_model(spec.model, asked["model"], shape, method))}
 
 
 def _read_constants(pretrained: Path) -> Mapping[str, list[float]]:

@@ -1,12 +1,15 @@
-"""The settings that a new federation begins with where nobody says otherwise: those that learn on images and on tables
-alike.
+"""The method, the model and the settings that a new federation begins with where nobody says otherwise, by the kind of
+its data. Learning, measured, in the docs has the table that they follow from.
 
-A method's own defaults are its paper's, and `simulate` and the experiments keep them. Measured on the digits and on
-breast_cancer, 30 unscaled features, skewed over three sites:
+A method's own defaults are its paper's, and `simulate` and the experiments keep them.
 
 - Inputs as they come stop every method: a table's largest feature drowns the others, or the first steps diverge; grey
   levels that are all positive hold networks of images at chance. Normalised inputs learn. Real sites agree on the mean
   and the deviation in their first round; a rehearsal on one data set measures them.
+- Of a table, whatever trains a model does so an epoch a round in small steps of AdamW, and the model has a linear path:
+  sites of a hundred rows then learn what logistic regression does, and larger ones more.
+- Images are told apart by prototypes of the averaged model, with a site's own samples beside them and some of its own
+  prior: where sites have few classes each, an averaged classifier alone is worse than training alone.
 - The pull of DFPL's Eq. (3) is a unit vector at any distance from a prototype. At lambda 1 it outweighs the first
   rounds' cross-entropy, and all classes' embeddings fall together. A pull relative to the other prototypes, between
   embeddings of unit length, does not, and learns more than training alone.
@@ -14,29 +17,71 @@ breast_cancer, 30 unscaled features, skewed over three sites:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from ml.errors import SpecError
 from ml.specs import METHODS
+from ml.tasks import CLASSIFICATION, REGRESSION
 
-RECOMMENDED: Mapping[str, Mapping[str, Any]] = {"dfpl": {"aux": "contrast", "normalize": True}}
+AUTO = "auto"  # in the place of the name of a method or a model: what suits the data
+
+Groups = Sequence[Mapping[str, Any]]  # settings that say something together alone
+
+RECOMMENDED: Mapping[str, Groups] = {"dfpl": [{"aux": "contrast", "normalize": True}]}
+TABLE_STEPS: Groups = [{"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01}, {"local_epochs": 1}]
+IMAGE_POOL: Groups = [
+    {"lr": 0.03, "momentum": 0.9},
+    *({"num_prototypes": 8}, {"reembed": True}, {"own_samples": 2000}, {"prior": 0.25}),
+]
 _NORMALISES = ("normalize", "mean", "std")
 
 
-def find_recommended(method: Any) -> dict[str, Any]:
-    """The recommended settings of genesis' `method`; none where it has one of them itself, as they belong together, or
-    where it is no method."""
-    if not isinstance(method, Mapping) or method.get("name") not in METHODS:
-        return {}
-    asked = dict(RECOMMENDED.get(method["name"], {}))
-    if any(key in method for key in asked):
-        return {}
-    with suppress(SpecError):  # what reads the method refuses it by name
-        METHODS[method["name"]].settings.from_mapping({**method, **asked})
-        return asked
-    return {}
+def choose_method(name: str, settings: Any, shape: Sequence[int], task: str) -> Any:
+    """Genesis' `method` of this name under `settings`, with what is recommended for samples of this shape. What is no
+    method stays as it is, for whoever reads it to refuse."""
+    if not isinstance(settings, Mapping):
+        return settings
+    if name != AUTO:
+        groups = RECOMMENDED.get(name) or (TABLE_STEPS if _is_table(shape) and _averages(name) else [])
+    elif _is_table(shape) or task != CLASSIFICATION:
+        name, groups = "fedavg", TABLE_STEPS if _is_table(shape) else []
+    else:
+        name, groups = "mpfedcl", IMAGE_POOL
+    return {"name": name, **settings, **_find_fitting({"name": name, **settings}, groups)}
+
+
+def choose_model(name: str, settings: Any, shape: Sequence[int], method: Any) -> Any:
+    """Genesis' `model` of this name under `settings`, or what suits samples of this shape and the method."""
+    if not isinstance(settings, Mapping):
+        return settings
+    if name == AUTO:
+        is_wide = _is_table(shape) and isinstance(method, Mapping) and _averages(method.get("name"))
+        name = "wide_deep" if is_wide else "mlp"
+    return {"name": name, **settings}
+
+
+def _is_table(shape: Sequence[int]) -> bool:
+    return tuple(shape[1:]) == (1, 1)
+
+
+def _averages(name: Any) -> bool:
+    """Whether a method knows of no prototypes: those are of classes, and its mathematics allows other tasks, too."""
+    return name in METHODS and REGRESSION in METHODS[name].tasks
+
+
+def _find_fitting(method: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
+    """Those of the groups that the method takes, and none of which it has already."""
+    found: dict[str, Any] = {}
+    for group in groups if method["name"] in METHODS else ():
+        if not any(key in method for key in group):
+            with suppress(
+                SpecError
+            ):  # of a setting that is wrong by itself, too: what reads the method refuses it by name
+                METHODS[method["name"]].settings.from_mapping({**method, **found, **group})
+                found |= group
+    return found
 
 
 def recommend_input(settings: Any, normalize: str) -> Any:

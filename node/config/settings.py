@@ -64,10 +64,14 @@ def apply_settings(mapping: Mapping[str, Any], settings: Sequence[str], sections
     return source
 
 
-def make_model(name: str) -> dict[str, Any]:
-    """Genesis' `model`, defaults written out. Raises ConfigError."""
+def make_model(model: Any) -> Any:
+    """Genesis' `model`, of this name or under settings that have one, defaults written out. Raises ConfigError."""
+    if isinstance(model, str):
+        model = {"name": model}
+    if not isinstance(model, Mapping) or not isinstance(model.get("name"), str):
+        return model
     try:
-        return complete_model({"name": find_model(name)})
+        return complete_model({**model, "name": find_model(model["name"])})
     except SpecError as error:
         raise ConfigError(f"--model: {error}") from error
 
@@ -164,6 +168,17 @@ def split_classes(classes: Any) -> dict[str, Any]:
     return {"classes": list(labels), "labels": labels}
 
 
+def find_shape(data: Mapping[str, Any], settings: Any, classes: Any, task: str) -> tuple[int, int, int]:
+    """The shape of the data's samples, by themselves. Raises ConfigError."""
+    listed = _list_classes(classes)
+    try:
+        table = make_table(data, settings, listed, task)
+        channels, height, width = get_default_input(data, {"name": "linear"}, task, listed, table)["shape"]
+    except DataError as error:
+        raise ConfigError(f"--data: {error}") from error
+    return channels, height, width
+
+
 def make_input(
     data: Mapping[str, Any],
     model: Mapping[str, Any],
@@ -182,7 +197,7 @@ def make_input(
     try:
         if not isinstance(model, Mapping):
             raise ConfigError(f"--model: expected a name (got {model!r})")
-        listed = classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
+        listed = _list_classes(classes)
         table = make_table(data, settings, listed, task)
         made = get_default_input(data, model, task, listed, table) | ({} if table is None else table.to_mapping())
         if made["shape"][1:] == [1, 1]:
@@ -219,6 +234,11 @@ def make_input(
                 raise ConfigError(f"--set input.normalize: expected {AGREED}, auto or none (got {other!r})")
     except DataError as error:
         raise ConfigError(f"--data: {error}") from error
+
+
+def _list_classes(classes: Any) -> list[str] | None:
+    """Genesis' `classes` where they are a list of names."""
+    return classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
 
 
 def state_agreed(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ml.clients.client import Client
 from ml.data import get_classes, open_once
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors
+from node.config.recommended import AUTO, choose_method, choose_model
 from node.config.settings import (
     apply_settings,
     complete_data,
+    find_shape,
     make_attack,
     make_data,
     make_input,
@@ -28,7 +31,8 @@ from node.errors import ConfigError
 class SimulationSpec:
     """What to run. `data` is `digits` or `FORMAT:PATH`; where there are `sites`, each the path of one's own data, these
     are the data. `attack` is `NAME:COUNT` with its settings after commas.
-    `settings` are `KEY=VALUE` of the method (`lr=0.05`), or of a section (`model.hidden=[32]`).
+    Where `method` or `model` is `auto` it is what suits the data, and else it has the paper's own settings. `settings`
+    are `KEY=VALUE` of the method (`lr=0.05`), or of a section (`model.hidden=[32]`).
 
     The other fields are those of `SimulationConfig`.
     """
@@ -69,8 +73,8 @@ def run_simulation(
 ) -> SimulationResult:
     """Runs all rounds. Raises ConfigError for what cannot be run, NodeError for what goes wrong in the run."""
     asked = {
-        "method": {"name": spec.method},
-        "model": make_model(spec.model),
+        "method": {},
+        "model": {},
         "data": make_sites(spec.sites) if spec.sites else make_data(spec.data),
         "input": {},
         "task": spec.task,
@@ -88,11 +92,12 @@ def run_simulation(
     if labels is None and classes["classes"] is not None:
         raise ConfigError("--set classes: expected the labels of each class, as in {no: [0], yes: [1, 2]}")
     with translate_errors(source), open_once():
+        method, model = _choose(spec, source.value, own, task)
         config = SimulationConfig(
-            method=source.value["method"],
+            method=method,
             data=own,
-            model=source.value["model"],
-            input=make_input(own, source.value["model"], spec.size, source.value["input"], task=task, labels=labels),
+            model=model,
+            input=make_input(own, model, spec.size, source.value["input"], task=task, labels=labels),
             partition=spec.partition,
             shots=spec.shots,
             clients=spec.clients,
@@ -115,3 +120,14 @@ def run_simulation(
                 on_end(Outcome(config, names, clients))
 
         return simulate(config, on_round=on_round, on_end=end)
+
+
+def _choose(spec: SimulationSpec, asked: Mapping[str, Any], data: Mapping[str, Any], task: str) -> tuple[Any, Any]:
+    """Genesis' `method` and `model`. Raises ConfigError."""
+    shape = find_shape(data, asked["input"], None, task) if AUTO in (spec.method, spec.model) else (0, 0, 0)
+    method = (
+        {"name": spec.method, **asked["method"]}
+        if spec.method != AUTO
+        else choose_method(AUTO, asked["method"], shape, task)
+    )
+    return method, make_model(choose_model(spec.model, asked["model"], shape, method))

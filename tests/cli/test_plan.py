@@ -192,7 +192,7 @@ def test_a_node_that_has_measured_nothing_says_what_it_needs(capsys: Captured, t
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of two nodes that would train dfpl as printed."""
     directory = tmp_path_factory.mktemp("net") / "cluster"
-    assert main(["testnet", "-n", "2", "-o", str(directory), "--set", "aux=l2"]) == 0
+    assert main(["testnet", "-n", "2", "-o", str(directory), "--method", "dfpl", "--set", "aux=l2"]) == 0
     return directory
 
 
@@ -219,7 +219,7 @@ def test_a_bound_needs_samples_and_a_method_that_it_is_of(network: Path, tmp_pat
     config_file = tmp_path / "other" / "node0.yaml"
     code, _, err = run(capsys, "--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", config_file)
     assert (code, "expected a chain of dfpl with aux l2 (got fedavg)" in err) == (1, True)
-    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "sq"), "--set", "aux=sq"]) == 0
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "sq"), "--method", "dfpl", "--set", "aux=sq"]) == 0
     given = ("--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", tmp_path / "sq" / "node0.yaml")
     code, _, err = run(capsys, *given)
     assert (code, "expected a chain of dfpl with aux l2 (got dfpl with aux sq)" in err) == (1, True)
@@ -231,7 +231,12 @@ def test_a_bound_of_epochs_is_refused_before_anything_is_measured_or_printed(
     setting: str, how: tuple[str, ...], tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss_constants, "measure_constants", lambda *_, **__: pytest.fail("it was measured"))
-    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), "--set", setting, "--set", "aux=l2"]) == 0
+    assert (
+        main(
+            ["testnet", "-n", "2", "-o", str(tmp_path / "net"), "--set", setting, "--method", "dfpl", "--set", "aux=l2"]
+        )
+        == 0
+    )
     capsys.readouterr()
     given = ("--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", tmp_path / "net" / "node0.yaml")
     assert run(capsys, *given, *how) == (1, "", "fednode: --bound: expected local iterations, got epochs\n")

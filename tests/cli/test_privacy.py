@@ -87,7 +87,7 @@ def test_a_run_that_hides_nothing_has_no_epsilon(tmp_path: Path, capsys: Capture
     assert (
         "expected a run that hides samples, by dp_noise, or sites, by dp_update_noise, or a site that does so" in said
     )
-    assert "(got dfpl without)" in said
+    assert "(got mpfedcl without)" in said
 
 
 def test_of_a_run_that_hides_sites_updates_are_counted(tmp_path: Path, capsys: Captured) -> None:

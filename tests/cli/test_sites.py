@@ -22,7 +22,7 @@ from node.config.genesis_draft import CARE, find_guards
 from node.config.genesis_file import INITIAL_MODEL, load_genesis
 from node.config.identity import load_identity
 from node.config.node_config import load_config
-from node.config.recommended import find_recommended
+from node.config.recommended import choose_method, choose_model
 
 pytestmark = pytest.mark.outer
 
@@ -252,7 +252,11 @@ def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(caps
     assert "fednode: 2 columns stand in genesis, and are matched by name" in err
     dropped, _ = make("--drop", "small")
     assert (dropped.input["shape"], dropped.input["columns"]) == ([1, 1, 1], named[1:])
-    assert (own.method["aux"], own.method["normalize"], own.method["lambda"]) == ("contrast", True, 1.0)
+    assert (own.method["name"], own.method["optimizer"], own.method["local_epochs"]) == ("fedavg", "adamw", 1)
+    assert own.model == {"name": "wide_deep", "hidden": [64]}
+    named_method, _ = make("--method", "dfpl")
+    assert [named_method.method[key] for key in ("aux", "normalize", "lambda")] == ["contrast", True, 1.0]
+    assert named_method.model["name"] == "mlp"
     own, err = make("--set", "input.normalize=auto")
     assert f"input.mean and input.std are of csv:{tmp_path / 'a.csv'}, and all members see them" in err
     assert own.input["mean"] == pytest.approx([0.002, 200])
@@ -261,7 +265,7 @@ def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(caps
     assert filled.input == {"shape": [2, 1, 1], "resize": None, **AGREED, "columns": named, "missing": "mean"}
     meant, _ = make("--set", "classes={low: [x], high: [y, z]}")
     assert (meant.classes, meant.labels) == (("low", "high"), {"low": ["x"], "high": ["y", "z"]})
-    own, err = make("--set", "input.normalize=none", "--set", "aux=l2")
+    own, err = make("--method", "dfpl", "--set", "input.normalize=none", "--set", "aux=l2")
     assert "input.mean" not in err
     assert (own.method["aux"], own.input["mean"], own.input["std"]) == ("l2", [0.0], [1.0])
     assert "normalize" not in own.method
@@ -269,7 +273,8 @@ def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(caps
 
 def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Captured, tmp_path: Path) -> None:
     peer, out = init(capsys, tmp_path / "alice", "--advertise", "a:1"), tmp_path / "genesis.yaml"
-    stated = ("genesis", "new", peer, "-o", str(out), "--classes", "x,y", "--input", "2", "--set", "model.hidden=[3]")
+    stated = ("genesis", "new", peer, "-o", str(out), "--classes", "x,y", "--input", "2", "--model", "mlp")
+    stated = (*stated, "--set", "model.hidden=[3]")
     arrays = initial_parameters({"name": "mlp", "hidden": [3]}, (2, 1, 1), 2, 1)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
     named = {"mean": [1.5, 2000.0], "std": [0.5, 300.0]}
@@ -296,19 +301,43 @@ def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Capture
     assert load_genesis(out).genesis.run.input["normalize"] == "agreed"
 
 
+ADAMW = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01}
+ANSWERS = {"lr": 0.03, "momentum": 0.9, "num_prototypes": 8, "reembed": True, "own_samples": 2000, "prior": 0.25}
+CONTRAST = {"aux": "contrast", "normalize": True}
+TABLE, IMAGE = (7, 1, 1), (1, 8, 8)
+
+
 @pytest.mark.parametrize(
-    ("method", "recommended"),
+    ("name", "settings", "shape", "task", "chosen"),
     [
-        ({"name": "dfpl", "lambda": 2}, {"aux": "contrast", "normalize": True}),
-        ({"name": "dfpl", "aux": "l2"}, {}),
-        ({"name": "fedavg"}, {}),
-        ({"name": "dfpl", "lr": -1}, {}),  # which is refused by what reads it
-        ({"name": "nope"}, {}),
-        ("dfpl", {}),
+        ("auto", {}, TABLE, "classification", {"name": "fedavg", **ADAMW, "local_epochs": 1}),
+        ("auto", {}, TABLE, "regression", {"name": "fedavg", **ADAMW, "local_epochs": 1}),
+        ("auto", {}, IMAGE, "classification", {"name": "mpfedcl", **ANSWERS}),
+        ("auto", {}, IMAGE, "multilabel", {"name": "fedavg"}),
+        ("auto", {"prior": 0.5}, IMAGE, "classification", {"name": "mpfedcl", **ANSWERS, "prior": 0.5}),
+        ("auto", {"lr": 0.5}, TABLE, "classification", {"name": "fedavg", "lr": 0.5, "local_epochs": 1}),
+        ("auto", {"momentum": 0.5}, TABLE, "classification", {"name": "fedavg", "momentum": 0.5, "local_epochs": 1}),
+        ("local", {"local_iterations": 9}, TABLE, "classification", {"name": "local", **ADAMW, "local_iterations": 9}),
+        ("mpfedcl", {}, IMAGE, "classification", {"name": "mpfedcl"}),
+        ("mpfedcl", {}, TABLE, "classification", {"name": "mpfedcl"}),
+        ("dfpl", {"lambda": 2}, TABLE, "classification", {"name": "dfpl", "lambda": 2, **CONTRAST}),
+        ("dfpl", {"aux": "l2"}, IMAGE, "classification", {"name": "dfpl", "aux": "l2"}),
+        ("dfpl", {"lr": -1}, IMAGE, "classification", {"name": "dfpl", "lr": -1}),  # which what reads it refuses
+        ("nope", {}, IMAGE, "classification", {"name": "nope"}),
+        ("auto", "dfpl", IMAGE, "classification", "dfpl"),
     ],
 )
-def test_a_method_is_given_what_is_recommended_and_not_set(method: object, recommended: dict[str, object]) -> None:
-    assert find_recommended(method) == recommended
+def test_a_method_is_given_what_suits_the_data_and_is_not_set(
+    name: str, settings: object, shape: tuple[int, int, int], task: str, chosen: object
+) -> None:
+    assert choose_method(name, settings, shape, task) == chosen
+
+
+def test_a_table_has_a_network_with_a_linear_path_where_models_are_what_is_averaged() -> None:
+    for method, shape, name in [("fedavg", TABLE, "wide_deep"), ("dfpl", TABLE, "mlp"), ("fedavg", IMAGE, "mlp")]:
+        assert choose_model("auto", {"hidden": [3]}, shape, {"name": method}) == {"name": name, "hidden": [3]}
+    assert choose_model("linear", {}, TABLE, {"name": "fedavg"}) == {"name": "linear"}
+    assert choose_model("auto", "linear", TABLE, {"name": "fedavg"}) == "linear"
 
 
 @pytest.mark.parametrize(

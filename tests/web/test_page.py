@@ -249,9 +249,10 @@ def test_what_members_have_stands_side_by_side(site: Served, visit: Visits) -> N
     """With answers in the place of the node's, whose run agrees on nothing."""
 
     def make_site(name: str, mean: float, bins: list[int]) -> dict[str, Any]:
+        quartiles = {"lower_quartile": None, "median": None, "upper_quartile": None}
         features = [
-            {"values": 90, "mean": mean, "std": 4.5, "bins": bins},
-            {"values": 100, "mean": 0.45, "std": 0.5, "bins": []},
+            {"values": 90, "mean": mean, "std": 4.5, "bins": bins, **quartiles, "median": mean},
+            {"values": 100, "mean": 0.45, "std": 0.5, "bins": [], **quartiles},
         ]
         return {"id": name, "name": name, "held": True, "samples": 100, "features": features, "classes": [60, 40]}
 

@@ -24,10 +24,12 @@ from ml.specs.architectures.cnn import describe_cnn_cifar, describe_cnn_mnist
 from ml.specs.architectures.frozen import check_patterns, freeze_layout
 from ml.specs.architectures.layout import MAX_WIDTH, Architecture, Layout, Shape, Shapes, check_keys
 from ml.specs.architectures.mlp import (
+    HIDDEN,
     MLP_HIDDEN,
     describe_linear,
     describe_mlp,
     describe_mlp_mnist,
+    describe_wide_deep,
     get_mlp_hidden,
     get_normalize,
 )
@@ -64,6 +66,7 @@ __all__ = [
 ARCHITECTURES: dict[str, Architecture] = {
     "linear": Architecture(describe_linear),
     "mlp": Architecture(describe_mlp, ("hidden",)),
+    "wide_deep": Architecture(describe_wide_deep, ("hidden",)),
     "cnn_mnist": Architecture(describe_cnn_mnist, native=(1, 28, 28)),
     "mlp_mnist": Architecture(describe_mlp_mnist, ("normalize",)),
     "cnn_cifar": Architecture(describe_cnn_cifar),
@@ -128,15 +131,15 @@ def find_model(name: str) -> str:
 
 
 def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """`model` with an mlp's widths or a user's arguments written out, and without a `frozen` that names nothing. Raises
-    SpecError for a name nobody has."""
+    """`model` with the widths of hidden layers or a user's arguments written out, and without a `frozen` that names
+    nothing. Raises SpecError for a name nobody has."""
     if not model.get("frozen", True):
         model = {key: value for key, value in model.items() if key != "frozen"}
     if is_user_model(model):
         check_user_model(model)
         return {"args": {}, **model}
     _get_architecture(model)
-    return {"hidden": list(MLP_HIDDEN), **model} if model["name"] == "mlp" else dict(model)
+    return {"hidden": list(HIDDEN[model["name"]]), **model} if model["name"] in HIDDEN else dict(model)
 
 
 def parameter_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Shapes:

@@ -1,8 +1,11 @@
-"""`linear`, logistic or linear regression, `mlp`, for small inputs, and `mlp_mnist`, MP-FedCL's network for MNIST.
+"""`linear`, logistic or linear regression, `mlp`, for small inputs, `wide_deep`, for tables, and `mlp_mnist`, the
+network of MP-FedCL for MNIST.
 
     linear     {name: linear}                      the classifier fc1 alone; the embedding is the input itself
     mlp        {name: mlp, hidden: [64, 32]}       fc1 ... fcL with ReLU, then the classifier fc{L+1}; the embedding is
                                                    the last hidden layer after its ReLU
+    wide_deep  {name: wide_deep, hidden: [64]}     an mlp whose classifier takes the input, too, after the last hidden
+                                                   layer (Cheng et al. 2016): logistic regression beside a network
     mlp_mnist  {name: mlp_mnist, normalize: true}  encoder.fc1, encoder.fc2 (512 each), fc1 (256, the embedding), fc2;
                                                    798,474 parameters on 28x28
 
@@ -20,14 +23,16 @@ from ml.errors import SpecError
 from ml.specs.architectures.layout import MAX_WIDTH, Layout, Shape, Shapes, get_choice, linear
 
 MLP_HIDDEN = (64, 32)
+WIDE_HIDDEN = (64,)
 MAX_LAYERS = 8
+HIDDEN = {"mlp": MLP_HIDDEN, "wide_deep": WIDE_HIDDEN}  # where a model does not say
 ENCODER_WIDTH = 512
 HEAD_WIDTH = 256
 
 
 def get_mlp_hidden(model: Mapping[str, Any]) -> tuple[int, ...]:
-    """The widths of an mlp's hidden layers. Raises SpecError."""
-    hidden = model.get("hidden", MLP_HIDDEN)
+    """The widths of the hidden layers of an mlp or a wide_deep. Raises SpecError."""
+    hidden = model.get("hidden", HIDDEN[model["name"]])
     if not isinstance(hidden, list | tuple) or not 1 <= len(hidden) <= MAX_LAYERS:
         raise SpecError("model.hidden", f"expected a list of 1 to {MAX_LAYERS} widths, got {hidden!r}")
     for width in hidden:
@@ -48,6 +53,16 @@ def describe_mlp(model: Mapping[str, Any], input_shape: Shape, num_classes: int)
     for layer, (inputs, outputs) in enumerate(pairwise((math.prod(input_shape), *hidden, num_classes)), start=1):
         shapes |= linear(f"fc{layer}", inputs, outputs)
     return Layout(shapes, hidden, tuple(shapes)[-2:])
+
+
+def describe_wide_deep(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
+    hidden, inputs = get_mlp_hidden(model), math.prod(input_shape)
+    shapes: Shapes = {}
+    for layer, (width, following) in enumerate(pairwise((inputs, *hidden)), start=1):
+        shapes |= linear(f"fc{layer}", width, following)
+    embedding = hidden[-1] + inputs
+    shapes |= linear(f"fc{len(hidden) + 1}", embedding, num_classes)
+    return Layout(shapes, (*hidden[:-1], embedding), tuple(shapes)[-2:])
 
 
 def describe_mlp_mnist(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:

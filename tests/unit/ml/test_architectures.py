@@ -46,6 +46,7 @@ RGB = (3, 32, 32)
         (RESNET, RGB, 100, 11_227_812, 62, 512),
         ({"name": "resnet18_cifar"}, RGB, 10, 11_173_962, 62, 512),
         ({"name": "linear"}, (13, 1, 1), 2, 28, 2, 13),
+        ({"name": "wide_deep"}, (13, 1, 1), 2, 13 * 64 + 64 + 77 * 2 + 2, 4, 77),
         ({"name": "mlp_mnist"}, (1, 28, 28), 10, 798_474, 8, 256),
         ({"name": "head_256"}, RGB, 10, 133_898, 4, 256),
         (NOBN, RGB, 10, 11_169_162, 42, 512),
@@ -186,7 +187,9 @@ def test_the_slot_is_what_the_last_linear_takes(model: dict[str, Any], shape: tu
 
 def test_dropout_and_batch_norm_keep_clients_out_of_one_batched_pass() -> None:
     batchable = {name for name in ARCHITECTURES if is_batchable({"name": name})}
-    assert batchable == {"linear", "mlp", "mlp_mnist", "cnn_cifar", "resnet18_nobn", "vgg11", "head_256"}
+    assert batchable == {
+        *("linear", "mlp", "wide_deep", "mlp_mnist", "cnn_cifar", "resnet18_nobn", "vgg11", "head_256")
+    }
     assert not is_batchable({**VGG, "batch_norm": True})
     assert not is_batchable({**VGG, "classifier": 4096})
 
@@ -252,7 +255,7 @@ def test_defaults_that_genesis_should_not_hang_on_are_written_out() -> None:
 @pytest.mark.parametrize(
     ("model", "shape", "path", "message"),
     [
-        ({}, (1, 8, 8), "model.name", "expected one of linear, mlp, cnn_mnist, .*, head_256, got None"),
+        ({}, (1, 8, 8), "model.name", "expected one of linear, mlp, wide_deep, cnn_mnist, .*, head_256, got None"),
         ({"name": "unet2"}, RGB, "model.name", "unknown model 'unet2'"),
         ({"name": "cnn_mnsit"}, (1, 28, 28), "model.name", "did you mean 'cnn_mnist'"),
         ({"name": "mlp", "hiden": [4]}, (1, 8, 8), "model.hiden", "did you mean 'hidden'"),

@@ -37,6 +37,8 @@ CASES: list[tuple[dict[str, Any], Shape, int]] = [
     ({"name": "mlp", "hidden": [16]}, (3, 8, 6), 3),
     ({"name": "cnn_mnist"}, (1, 28, 28), 10),
     ({"name": "linear"}, (13, 1, 1), 2),
+    ({"name": "wide_deep"}, (13, 1, 1), 2),
+    ({"name": "wide_deep", "hidden": [8, 5]}, (2, 3, 1), 3),
     ({"name": "mlp_mnist"}, (1, 28, 28), 10),
     ({"name": "mlp_mnist", "normalize": False}, (1, 8, 8), 4),
     ({"name": "cnn_cifar"}, (3, 32, 32), 10),
@@ -164,7 +166,8 @@ def test_parameters_can_be_swapped_by_name_and_a_copy_has_its_own(case: Case) ->
     load_parameters(twin, {name: zero.numpy() for name, zero in zeros.items()})
     assert torch.equal(twin(x), torch.zeros(2, case.num_classes))
     assert torch.equal(net(x), before)
-    assert bool(before.any())
+    ones = {name: torch.ones_like(zero) for name, zero in zeros.items()}
+    assert bool(torch.func.functional_call(net, ones, (x,)).any())
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if is_batchable(case[0])], indirect=True, ids=show)

@@ -30,7 +30,7 @@ from node.testnet.layout import Testnet, TestnetSpec, make_testnet
 from node.testnet.ports import FREE_PORTS
 from support.federation.ports import find_free_ports
 
-SMALL = TestnetSpec(num_nodes=4, rounds=3, seed=1, settings=("local_iterations=2", "model.hidden=[8]"))
+SMALL = TestnetSpec(method="dfpl", num_nodes=4, rounds=3, seed=1, settings=("local_iterations=2", "model.hidden=[8]"))
 
 
 def get_ports(made: Testnet) -> list[int]:
