@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from chain.beacon import compute_beacon
-from ml.payload import Arrays, compute_encoded_bytes, decode_arrays
+from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
+from ml.specs import add_kind
+from ml.specs.masked import explain_lost
 from node.ledger.audit import run_audit
 from support.federation.cluster import Cluster, cluster
 from support.federation.inline import InlineTrainer
+from support.federation.masked import BESIDE, get_aggregate, make_model, masked
 from support.federation.simulated import make_digit_federation
 from support.federation.virtual_time import run_virtual
 
@@ -114,6 +117,38 @@ def test_control_variates_are_a_simulations_where_one_member_restarts_and_anothe
         assert kinds == {"model", "outer", "control", "scaffold"}
 
     federate(tmp_path, story, method=method, start=NODES[:3])
+
+
+def test_masked_sums_that_are_opened_step_and_those_that_are_not_leave_the_moments(tmp_path: Path) -> None:
+    method = {**BESIDE, "outer": {"optimizer": "yogi"}}
+
+    def get_own(net: Cluster, height: int) -> Arrays:
+        return {
+            name: array for name, array in get_aggregate(net, height).items() if name.startswith(("model", "outer"))
+        }
+
+    def is_same(net: Cluster, one: int, other: int) -> bool:
+        return encode_arrays(get_own(net, one)) == encode_arrays(get_own(net, other))
+
+    async def story() -> None:
+        initial = encode_arrays(add_kind("model", make_model(9, 0)))
+        async with masked(tmp_path, method=method, initial_model=initial) as net:
+            for name in NODES:
+                net.start(name)
+            await net.wait_for_height(6)
+            await net.crash("node0")
+            await net.wait_for_height(11, *NODES[1:])
+            assert all(is_same(net, height, height - 1) for height in (2, 4, 6, 8, 10))  # of inputs
+            opened = [height for height in (3, 5, 7, 9, 11) if explain_lost(get_aggregate(net, height), str) is None]
+            assert len(opened) >= 3
+            assert not any(is_same(net, height, height - 1) for height in opened)
+            moments = {name for name in get_own(net, 11) if name.startswith("outer/")}
+            assert len(moments) == 2 * len([name for name in get_own(net, 11) if name.startswith("model/")])
+            store = net["node1"].store
+            assert store is not None
+            assert run_audit(net.genesis, store, deep=True).ok
+
+    run_virtual(story())
 
 
 def _holds_all(net: Cluster) -> bool:
