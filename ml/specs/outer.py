@@ -4,8 +4,8 @@ gives (`ml.aggregation.outer`).
 Its moments are of everyone: they are in the aggregate beside the model, `outer/v1/NAME` and of adam and yogi
 `outer/v2/NAME`, float32. So whoever has a block's parent and its contributions computes them anew, and who joins finds
 them there; nobody sends them. They begin anew with a run, and stay as they are where a height makes no model, as the
-last one with `reembed`, and where a masked sum is not opened. Only what is trained goes by it: running statistics of
-batch norm are what the rule gives.
+last one with `reembed`, and where a masked sum is not opened. Only the model's own parameters go by it: running
+statistics of batch norm, and what FedIntR adds to the model, are what the rule gives.
 """
 
 from __future__ import annotations
