@@ -254,6 +254,9 @@ class StatisticsSpec(MethodSpec):
     def sharing_heights(self) -> int:
         return self.inner.sharing_heights + self.num_before
 
+    def compute_lr(self, round_number: int, num_steps: int = 0) -> float:
+        return self.inner.compute_lr(round_number, num_steps)
+
     def get_local_work(self, height: int) -> int:
         return 0 if self.is_statistics(height) else self.inner.get_local_work(self.to_inner(height))
 
