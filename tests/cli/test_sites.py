@@ -273,8 +273,8 @@ def test_a_genesis_of_data_has_what_is_recommended_and_says_what_normalises(caps
 
 def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Captured, tmp_path: Path) -> None:
     peer, out = init(capsys, tmp_path / "alice", "--advertise", "a:1"), tmp_path / "genesis.yaml"
-    stated = ("genesis", "new", peer, "-o", str(out), "--classes", "x,y", "--input", "2", "--model", "mlp")
-    stated = (*stated, "--set", "model.hidden=[3]")
+    made = ("genesis", "new", peer, "-o", str(out), "--classes", "x,y", "--input", "2", "--model", "mlp")
+    stated = (*made, "--set", "model.hidden=[3]")
     arrays = initial_parameters({"name": "mlp", "hidden": [3]}, (2, 1, 1), 2, 1)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
     named = {"mean": [1.5, 2000.0], "std": [0.5, 300.0]}
@@ -302,7 +302,7 @@ def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Capture
 
 
 ADAMW = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01}
-ANSWERS = {"lr": 0.03, "momentum": 0.9, "num_prototypes": 8, "reembed": True, "own_samples": 2000, "prior": 0.25}
+ANSWERS = {"lr": 0.03, "momentum": 0.9, "num_prototypes": 8, "reembed": True, "own_samples": 2000, "prior": 0.5}
 CONTRAST = {"aux": "contrast", "normalize": True}
 TABLE, IMAGE = (7, 1, 1), (1, 8, 8)
 
@@ -314,7 +314,7 @@ TABLE, IMAGE = (7, 1, 1), (1, 8, 8)
         ("auto", {}, TABLE, "regression", {"name": "fedavg", **ADAMW, "local_epochs": 1}),
         ("auto", {}, IMAGE, "classification", {"name": "mpfedcl", **ANSWERS}),
         ("auto", {}, IMAGE, "multilabel", {"name": "fedavg"}),
-        ("auto", {"prior": 0.5}, IMAGE, "classification", {"name": "mpfedcl", **ANSWERS, "prior": 0.5}),
+        ("auto", {"prior": 0.1}, IMAGE, "classification", {"name": "mpfedcl", **ANSWERS, "prior": 0.1}),
         ("auto", {"lr": 0.5}, TABLE, "classification", {"name": "fedavg", "lr": 0.5, "local_epochs": 1}),
         ("auto", {"momentum": 0.5}, TABLE, "classification", {"name": "fedavg", "momentum": 0.5, "local_epochs": 1}),
         ("local", {"local_iterations": 9}, TABLE, "classification", {"name": "local", **ADAMW, "local_iterations": 9}),

@@ -295,7 +295,7 @@ def test_one_command_in_a_clean_clone_makes_keeps_and_forgets_a_federation(clone
         assert cloned.engine.program == "podman", "podman-compose does not ask how a service ended"
     # podman runs it again before each node that it starts.
     cloned.wait_for(lambda: cloned.inspect("setup", "{{.State.ExitCode}}") == "78", "the exit code of setup")
-    reason = "FEDNODE_METHOD: expected 'dfpl', as it was made (got 'fedavg')"
+    reason = "FEDNODE_METHOD: expected 'auto', as it was made (got 'fedavg')"
     cloned.wait_for(lambda: reason in cloned.compose("logs", "setup"), "the reason in the log")
 
     cloned.compose("down", "-v")

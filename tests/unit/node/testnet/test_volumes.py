@@ -119,7 +119,7 @@ def test_a_wrong_setting_is_refused_by_its_name_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"FEDNODE_METHOD": "fedavg"}, "FEDNODE_METHOD: expected 'dfpl', as it was made (got 'fedavg'); `docker"),
+        ({"FEDNODE_METHOD": "fedavg"}, "FEDNODE_METHOD: expected 'auto', as it was made (got 'fedavg'); `docker"),
         ({"FEDNODE_SEED": "2"}, "FEDNODE_SEED: expected '1', as it was made (got '2')"),
         ({"COMPOSE_PROFILES": "nodes-7"}, "FEDNODE_NODES: expected 4, as it was made (got 7, as many as Compose"),
     ],
@@ -188,10 +188,10 @@ def test_the_command_says_what_it_found(
     assert capsys.readouterr().out.endswith(", made now\n")
     assert main(["compose-setup", str(sites), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["nodes"], facts["new"], facts["settings"]["FEDNODE_METHOD"]) == (4, False, "dfpl")
+    assert (facts["nodes"], facts["new"], facts["settings"]["FEDNODE_METHOD"]) == (4, False, "auto")
     monkeypatch.setenv("FEDNODE_METHOD", "sorcery")
     assert main(["compose-setup", str(sites)]) == 78
-    assert capsys.readouterr().err.startswith("fednode: FEDNODE_METHOD: expected 'dfpl'")
+    assert capsys.readouterr().err.startswith("fednode: FEDNODE_METHOD: expected 'auto'")
 
 
 # ---- docker-compose.yml

@@ -1,0 +1,166 @@
+"""Who trains in one fold of a table, and on the same rows: members together, each alone, and all rows pooled, as
+`fednode genesis new` would have them; and scikit-learn's logistic regression and boosting, alone and pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import balanced_accuracy_score, log_loss, mean_absolute_error, r2_score, roc_auc_score
+
+from bench.defaults.tables import LABEL, SPLIT, Table
+from ml.clients.client import Client
+from ml.simulation.run import SimulationConfig, simulate
+from ml.tasks import REGRESSION
+from node.config.genesis_draft import CARE, GUARDS, MIN_GUARDED, GenesisSpec, draft_genesis, find_guards
+
+NUM_BINS = 10  # of the calibration error
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A federation's choices, as options of `genesis new`. `pooled` is one site that has all rows."""
+
+    method: str = "auto"
+    model: str = "auto"
+    settings: tuple[str, ...] = ()
+    pooled: bool = False
+    tasks: tuple[str, ...] = ("classification", "regression")
+
+
+CLASSES = ("classification",)
+ARMS: Mapping[str, Arm] = {
+    "together": Arm(),
+    "alone": Arm("local"),
+    "pooled": Arm(pooled=True),
+    "linear": Arm("fedavg", "linear", ("optimizer=sgd", "lr=0.1", "weight_decay=0.1", "local_iterations=5")),
+    "fedprox": Arm("fedprox"),
+    "fedper": Arm("fedper"),
+    "uapdfl": Arm("uapdfl"),
+    "dfpl": Arm("dfpl", tasks=CLASSES),
+    "mpfedcl": Arm("mpfedcl", tasks=CLASSES),
+}
+RIVALS = {
+    "logistic": (LogisticRegression, Ridge),
+    "boosting": (HistGradientBoostingClassifier, HistGradientBoostingRegressor),
+}
+
+
+def play(table: Table, fold: Mapping[str, pd.DataFrame], arm: Arm, directory: Path, rounds: int) -> list[Client]:
+    """The clients of all sites after the last round, in the order of the sites."""
+    sites = {"all": pd.concat(fold.values())} if arm.pooled else fold
+    paths = []
+    for i, rows in enumerate(sites.values()):
+        paths.append(str(directory / f"{i}.csv"))
+        rows.to_csv(paths[-1], index=False)
+    settings = (
+        f"data.columns.label={LABEL}",
+        f"data.split={SPLIT}",
+        "input.missing=mean+flag",
+        "input.unknown=other",
+        f"input.columns={_write(table.columns)}",
+        *arm.settings,
+    )
+    spec = GenesisSpec(
+        method=arm.method,
+        model=arm.model,
+        sites=() if arm.pooled else tuple(paths),
+        data=f"csv:{paths[0]}",
+        settings=settings,
+        normalize="agreed",
+        rounds=rounds + 1,  # in the first members agree on the mean and the deviation
+        task=table.task,
+    )
+    asked, data = draft_genesis(spec)
+    genesis = asked.value
+    method = genesis["method"] | find_guards(genesis["method"], CARE)
+    method |= find_guards(method, GUARDS) if len(sites) >= MIN_GUARDED else {}
+    config = SimulationConfig(
+        method=method,
+        model=genesis["model"],
+        input=genesis["input"],
+        data=data,
+        partition="iid" if arm.pooled else "domains",
+        clients=len(sites),
+        rounds=spec.rounds,
+        task=table.task,
+        target=genesis.get("target"),
+    )
+    ended: list[Client] = []
+    simulate(config, on_end=ended.extend)
+    return ended
+
+
+def _write(value: Any) -> str:
+    """As `--set` reads it."""
+    import json
+
+    return json.dumps(value)
+
+
+def judge(client: Client, owner: Client) -> dict[str, float]:
+    """What the model of a client is worth on the test rows of another, or its own."""
+    samples, task = owner.state.data.matched, client.spec.task
+    with torch.no_grad():
+        said = client.predict(samples.x).logits.double().numpy()
+    return score(samples.y.numpy(), said if task.kind == REGRESSION else _softmax(said))
+
+
+def judge_rival(name: str, train: Sequence[Client], owner: Client) -> dict[str, float]:
+    """The same of scikit-learn's, trained on the rows of some clients; nothing where they have one class alone."""
+    x, y = (np.concatenate(parts) for parts in zip(*(_take(client.state.data.train) for client in train), strict=True))
+    x_test, y_test = _take(owner.state.data.matched)
+    is_regression = owner.spec.task.kind == REGRESSION
+    make = RIVALS[name][is_regression]
+    options: dict[str, Any] = {"max_iter": 1000} if make is LogisticRegression else {}
+    if is_regression:
+        return score(y_test, make(**options).fit(x, y.ravel()).predict(x_test).reshape(y_test.shape))
+    if len(np.unique(y)) < 2:
+        return {}
+    fitted = make(**options).fit(x, y)
+    said = np.zeros((len(x_test), owner.state.data.num_classes))
+    said[:, fitted.classes_] = fitted.predict_proba(x_test)
+    return score(y_test, said)
+
+
+def _take(samples: Any) -> tuple[Array, Array]:
+    return samples.x.flatten(1).numpy(), samples.y.numpy()
+
+
+def _softmax(logits: Array) -> Array:
+    raised: Array = np.exp(logits - logits.max(1, keepdims=True))
+    shares: Array = raised / raised.sum(1, keepdims=True)
+    return shares
+
+
+def score(y: Array, said: Array) -> dict[str, float]:
+    """AUC, balanced accuracy, loss and calibration error of probabilities [N, C], R2 and mean absolute error of numbers
+    [N, T]; what one class alone leaves undefined is left out."""
+    if said.ndim < 2 or y.ndim > 1:
+        return {"r2": r2_score(y, said), "mae": mean_absolute_error(y, said)}
+    there, labels = np.unique(y), said.argmax(1)
+    kept = np.clip(said, 1e-7, 1)
+    found = {
+        "loss": log_loss(y, kept / kept.sum(1, keepdims=True), labels=range(said.shape[1])),
+        "calibration": _measure_calibration(labels == y, said.max(1)),
+    }
+    if len(there) < 2:
+        return found
+    binary = said.shape[1] == 2
+    aucs = [roc_auc_score(y == c, said[:, c]) for c in ([1] if binary else there)]
+    return {"auc": float(np.mean(aucs)), "balanced": balanced_accuracy_score(y, labels), **found}
+
+
+def _measure_calibration(is_right: Array, sure: Array) -> float:
+    """The expected calibration error over ten bins of equal width (Guo et al. 2017)."""
+    bins = np.minimum((sure * NUM_BINS).astype(int), NUM_BINS - 1)
+    gaps = [abs(is_right[bins == k].mean() - sure[bins == k].mean()) * (bins == k).mean() for k in np.unique(bins)]
+    return float(np.sum(gaps))
