@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chain.beacon import compute_beacon
+from chain.changes.rules import SetRules
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import add_kind
@@ -18,6 +20,8 @@ from node.ledger.audit import run_audit
 from support.federation.cluster import Cluster, cluster
 from support.federation.inline import InlineTrainer
 from support.federation.masked import BESIDE, get_aggregate, make_model, masked
+from support.federation.proposing import change, find_change_heights, get_state, wait_until_over
+from support.federation.runs import RunTrainer, learn, start_run
 from support.federation.simulated import make_digit_federation
 from support.federation.virtual_time import run_virtual
 
@@ -77,7 +81,7 @@ def check_all(net: Cluster, method: dict[str, Any]) -> None:
         assert (report.ok, report.recomputed, list(report.not_held)) == (True, ROUNDS, [])
 
 
-@pytest.mark.parametrize("model_dtype", ["float32", "float16"])
+@pytest.mark.parametrize("model_dtype", ["float32", pytest.param("float16", marks=pytest.mark.slow)])
 def test_a_restart_and_a_late_joiner_go_on_with_the_moments_and_all_agree_with_a_simulation(
     tmp_path: Path, model_dtype: str
 ) -> None:
@@ -102,6 +106,7 @@ def test_a_restart_and_a_late_joiner_go_on_with_the_moments_and_all_agree_with_a
     federate(tmp_path, story, method=method, start=NODES[:3])
 
 
+@pytest.mark.slow
 def test_control_variates_are_a_simulations_where_one_member_restarts_and_another_is_late(tmp_path: Path) -> None:
     method = {"name": "scaffold", "local_iterations": 2, "outer": {"optimizer": "nesterov"}}
 
@@ -119,6 +124,41 @@ def test_control_variates_are_a_simulations_where_one_member_restarts_and_anothe
     federate(tmp_path, story, method=method, start=NODES[:3])
 
 
+@pytest.mark.slow
+def test_moments_stay_through_a_change_and_begin_anew_with_a_run(tmp_path: Path) -> None:
+    method = {"name": "fedavg", "local_iterations": 1, "outer": {"optimizer": "momentum", "lr": 0.5}}
+
+    async def story(net: Cluster, trainers: list[RunTrainer]) -> None:
+        await net.wait_for_height(1)
+        await change(net, SetRules({"keep_heights": (2, 50)}))
+        await wait_until_over(net)
+        (at,) = find_change_heights(net, "node0")
+        assert net["node0"].get_block(at).header.aggregate == net["node0"].get_block(at - 1).header.aggregate
+        last = net["node0"].height
+        await change(net, start_run(get_state(net, "node0").run, rounds=2))
+        first = last + 2
+        await net.wait_for_height(first + 1)
+        assert get_state(net, "node0").run.number == 2
+        before, after = (read_aggregate(net, height) for height in (last, first))
+        for name in ("fc1.weight", "fc2.bias"):  # x' = x + 0.5 d, and v is d
+            way = after[f"outer/v1/{name}"].astype(np.float64)
+            assert np.allclose(after[f"model/{name}"] - before[f"model/{name}"], 0.5 * way, atol=1e-7)
+            store = net["node0"].store
+            assert store is not None
+            data = [store.get_blob(c.payloads[0].digest) for c in net["node0"].get_block(first).contributions]
+            models = [decode_arrays(one, len(one))[name].astype(np.float64) for one in data]
+            weights = [c.weight for c in net["node0"].get_block(first).contributions]
+            mean = sum(weight * model for weight, model in zip(weights, models, strict=True)) / sum(weights)
+            assert np.allclose(way, mean - before[f"model/{name}"], atol=1e-6)
+        for name in NODES:
+            store = net[name].store
+            assert store is not None
+            assert run_audit(net.genesis, store, deep=True).ok
+
+    learn(tmp_path, method, story, rounds=3)
+
+
+@pytest.mark.slow
 def test_masked_sums_that_are_opened_step_and_those_that_are_not_leave_the_moments(tmp_path: Path) -> None:
     method = {**BESIDE, "outer": {"optimizer": "yogi"}}
 
