@@ -2,8 +2,9 @@
 
 `normalize: agreed` has a round of statistics before all others; `inherited` takes those of the run before, which only a
 run that continues can. `min_count` is the fewest samples that a site tells of; with `class_counts` sites tell how many
-samples of each class they have. `low` and `high` are what values lie between, of all channels or of each: where samples
-are hidden, what lies outside counts as the end that it is beyond.
+samples of each class they have, and with `correlations` what the values of each class add up to. `low` and `high` are
+what values lie between, of all channels or of each: where samples are hidden, what lies outside counts as the end that
+it is beyond.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from chain.layout import MAX_U32
 from chain.schema import Section, check_choice, check_range, read_number
 
 AGREED, INHERITED = "agreed", "inherited"
-AGREED_KEYS = ("normalize", "min_count", "class_counts", "low", "high")
+AGREED_KEYS = ("normalize", "min_count", "class_counts", "correlations", "low", "high")
 MIN_COUNT = 5
 
 
@@ -35,7 +36,7 @@ def read_agreed(section: Section, num_channels: int) -> dict[str, Any]:
     min_count = section.integer("min_count", MIN_COUNT)
     check_range(section.path("min_count"), min_count, 1, MAX_U32 >> 1)
     agreed = {"normalize": word, "min_count": min_count}
-    counts = {"class_counts": True} if section.flag("class_counts", False) else {}
+    counts = {key: True for key in ("class_counts", "correlations") if section.flag(key, False)}
     return agreed | counts | _read_bounds(section, num_channels)
 
 

@@ -8,7 +8,8 @@ Where cells may be empty a site tells of each channel how many values are `prese
 
 A site that tells nothing has `count` 0, and is left out. Where the run caps weights, no site counts more samples than
 that; its sums shrink alike. The trimmed sum leaves out, channel by channel, the f sites with the smallest and the f
-with the largest mean square: what is left is no larger than some honest site's, and its mean cannot be either.
+with the largest mean square: what is left is no larger than some honest site's, and its mean cannot be either. The sums
+by class of a channel, where sites tell these, are of the sites that are left of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml.aggregation.contributed import PLAIN, Contributed, RuleSettings, check_alike, get_common_names, order_by_author
 from ml.aggregation.means import get_lower_median
@@ -31,18 +33,23 @@ BASE = 1 << DIGIT_BITS
 SUM_DIGITS = 5  # 2^200: of values below 2^84 units, and 2^112 of them
 SQUARE_DIGITS = 7  # 2^280, of squares below 2^168
 PER_CLASS, PRESENT, PER_BIN = "classes", "present", "bins"
+CLASS_PRESENT, CLASS_SUMS, CLASS_SQUARES = "class_present", "class_sums", "class_squares"
+
+Integers = NDArray[np.object_]  # of any size
 
 
 @dataclass(frozen=True, slots=True)
 class _Site:
     """One site's word, as integers: samples, and for each channel how many of them have a value, and the sums of values
-    and of squares; how many samples each class has, and how many values each bin, where that is asked for."""
+    and of squares; how many samples each class has, and how many values each bin, where that is asked for, and by class
+    what `read_by_class` reads."""
 
     count: int
     present: list[int]
     sums: list[int]
     squares: list[int]
     counted: dict[str, list[int]]
+    by_class: Integers | None = None
 
 
 def to_digits(totals: Iterable[int], num_digits: int) -> Array:
@@ -59,12 +66,33 @@ def from_digits(digits_CD: Array) -> list[int]:
     return [sum(digit << (DIGIT_BITS * i) for i, digit in enumerate(row)) for row in digits_CD.tolist()]
 
 
+def read_by_class(arrays: Arrays) -> Integers | None:
+    """[3, K, C]: for each class and channel how many samples have a value, and the sums of these values and of their
+    squares; None where nobody was asked."""
+    if CLASS_SUMS not in arrays:
+        return None
+    shape = arrays[CLASS_PRESENT].shape
+    rows = (from_digits(arrays[name].reshape(-1, arrays[name].shape[-1])) for name in (CLASS_SUMS, CLASS_SQUARES))
+    return np.array([arrays[CLASS_PRESENT].reshape(-1).tolist(), *rows], object).reshape(3, *shape)
+
+
+def write_by_class(numbers_3KC: Integers) -> dict[str, Array]:
+    """The arrays of which these are read."""
+    shape = numbers_3KC.shape[1:]
+    present, sums, squares = numbers_3KC.reshape(3, -1).tolist()
+    return {
+        CLASS_PRESENT: np.array(present, np.int64).reshape(shape),
+        CLASS_SUMS: to_digits(sums, SUM_DIGITS).reshape(*shape, SUM_DIGITS),
+        CLASS_SQUARES: to_digits(squares, SQUARE_DIGITS).reshape(*shape, SQUARE_DIGITS),
+    }
+
+
 def sum_(
     contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
 ) -> dict[str, Array]:
-    """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes` and `bins`
-    where they have them, `counts` int64[C] samples with a value in these sums by channel, and what the sites have told:
-    how many `sites` there are int64[], and how many `samples` they have int64[]."""
+    """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes`, `bins` and
+    sums by class where they have them, `counts` int64[C] samples with a value in these sums by channel, and what the
+    sites have told: how many `sites` there are int64[], and how many `samples` they have int64[]."""
     return _combine(contributions, settings, num_dropped=0)
 
 
@@ -98,14 +126,26 @@ def _combine(contributions: Sequence[Contributed], settings: RuleSettings, num_d
             zeros = [0] * len(ordered[0].arrays[name])
             by_place = zip(zeros, *(site.counted[name] for site in capped), strict=True)
             combined[name] = np.array([sum(counts) for counts in by_place], np.int64)
+    if CLASS_SUMS in names:
+        combined |= _combine_by_class(ordered[0].arrays[CLASS_PRESENT].shape, kept)
     return combined
+
+
+def _combine_by_class(shape: tuple[int, ...], kept: Sequence[Sequence[_Site]]) -> dict[str, Array]:
+    total_3KC: Integers = np.zeros((3, *shape), object)
+    for channel, sites in enumerate(kept):
+        for site in sites:
+            if site.by_class is not None:
+                total_3KC[:, :, channel] += site.by_class[:, :, channel]
+    return write_by_class(total_3KC)
 
 
 def _read(arrays: Arrays) -> _Site:
     counted = {name: arrays[name].tolist() for name in (PER_CLASS, PER_BIN) if name in arrays}
     count = int(arrays["count"])
     present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
-    return _Site(count, present, from_digits(arrays["sums"]), from_digits(arrays["squares"]), counted)
+    sums, squares = from_digits(arrays["sums"]), from_digits(arrays["squares"])
+    return _Site(count, present, sums, squares, counted, read_by_class(arrays))
 
 
 def _cap(told: Sequence[_Site], cap: int | None) -> list[_Site]:
@@ -122,7 +162,8 @@ def _shrink(site: _Site, most: int) -> _Site:
 
     counted = {name: [scale(count) for count in counts] for name, counts in site.counted.items()}
     present, sums, squares = ([scale(total) for total in own] for own in (site.present, site.sums, site.squares))
-    return _Site(most, present, sums, squares, counted)
+    by_class = None if site.by_class is None else np.array(np.frompyfunc(scale, 1, 1)(site.by_class), object)
+    return _Site(most, present, sums, squares, counted, by_class)
 
 
 def _trim(sites: Sequence[_Site], channel: int, num_dropped: int) -> Sequence[_Site]:

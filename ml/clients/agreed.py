@@ -19,12 +19,14 @@ import torch
 from ml.clients.client import Client
 from ml.data.base import Images, InputFormat, Labels
 from ml.data.fitted import FittedImages
-from ml.data.statistics import StatisticsPrivacy, compute_hidden_statistics, compute_statistics
+from ml.data.hidden_statistics import StatisticsPrivacy, compute_hidden_statistics
+from ml.data.statistics import compute_statistics
 from ml.errors import MlError
 from ml.methods.base import ClientData, Method, Metrics, Round, Samples, Trained
 from ml.models.base import Model
 from ml.payload import Array, Arrays
-from ml.specs import StatisticsSpec, add_kind, get_kind
+from ml.specs import MethodSpec, StatisticsSpec, add_kind, get_kind
+from ml.specs.releases import plan_release
 from ml.specs.statistics import STATISTICS, Constants, drop_statistics, get_num_values
 from ml.training.criterion import make_criterion
 from ml.training.loop import Engine
@@ -82,7 +84,7 @@ class AgreedClient(Client):
         )
 
     @property
-    def spec(self) -> StatisticsSpec:
+    def spec(self) -> MethodSpec:
         return self._spec
 
     @property
@@ -105,11 +107,11 @@ class AgreedClient(Client):
     def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
         own = self.to_method_height(height)
         if own is None:
-            return self._tell(height)
+            return self.tell(height)
         self._get_constants()
         return super().train(own, beacon, **options)
 
-    def _tell(self, height: int) -> Trained:
+    def tell(self, height: int) -> Trained:
         """What this site says in the round of statistics. Nothing is trained."""
         start_s, unplaced, most = time.perf_counter(), self.unplaced, self._spec.task.max_weight
         if unplaced is None:
@@ -122,7 +124,7 @@ class AgreedClient(Client):
             told = compute_hidden_statistics(*samples, num_classes, agreement, privacy)
         self._spec.validate_payload(STATISTICS, told, height)
         metrics = {"iterations": 0, "steps": 0, "samples": int(told["count"]), "seconds": time.perf_counter() - start_s}
-        return Trained(1, {STATISTICS: told}, metrics, release=self.plan_release(height))
+        return Trained(1, {STATISTICS: told}, metrics, release=plan_release(self._spec, self.num_train, height))
 
     def make_privacy(self, height: int) -> StatisticsPrivacy | None:
         """What hides samples in the sums of this site; None where nothing does."""

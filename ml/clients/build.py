@@ -21,6 +21,7 @@ from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
 from ml.clients.feature_cache import place_mapped, place_samples
 from ml.clients.masked import MaskedClient
+from ml.clients.masked_statistics import MaskedStatisticsClient
 from ml.data import Meaning, get_augment, open_dataset
 from ml.data.base import AnyLabels, ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
@@ -41,7 +42,7 @@ from ml.models.base import copy_model
 from ml.payload import Array, Arrays
 from ml.plugins import ANY_PLUGIN, NO_PLUGINS, Plugins
 from ml.seeding import derive_seed, get_partition_seed
-from ml.specs import MaskedSpec, MethodSpec, StatisticsSpec, add_kind, get_kind, get_spec, unmask
+from ml.specs import MaskedSpec, MaskedStatisticsSpec, MethodSpec, StatisticsSpec, add_kind, get_kind, get_spec, unmask
 from ml.specs.statistics import STATISTICS, Constants
 from ml.specs.task import MAX_ABS
 from ml.tasks import CLASSIFICATION, TargetScale
@@ -194,6 +195,8 @@ def _make_client(
     gets them later."""
     more: dict[str, Any] = {"seed": seed, "engine": engine, "max_loss_ratio": max_loss_ratio}
     more |= {"is_rehearsal": is_rehearsal}
+    if isinstance(spec, MaskedStatisticsSpec):
+        return MaskedStatisticsClient(make_method(spec.inner.inner), net, deal.leave(own), spec, **more)
     if isinstance(spec, MaskedSpec):
         return MaskedClient(make_method(spec.inner), net, deal.take(own), spec, **more)
     if not isinstance(spec, StatisticsSpec):

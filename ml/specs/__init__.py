@@ -31,6 +31,7 @@ from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
 from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
 from ml.specs.local import LocalSpec
 from ml.specs.masked import MaskedSpec, drop_masked, mask, unmask
+from ml.specs.masked_statistics import MaskedStatisticsSpec, mask_statistics
 from ml.specs.moon import MoonHyperparameters, MoonSpec
 from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
 from ml.specs.own import is_offered, load_spec
@@ -56,6 +57,7 @@ __all__ = [
     "FedAvgSpec",
     "StatisticsSpec",
     "MaskedSpec",
+    "MaskedStatisticsSpec",
     "drop_masked",
     "unmask",
     "DfplHyperparameters",
@@ -167,12 +169,15 @@ def get_spec(
     if own.hyperparameters.update_noise is not None and (why := _explain_not_hiding_updates(own, input_ or {})):
         raise SpecError("method.dp_update_noise", f"expected none: {why}")
     _check_counts(kind, input_ or {})
+    if own.hyperparameters.is_masked and not own.schemas(1):
+        return mask_statistics(own, rounds, input_ or {})
     masked = mask(own)
     if isinstance(masked, MaskedSpec) and (input_ or {}).get("normalize") is not None:
         raise SpecError(
             "input.normalize",
             "expected none with aggregation masked_sum, as members would tell sums of their features unhidden; give "
-            "the mean and the std that all normalise with",
+            "the mean and the std that all normalise with, as a run of statistics with masked sums tells them "
+            "(fednode propose statistics --masked)",
         )
     return agree(masked, input_ or {})
 

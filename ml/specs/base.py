@@ -89,7 +89,7 @@ class Hyperparameters:
     With `dp_noise` each member hides every one of its samples (`ml.training.private`): the noise in its steps by
     `dp_clip`, the length that a sample's gradient has at most, and `dp_prototype_noise` in prototypes by
     `dp_prototype_clip`, that of an embedding; and `dp_statistics_noise` in the sums that members agree on, if they do
-    (`ml.data.statistics`). `dp_delta` is the chance that epsilon leaves out (`ml.accountant`).
+    (`ml.data.hidden_statistics`). `dp_delta` is the chance that epsilon leaves out (`ml.accountant`).
     """
 
     lr: float = number(0.1, "(0, 1e38]")

@@ -11,8 +11,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ml.payload import ArraySchema
-from ml.specs.base import MethodSpec
+from ml.specs.base import Hyperparameters, MethodSpec, option
 from ml.tasks import TASKS
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalHyperparameters(Hyperparameters):
+    """With `aggregation: masked_sum` members hide what they tell in a run of statistics (`ml.specs.masked_statistics`),
+    which trains nothing."""
+
+    aggregation: str | None = option("none", "masked_sum")
+
+    @property
+    def is_masked(self) -> bool:
+        return self.aggregation == "masked_sum"
 
 
 @dataclass(frozen=True)
@@ -20,6 +32,7 @@ class LocalSpec(MethodSpec):
     """No payloads, hence no aggregate."""
 
     name: ClassVar[str] = "local"
+    settings: ClassVar[type[Hyperparameters]] = LocalHyperparameters
     hides_samples: ClassVar[bool] = True
     tasks: ClassVar[tuple[str, ...]] = TASKS
 

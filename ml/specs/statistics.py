@@ -3,21 +3,23 @@
 Each site tells how many training samples it has and, for each channel of an image or feature of a table, the sum of the
 values and of their squares; where the run asks for class counts, how many samples each class has, too. Where empty
 cells of a table are filled by the mean, sums are over the cells that are there, and each site tells how many these are,
-feature by feature. Of a column with `edges` it tells how many values lie in each bin between them. The mean and the
-deviation of all follow from the sums, for anyone who has them. They stay in every later aggregate of the run, so that
-whoever has one, a late joiner too, has the constants. A run that continues with `normalize: inherited` takes over those
-of the run before, and has no such round.
+feature by feature. Of a column with `edges` it tells how many values lie in each bin between them. Where the run asks
+for correlations it tells of each class what it tells of all (`ml.specs.correlations`). The mean and the deviation of
+all follow from the sums, for anyone who has them. They stay in every later aggregate of the run, so that whoever has
+one, a late joiner too, has the constants. A run that continues with `normalize: inherited` takes over those of the run
+before, and has no such round.
 
 Any method has it without knowing: here is a spec around the method's own, whose rounds come one later. In that round
 nothing is trained, weights are 1, and the aggregate keeps the initial model beside the statistics.
 
-Where samples are hidden, values count within bounds that the run's input names, and the sums have noise
-(`ml.data.statistics`). What comes of that are sums that some samples can have, so that validators ask the same of them.
+Where samples are hidden, values count within bounds that the run's input names, and the sums and counts have noise
+(`ml.data.hidden_statistics`). What comes of that are sums that some samples can have, so that validators ask the same
+of them.
 
 What a site may tell of few samples is bounded: `count` is 0, and all else is too, or at least `min_count`; so is each
-class, and what of the samples is in no class told, and how many cells of a feature are there. How many values a bin
-has, and how many rows a value of a category where empty cells are filled by the mean, is rounded down to a multiple of
-`min_count`.
+class, and what of the samples is in no class told, and how many cells of a feature are there, of all and of each class.
+How many values a bin has, and how many rows a value of a category where empty cells are filled by the mean or sums are
+told by class, is rounded down to a multiple of `min_count`.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ml.aggregation import RuleSettings
 from ml.aggregation.sums import (
     BASE,
+    CLASS_PRESENT,
+    CLASS_SQUARES,
+    CLASS_SUMS,
     LIMIT_BITS,
     PER_BIN,
     PER_CLASS,
@@ -42,7 +44,6 @@ from ml.aggregation.sums import (
     SUM_DIGITS,
     UNIT_BITS,
     from_digits,
-    to_digits,
 )
 from ml.errors import PayloadError, SpecError
 from ml.payload import KINDS, Array, Arrays, ArraySchema, ArraySpec
@@ -50,13 +51,13 @@ from ml.plugins import PluginRecord
 from ml.specs.base import MAX_COUNT, MethodSpec, Offer, RoundKinds
 from ml.specs.judging import Judging
 from ml.specs.sharing import AggregationHyperparameters
+from ml.specs.statistics_checks import validate_by_class, validate_counts, validate_statistics
 from ml.tasks import CLASSIFICATION
 
 STATISTICS = "statistics"  # the kind
 AGREED, INHERITED = "agreed", "inherited"
 MIN_COUNT = 5
 MAX_BOUND = 1 << (LIMIT_BITS - 1)  # of `low` and `high`: what is between them, and its square, has room then
-MAX_UNITS = 1 << (LIMIT_BITS + UNIT_BITS)  # of a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Agreement:
     whether the sums are those of the run before, what values lie between, by channel, where it says that or they are
     pixels, whether cells may be empty, so that each site tells how many are there, and by feature what parts its values
     into bins, nothing where they are not counted so. `categories` are the features of each category, where cells may be
-    empty."""
+    empty or `correlations` are asked for, so that sums are told by class."""
 
     min_count: int = MIN_COUNT
     class_counts: bool = False
@@ -74,6 +75,7 @@ class Agreement:
     counts_present: bool = False
     edges: tuple[tuple[float, ...], ...] = ()
     categories: tuple[range, ...] = ()
+    correlations: bool = False
 
     @property
     def num_bins(self) -> int:
@@ -92,8 +94,18 @@ class Agreement:
                     raise SpecError("input.min_count", f"expected a whole number from 1, got {min_count!r}")
                 counts = bool(input_.get("class_counts", False))
                 is_filled = str(input_.get("missing", "")).startswith("mean")
-                edges, categories = read_edges(input_), read_categories(input_) if is_filled else ()
-                return cls(min_count, counts, word == INHERITED, _read_bounds(input_), is_filled, edges, categories)
+                correlations = bool(input_.get("correlations", False))
+                categories = read_categories(input_) if is_filled or correlations else ()
+                return cls(
+                    min_count,
+                    counts,
+                    word == INHERITED,
+                    _read_bounds(input_),
+                    is_filled,
+                    read_edges(input_),
+                    categories,
+                    correlations,
+                )
             case other:
                 raise SpecError("input.normalize", f"expected {AGREED} or {INHERITED}, got {other!r}")
 
@@ -196,19 +208,13 @@ def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
         )
     if agreement and agreement.class_counts and spec.task.kind != CLASSIFICATION:
         raise SpecError("input.class_counts", f"expected none for task {spec.task.kind}: classes alone are counted")
+    if agreement and agreement.correlations and spec.task.kind != CLASSIFICATION:
+        raise SpecError("input.correlations", f"expected none for task {spec.task.kind}: sums are told by class alone")
     if agreement and spec.hyperparameters.is_private and not agreement.is_inherited and agreement.bounds is None:
         raise SpecError(
             "input.low",
             "expected low and high with dp_noise where members agree: what the values of each feature lie between",
         )
-    if agreement and spec.hyperparameters.is_private and agreement.counts_present and not agreement.is_inherited:
-        raise SpecError(
-            "input.missing",
-            "expected refuse or zero with dp_noise where members agree on the mean, as how many cells are empty has no "
-            "noise",
-        )
-    if agreement and spec.hyperparameters.is_private and agreement.edges:
-        raise SpecError("input.columns", "expected no edges with dp_noise: how many values a bin has gets no noise")
     return spec if agreement is None else StatisticsSpec(spec.task, spec.hyperparameters, spec, agreement)
 
 
@@ -216,7 +222,9 @@ def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
 class StatisticsSpec(MethodSpec):
     """A method in a run that agrees on statistics. One voted kind in the first round, `statistics`: `count` int64[],
     `sums` int64[C, 5] and `squares` int64[C, 7] as `ml.aggregation.sums` has them, where cells may be empty `present`
-    int64[C], with class counts `classes` int64[K], and with histograms `bins` int64[B] of all features in turn."""
+    int64[C], with class counts `classes` int64[K], with histograms `bins` int64[B] of all features in turn, and with
+    correlations of each class what is told of all: `class_present` int64[K, C], `class_sums` int64[K, C, 5] and
+    `class_squares` int64[K, C, 7]."""
 
     inner: MethodSpec
     agreement: Agreement
@@ -279,6 +287,11 @@ class StatisticsSpec(MethodSpec):
             arrays[PER_CLASS] = ArraySpec("int64", (self.task.num_classes,), (0, most))
         if self.agreement.edges:
             arrays[PER_BIN] = ArraySpec("int64", (self.agreement.num_bins,), (0, most))
+        if self.agreement.correlations:
+            shape = (self.task.num_classes, channels)
+            arrays[CLASS_PRESENT] = ArraySpec("int64", shape, (0, most))
+            arrays[CLASS_SUMS] = ArraySpec("int64", (*shape, SUM_DIGITS), (1 - BASE, BASE - 1))
+            arrays[CLASS_SQUARES] = ArraySpec("int64", (*shape, SQUARE_DIGITS), (0, BASE - 1))
         return {STATISTICS: ArraySchema(arrays)}
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
@@ -340,10 +353,16 @@ class StatisticsSpec(MethodSpec):
             return
         super().validate_payload(kind, arrays, height)
         try:
-            validate_statistics(arrays, self.agreement.min_count, get_num_values(self.task.input_shape))
-            validate_counts(arrays, self.agreement)
+            self.validate_sums(arrays)
         except PayloadError as error:
             raise PayloadError(f"payload {kind!r}: {error}") from error
+
+    def validate_sums(self, arrays: Arrays) -> None:
+        """Raise PayloadError unless samples can have these statistics, those of one site or the sums of several's."""
+        num_values = get_num_values(self.task.input_shape)
+        validate_statistics(arrays, self.agreement.min_count, num_values)
+        validate_counts(arrays, self.agreement)
+        validate_by_class(arrays, self.agreement, num_values)
 
     # ---- what is the method's own
 
@@ -426,79 +445,3 @@ def drop_statistics(aggregate: Arrays | None) -> Arrays | None:
     """An aggregate as the method knows it; None where it votes on nothing."""
     own = {name: array for name, array in (aggregate or {}).items() if not name.startswith(f"{STATISTICS}/")}
     return own or None
-
-
-def validate_statistics(arrays: Arrays, min_count: int, num_values: int) -> None:
-    """Raise PayloadError unless some samples, all of them values below the limit, can have these sums."""
-    count = int(arrays["count"])
-    sums, squares = from_digits(arrays["sums"]), from_digits(arrays["squares"])
-    if 0 < count < min_count:
-        raise PayloadError(f"array 'count': expected 0 or at least {min_count}, got {count}")
-    for name, totals in (("sums", sums), ("squares", squares)):
-        if (to_digits(totals, arrays[name].shape[1]) != arrays[name]).any():
-            raise PayloadError(f"array {name!r}: expected the digits of a number, all of one sign")
-    present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(sums)
-    for channel, (own, total, square) in enumerate(zip(present, sums, squares, strict=True)):
-        most = own * num_values
-        if own > count or 0 < own < min_count:
-            raise PayloadError(
-                f"channel {channel}: expected 0 or {min_count} to {count} values that are present, got {own}"
-            )
-        if abs(total) > most * MAX_UNITS or square > most * MAX_UNITS**2:
-            raise PayloadError(f"channel {channel}: expected sums of {own} samples below 2^{LIMIT_BITS} either way")
-        if square < abs(total) or square * most < total * total:
-            raise PayloadError(f"channel {channel}: expected a sum of squares that values with this sum can have")
-    if PER_CLASS in arrays:
-        _validate_classes(arrays[PER_CLASS].tolist(), count, min_count)
-
-
-def validate_counts(arrays: Arrays, agreement: Agreement) -> None:
-    """Raise PayloadError unless each feature's bins, and each category's values, have counts as `round_down` leaves
-    them, and no more than there are samples."""
-    count = int(arrays["count"])
-    present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
-    for feature, bins in split_bins(arrays, agreement.edges).items():
-        _validate_hidden(bins.tolist(), present[feature], agreement.min_count, f"channel {feature}", "bin")
-    sums, squares = from_digits(arrays["sums"]), from_digits(arrays["squares"])
-    for places in agreement.categories:
-        counts = [sums[i] >> UNIT_BITS for i in places]
-        where = f"channels {places[0]} to {places[-1]}"
-        own = [(sums[i], squares[i]) for i in places]
-        if own != [(n << UNIT_BITS, n << 2 * UNIT_BITS) for n in counts]:
-            raise PayloadError(f"{where}: expected sums of values that are 0 or 1")
-        _validate_hidden(counts, count, agreement.min_count, where, "value of a category")
-
-
-def _validate_hidden(counts: Sequence[int], all_: int, min_count: int, where: str, what: str) -> None:
-    """Raise PayloadError unless these are counts of `all_` samples as `round_down` leaves them."""
-    if any(n < 0 or n % min_count for n in counts) or sum(counts) > all_:
-        raise PayloadError(
-            f"{where}: expected for each {what} a multiple of {min_count}, and no more than {all_} in all, "
-            f"got {list(counts)}"
-        )
-
-
-def round_down(counts: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
-    """The counts down to multiples of `min_count`: fewer are told as none, and nobody can work them out of the rest."""
-    return counts - counts % min_count
-
-
-def split_bins(arrays: Arrays, edges: Sequence[Sequence[float]]) -> dict[int, Array]:
-    """The counts of each feature that has a histogram, by its place."""
-    split, start = {}, 0
-    for feature, own in enumerate(edges):
-        if own:
-            split[feature] = arrays[PER_BIN][start : start + len(own) + 1]
-            start += len(own) + 1
-    return split
-
-
-def _validate_classes(classes: Sequence[int], count: int, min_count: int) -> None:
-    if any(0 < number < min_count for number in classes):
-        raise PayloadError(f"array 'classes': expected 0 or at least {min_count} of each, got {list(classes)}")
-    rest = count - sum(classes)
-    if rest < 0 or (0 < rest < min_count):
-        raise PayloadError(
-            f"array 'classes': expected all {count} samples, or at least {min_count} of them in no class told, "
-            f"got {sum(classes)}"
-        )

@@ -99,6 +99,9 @@ def make(
 
     Both files go to every member as they are; they are no secret, but all must have the same: fednode genesis hash.
 
+    The method and the model are what suits the data, unless --method and --model name others: of a table FedAvg and a
+    network with a linear path, of images MP-FedCL. What is set by --set stays.
+
     For four members and more, and where the method takes them, it sets aggregation to trimmed_mean and weight_cap to 4:
     one member that lies then moves nobody out of the others' range. --set aggregation=mean is the papers' rule.
     Whoever the members are, of a class with fewer than 5 samples no prototypes leave a site (min_class_samples), and a
@@ -106,8 +109,8 @@ def make(
 
     Inputs are normalised by the mean and deviation of all members' training samples: in round 1 each tells its sums,
     and nothing is trained. --set input.normalize=auto takes those of --data instead, --set input.mean and input.std say
-    others, --set input.normalize=none leaves samples as they are. With --pretrained they are those that FILE names. The
-    method's settings are those that learn on images and tables; fednode simulate keeps the papers'.
+    others, --set input.normalize=none leaves samples as they are. With --pretrained they are those that FILE names.
+    fednode simulate keeps the papers' settings.
 
     With --task multilabel or regression --classes are the names of the labels or of the targets, and --data has several
     labels in columns of 0 and 1 (--set data.columns.label=[a,b]) or numbers. What targets are learned at, their mean

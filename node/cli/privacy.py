@@ -15,6 +15,7 @@ from node.errors import NodeError
 if TYPE_CHECKING:
     from ml.accountant import Release, Told
     from ml.specs import Hyperparameters
+    from ml.specs.privacy import DpSettings
 
 ROUNDS = (1, 10, 100, 1000)  # that are looked ahead to
 
@@ -62,20 +63,23 @@ def show(
         client = make_own_client(own)
         # neither of which may be a round of its own, of keys or of statistics
         has_other = own.run.is_masked or own.run.input.get("normalize") == "agreed"
-        release = client.plan_release(1 if own.run.rounds in (1, 2) and not has_other else 2)
-        if release is None:
+        has_one = own.run.rounds == 1 and not own.run.is_masked  # which may be of statistics alone
+        release = client.plan_release(1 if has_one or (own.run.rounds == 2 and not has_other) else 2)
+        hyper, told = client.spec.hyperparameters, read_told(own.config.node.data_dir / PRIVACY_FILE)
+        if release is None and not told.phases:
             raise NodeError(
                 "privacy: expected a run that hides samples, by dp_noise, or sites, by dp_update_noise, or a site that "
                 f"does so itself, by training.privacy (got {own.run.method['name']} without)"
             )
         is_own = strengthen(own.run.method, own.config.training.privacy.get_own()) != own.run.method
-        hyper, told = client.spec.hyperparameters, read_told(own.config.node.data_dir / PRIVACY_FILE)
         is_set_aside = own.config.training.privacy_set_aside is not None
         counted = told.set_aside() if is_set_aside else told
         spent = compute_epsilon(counted, hyper.delta)
-        ahead = {num: compute_epsilon(counted.plus(release, num), hyper.delta) for num in sorted(rounds or ROUNDS)}
         within = own.config.training.privacy_budget if budget is None else budget
-        left = None if within is None else count_phases_within(within, hyper.delta, counted, release)
+        ahead, left = dict[int, float](), None
+        if release is not None:
+            ahead = {num: compute_epsilon(counted.plus(release, num), hyper.delta) for num in sorted(rounds or ROUNDS)}
+            left = None if within is None else count_phases_within(within, hyper.delta, counted, release)
     except MlError as error:
         raise NodeError(f"privacy: {error}") from error
     if as_json:
@@ -95,7 +99,7 @@ def show(
 
 def _to_json(
     hyper: Hyperparameters,
-    release: Release,
+    release: Release | None,
     told: Told,
     spent: float,
     ahead: dict[int, float],
@@ -104,11 +108,7 @@ def _to_json(
 ) -> dict[str, Any]:
     return {
         "delta": hyper.delta,
-        "steps": release.steps,
-        "rate": release.rate,
-        "noise": release.noise,
-        "prototype_noise": release.prototype_noise,
-        "update_noise": release.update_noise,
+        **{key: getattr(release, key, None) for key in ("steps", "rate", "noise", "prototype_noise", "update_noise")},
         "told": {"phases": told.phases, "epsilon": spent, "guessable": told.guessable},
         "ahead": [{"rounds": num, "epsilon": epsilon} for num, epsilon in ahead.items()],
         "budget": budget,
@@ -116,24 +116,34 @@ def _to_json(
     }
 
 
+def _print_samples(dp: DpSettings, release: Release, num_samples: int) -> None:
+    if not release.steps:
+        print(f"a round of statistics: noise {dp.statistics_noise:g} by what a sample has in all its numbers at most")
+        return
+    print(f"a round: {release.steps} steps, each with any of {num_samples} samples by chance {release.rate:.3g}")
+    print(f"noise {dp.noise:g} by a gradient of {dp.clip:g} at most", end="")
+    if release.prototype_noise is not None:
+        print(f"; in prototypes {dp.prototype_noise:g} by an embedding of {dp.prototype_clip:g} at most", end="")
+    print()
+
+
 def _print(
-    hyper: Hyperparameters, release: Release, num_samples: int, told: Told, spent: float, ahead: dict[int, float]
+    hyper: Hyperparameters, release: Release | None, num_samples: int, told: Told, spent: float, ahead: dict[int, float]
 ) -> None:
     from ml.specs import ModelHyperparameters
     from node.cli.output import print_table
 
-    if isinstance(hyper, ModelHyperparameters) and hyper.update_noise is not None:
+    if release is None:
+        print("the first run of the chain hides nothing: what was told was told in others")
+    elif isinstance(hyper, ModelHyperparameters) and hyper.update_noise is not None:
         print(f"a round: one update of the model, of {num_samples} samples, which hides the site as a whole")
         print(f"noise {hyper.update_noise:g} by a length of {hyper.update_clip:g} at most")
     else:
-        dp = hyper.dp
-        print(f"a round: {release.steps} steps, each with any of {num_samples} samples by chance {release.rate:.3g}")
-        print(f"noise {dp.noise:g} by a gradient of {dp.clip:g} at most", end="")
-        if release.prototype_noise is not None:
-            print(f"; in prototypes {dp.prototype_noise:g} by an embedding of {dp.prototype_clip:g} at most", end="")
+        _print_samples(hyper.dp, release, num_samples)
+    print(f"told so far, in {told.phases} local phases: epsilon {_show(spent)}, delta {hyper.delta:g}")
+    if ahead:
         print()
-    print(f"told so far, in {told.phases} local phases: epsilon {_show(spent)}, delta {hyper.delta:g}\n")
-    print_table((">rounds more", ">epsilon"), [(str(num), _show(epsilon)) for num, epsilon in ahead.items()])
+        print_table((">rounds more", ">epsilon"), [(str(num), _show(epsilon)) for num, epsilon in ahead.items()])
 
 
 def _show(epsilon: float) -> str:

@@ -273,6 +273,20 @@ def start_statistics(
     min_count: Annotated[
         int, typer.Option("--min-count", metavar="N", min=1, help="Counts are rounded down to a multiple of it.")
     ] = 5,
+    correlations: Annotated[
+        bool, typer.Option("--correlations", help="Members also tell the sums of each class: how features go with it.")
+    ] = False,
+    masked: Annotated[
+        bool, typer.Option("--masked", help="Nobody sees what a single site tells, only the sums of all.")
+    ] = False,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            "--noise",
+            metavar="SIGMA",
+            help="Hide each sample: noise in all numbers, in units of what one sample has in them at most.",
+        ),
+    ] = None,
     note: _Note = "",
     expires: _Expires = _EXPIRES,
     yes: _Yes = False,
@@ -290,47 +304,24 @@ def start_statistics(
     edges that tell nothing of your own samples.
 
     FILE has {columns: [{name: age, edges: [30, 40, 50, 60, 70]}, {name: sex, values: [f, m]}]}, and perhaps {empty:
-    ["?"]}, texts that stand for an empty cell.
+    ["?"]}, texts that stand for an empty cell. With --noise each number has {low: 0, high: 120}, too: what its values
+    lie between, by what they can be, and not by what yours are.
 
     Example: fednode propose statistics columns.yaml --note "before the first run" -c node.yaml
     """
+    from ml.tasks import CLASSIFICATION
+    from node.cli.statistics_terms import draft_statistics, read_columns
+    from node.cli.target import open_node
     from node.config.yaml_source import read_sections
 
-    given = dict(read_sections(file).value)
-    input_ = given.get("input", given)
-    if not isinstance(input_, Mapping) or not set(input_) <= {"columns", "empty"} or "columns" not in input_:
-        raise NodeError(f"{file}: expected columns, and perhaps empty, and nothing else")
-    terms = {
-        "run": {
-            "method": {"name": "local"},
-            "model": {"name": "linear"},
-            "input": {
-                "shape": [_count_features(file, input_["columns"]), 1, 1],
-                "normalize": "agreed",
-                "min_count": min_count,
-                "class_counts": True,
-                "missing": "mean",
-                "unknown": "other",
-                **input_,
-            },
-        },
-        "set": ["input.normalize=agreed"],  # said, so that nothing is taken over from the run before
-        "rounds": 1,
-        "initial": "zeros",
-    }
-    said = "What members tell of their samples is seen by all of them, and stays on the chain for ever.\n"
+    read = read_columns(file, dict(read_sections(file).value))
+    with open_node(socket, config) as node:
+        task = json.loads(node.list_runs(0)[0].terms).get("task", CLASSIFICATION)
+    asked: dict[str, Any] = {"correlations": correlations, "masked": masked, "noise": noise}
+    terms = draft_statistics(file, read, task=task, min_count=min_count, **asked)
+    what = "The sums of what members tell of their samples are" if masked else "What members tell of their samples is"
+    said = f"{what} seen by all of them, and stay{'' if masked else 's'} on the chain for ever.\n"
     _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said)
-
-
-def _count_features(file: Path, columns: Any) -> int:
-    """Counts a number as one, a category as one for each value and one for all others. Raises NodeError."""
-    if not isinstance(columns, list) or not all(map(_is_column, columns)) or not columns:
-        raise NodeError(f"{file}: expected a list of columns, as {{name: age, edges: [40, 60]}}, got {columns!r}")
-    return sum(len(column["values"]) + 1 if column.get("values") else 1 for column in columns)
-
-
-def _is_column(given: Any) -> bool:
-    return isinstance(given, Mapping) and isinstance(given.get("values") or [], list)
 
 
 def set_rounds(

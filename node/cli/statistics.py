@@ -34,8 +34,9 @@ def statistics(
     """Show what members told of their samples.
 
     That is what they agreed on in the first round of a run: of each feature the mean and the deviation, how many cells
-    are empty, and where the run counts them how many values lie where. Below the table stands what differs between
-    sites as units do, and what only some of them have. fednode propose statistics begins a run of that alone.
+    are empty, and where the run asks for that how many values lie where, and how each feature correlates with each
+    class. Below the table stands what differs between sites as units do, and what only some of them have. With masked
+    sums there are those of all sites together, and no others. fednode propose statistics begins a run of that alone.
 
     Examples: fednode statistics -c node.yaml, or fednode statistics 2 --suggest > input.yaml
     """
@@ -62,9 +63,13 @@ def statistics(
     if any(site.classes for site in sites):
         rows += [(f"class {name}", *(str(site.classes[k]) for site in sites)) for k, name in enumerate(told.classes)]
     print_table(("FEATURE", *names), [("samples", *(str(site.samples) for site in sites)), *rows])
+    _print_correlations(told, sites, names)
     for line in _describe_histograms(told, sites, names):
         print(line)
-    if gone := [site.name for site in told.sites if not site.held]:
+    gone = [site.name for site in told.sites if not site.held]
+    if told.masked:
+        print(f"\nmasked: the sums of {', '.join(gone)}, and nobody sees those of one of them")
+    elif gone:
         print(f"\nwhat {', '.join(gone)} told is not here")
     print(f"\ncounts of bins and categories are rounded down to a multiple of {told.min_count}: few are told as none")
     print("\n".join(told.differences or ["nothing differs between sites as units do"]))
@@ -88,6 +93,26 @@ def _describe_values(feature: pb.StatisticsFeature, one: pb.FeatureStatistics, s
 
 def _show_share(share: float) -> str:
     return "<1%" if share < 0.01 else f"{share:.0%}"
+
+
+def _print_correlations(told: pb.StatisticsReply, sites: Sequence[pb.SiteStatistics], names: Sequence[str]) -> None:
+    """Of two classes with the second, site by site; of more with each, of all sites."""
+    from node.cli.output import print_table
+
+    if not sites or not any(feature.classes for feature in sites[0].features):
+        return
+    if len(told.classes) == 2:
+        print(f"\ncorrelation with {told.classes[1]}")
+        columns = [[feature.classes[1] for feature in site.features] for site in sites]
+    else:
+        print(f"\ncorrelation with each class, of {names[0]}")
+        names = list(told.classes)
+        columns = [[feature.classes[k] for feature in sites[0].features] for k in range(len(names))]
+    rows = [
+        (feature.name, *(f"{own[i].correlation:+.2f}" if own[i].HasField("correlation") else "-" for own in columns))
+        for i, feature in enumerate(told.features)
+    ]
+    print_table(("FEATURE", *names), rows)
 
 
 def _describe_histograms(
@@ -125,7 +150,7 @@ def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:
 
     input_: dict[str, Any] = dict(json.loads(terms)["input"])
     columns = [{key: value for key, value in column.items() if key != "edges"} for column in input_["columns"]]
-    sites = [site for site in told.sites if site.held]
+    sites = [told.all] if told.masked else [site for site in told.sites if site.held]
     is_empty = any(one.values < site.samples for site in sites for one in site.features if one.HasField("mean")) or any(
         not one.HasField("mean") for site in sites for one in site.features
     )
@@ -136,9 +161,15 @@ def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:
         rules["missing"] = "mean+flag"
     if has_others:
         rules["unknown"] = "other"
-    kept: dict[str, Any] = {key: input_[key] for key in ("empty", "min_count") if key in input_}
+    carried = ("empty",) if told.masked else ("empty", "min_count")
+    kept: dict[str, Any] = {key: input_[key] for key in carried if key in input_}
     table: dict[str, Any] = {"columns": columns, **kept, **rules}
     read = TableInput.from_mapping(table)
-    shape = [1, 1, 1] if read is None else [len(read.get_features(read.columns or ())), 1, 1]
-    suggested = {"shape": shape, "normalize": "agreed", **table}
+    features = () if read is None else read.get_features(read.columns or ())
+    constants: dict[str, Any] = {"normalize": "agreed"}
+    if told.masked:  # whoever trains behind masks agrees on nothing besides
+        known = {feature.name: one for feature, one in zip(told.features, told.all.features, strict=True)}
+        own = [known[name] if name in known and known[name].HasField("mean") else None for name in features]
+        constants = {"mean": [one.mean if one else 0.0 for one in own], "std": [one.std if one else 1.0 for one in own]}
+    suggested = {"shape": [len(features) or 1, 1, 1], **constants, **table}
     print(yaml.safe_dump({"input": suggested}, sort_keys=False, allow_unicode=True), end="")

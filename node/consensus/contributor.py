@@ -209,7 +209,8 @@ class Contributor:
 def has_trained(round_: RunRound) -> bool:
     """Whether the model that a round leaves comes of training: not of statistics, or first keys."""
     if isinstance(round_.spec, MaskedSpec):
-        return round_.spec.to_inner(round_.number) > 0
+        own = round_.spec.to_inner(round_.number)
+        return own > 0 and round_.spec.inner.get_local_work(own) > 0
     return round_.spec.get_local_work(round_.number) > 0
 
 

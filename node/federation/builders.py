@@ -27,7 +27,7 @@ from chain.state import Member, Observer, State
 from chain.tip import Tip
 from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
-from ml.specs import MethodSpec
+from ml.specs import MaskedStatisticsSpec, MethodSpec
 from ml.specs.masked import describe_shown
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.errors import ChangeRefused
@@ -317,11 +317,12 @@ def _warn_of_run(after: State) -> list[str]:
 
 def _explain_masks(after: State, spec: MethodSpec) -> str:
     num_hidden, box = after.n - after.q, spec.hyperparameters.box
-    harm = (
-        "sets the mean to any model it likes, as the run has no masked_radius"
-        if box is None
-        else f"moves each number of the mean by up to {box.radius:g} a round"
-    )
+    if isinstance(spec, MaskedStatisticsSpec):
+        harm = "moves the sums to any that samples can have"
+    elif box is None:
+        harm = "sets the mean to any model it likes, as the run has no masked_radius"
+    else:
+        harm = f"moves each number of the mean by up to {box.radius:g} a round"
     return (
         f"with masked sums nobody sees what a single member sends: {num_hidden} of {after.n} that collude see the sum "
         "of the others, and more than that may see more; nor can anybody leave out what is wrong: one member that "

@@ -1,7 +1,8 @@
 """The statistics that a run's members agreed on: of all together, and of each site.
 
 Sums are of the chain: the aggregate has those of all, and each site's contribution its own, for as long as its blob is
-here. What differs between sites as units do is named, and so is a feature that only some sites have.
+here. With masked sums nobody has that. What differs between sites as units do is named, and so is a feature that only
+some sites have.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import numpy as np
 
 from chain.block import Block, Contribution
 from chain.calendar import Place
+from chain.run import Run
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml.aggregation.sums import PER_BIN, PER_CLASS, PRESENT
 from ml.data.base import InputFormat
 from ml.errors import PayloadError
 from ml.payload import Arrays, kind_code, read_arrays
-from ml.specs import StatisticsSpec, get_kind
-from ml.specs.statistics import STATISTICS, Constants, get_num_values, split_bins
+from ml.specs import MaskedStatisticsSpec, StatisticsSpec, get_kind
+from ml.specs.correlations import compute_correlations, describe_classes
+from ml.specs.masked import MASKED, explain_lost, is_empty_input
+from ml.specs.statistics import STATISTICS, Constants, get_num_values
+from ml.specs.statistics_checks import split_bins
 from node.errors import NotFound
 from node.ledger.names import get_name
 from node.pb import admin_pb2 as pb
@@ -47,37 +52,71 @@ def read_statistics(store: SqliteStore, runs: RunSpecs, number: int) -> pb.Stati
     round_ = None if height is None else runs.find(height)
     if round_ is None:
         raise NotFound(f"run {number}: there is none, or this release does not know its method")
-    if not isinstance(round_.spec, StatisticsSpec) or not round_.spec.is_statistics(round_.number):
+    if isinstance(round_.spec, MaskedStatisticsSpec):
+        return _read_masked(store, runs, round_, round_.spec.inner)
+    spec = round_.spec
+    if not isinstance(spec, StatisticsSpec) or not spec.is_statistics(round_.number):
         raise NotFound(f"run {number} agrees on no statistics: its input has no normalize: agreed")
-    stored = store.get_block(round_.height) if round_.height <= store.head_height else None
-    if stored is None:
-        raise NotFound(f"run {number}: its members have not agreed on statistics yet")
+    block = _get_block(store, round_.run, round_.height)
     state = store.get_state(round_.height - 1)
-    contributions = stored.block.contributions
-    sites = [_show_site(round_, one, get_name(state, one.author), _read_own(store, one)) for one in contributions]
+    sites = [_show_site(spec, one, get_name(state, one.author), _read_own(store, one)) for one in block.contributions]
+    agreed = get_kind(_read_aggregate(store, block), STATISTICS)
+    return _reply(round_.run, round_.height, spec, sites, agreed)
+
+
+def _read_masked(store: SqliteStore, runs: RunSpecs, first: RunRound, spec: StatisticsSpec) -> pb.StatisticsReply:
+    """Of a run whose inputs nobody sees: the sums of all are opened at the height after them. Raises NotFound."""
+    run = first.run
+    inputs, openings = (runs.calendar.get_height(Place(run.number, number)) for number in (2, 3))
+    block = _get_block(store, run, openings)
+    aggregate = _read_aggregate(store, block)
+    agreed, state = get_kind(aggregate, STATISTICS), store.get_state(block.height - 1)
+    if aggregate is not None and agreed is None:
+        why = explain_lost(aggregate, lambda key: get_name(state, key)) or "nobody had a part in its sum"
+        raise NotFound(f"run {run.number} has ended without statistics: {why}. Propose it again")
+    sent = () if inputs is None else _get_block(store, run, inputs).contributions
+    sites = [
+        pb.SiteStatistics(id=encode_id(one.author), name=get_name(state, one.author))
+        for one in sent
+        if not is_empty_input({MASKED: sum(ref.size for ref in one.payloads if ref.kind == kind_code(MASKED))})
+    ]
+    reply = _reply(run, block.height, spec, sites, agreed)
+    reply.masked = True
+    return reply
+
+
+def _get_block(store: SqliteStore, run: Run, height: int | None) -> Block:
+    """Raises NotFound where it is not made yet."""
+    stored = store.get_block(height) if height is not None and height <= store.head_height else None
+    if stored is None:
+        raise NotFound(f"run {run.number}: its members have not agreed on statistics yet")
+    return stored.block
+
+
+def _reply(
+    run: Run, height: int, spec: StatisticsSpec, sites: Sequence[pb.SiteStatistics], agreed: Arrays | None
+) -> pb.StatisticsReply:
     reply = pb.StatisticsReply(
-        run=number,
-        height=round_.height,
-        min_count=round_.spec.agreement.min_count,
-        classes=round_.run.classes,
-        features=_list_features(round_),
+        run=run.number,
+        height=height,
+        min_count=spec.agreement.min_count,
+        classes=run.classes,
+        features=_list_features(run, spec),
         sites=sites,
     )
-    if (agreed := _read_agreed(store, stored.block)) is not None:
-        reply.all.CopyFrom(_show(round_, agreed, int(agreed["samples"]), agreed["counts"].tolist()))
+    if agreed is not None:
+        reply.all.CopyFrom(_show(spec, agreed, int(agreed["samples"]), agreed["counts"].tolist()))
     reply.differences.extend(list_differences(reply))
     return reply
 
 
-def _list_features(round_: RunRound) -> Iterator[pb.StatisticsFeature]:
-    table, channels = InputFormat.from_mapping(round_.run.input).table, round_.spec.task.input_shape[0]
+def _list_features(run: Run, spec: StatisticsSpec) -> Iterator[pb.StatisticsFeature]:
+    table, channels = InputFormat.from_mapping(run.input).table, spec.task.input_shape[0]
     names: Sequence[str] = [f"channel {i}" for i in range(channels)]
     is_number = [True] * channels
     if table is not None and table.columns is not None:
         names, is_number = table.get_features(table.columns), table.get_numbers(channels).tolist()
-    edges: Sequence[Sequence[float]] = [()] * channels
-    if isinstance(round_.spec, StatisticsSpec) and round_.spec.agreement.edges:
-        edges = round_.spec.agreement.edges
+    edges: Sequence[Sequence[float]] = spec.agreement.edges or [()] * channels
     for name, number, own in zip(names, is_number, edges, strict=True):
         yield pb.StatisticsFeature(name=name, category=not number, edges=own)
 
@@ -93,31 +132,32 @@ def _read_own(store: SqliteStore, one: Contribution) -> Arrays | None:
         return None
 
 
-def _read_agreed(store: SqliteStore, block: Block) -> Arrays | None:
-    """The sums of all; None where they are not here."""
+def _read_aggregate(store: SqliteStore, block: Block) -> Arrays | None:
+    """The arrays of a block's aggregate; None where they are not here."""
     if not store.has_blob(block.header.aggregate):
         return None
     try:
-        return get_kind(read_arrays(store.locate_blob(block.header.aggregate)), STATISTICS)
+        return read_arrays(store.locate_blob(block.header.aggregate))
     except (OSError, PayloadError):
         return None
 
 
-def _show_site(round_: RunRound, one: Contribution, name: str, arrays: Arrays | None) -> pb.SiteStatistics:
+def _show_site(spec: StatisticsSpec, one: Contribution, name: str, arrays: Arrays | None) -> pb.SiteStatistics:
     shown = pb.SiteStatistics(held=False)
     if arrays is not None:
         count = int(arrays["count"])
         present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
         told = {**arrays, "counts": np.array(present), "sites": np.array(1), "samples": np.array(count)}
-        shown = _show(round_, told, count, present)
+        shown = _show(spec, told, count, present)
     shown.id, shown.name = encode_id(one.author), name
     return shown
 
 
-def _show(round_: RunRound, arrays: Arrays, samples: int, present: Sequence[int]) -> pb.SiteStatistics:
-    constants = Constants.from_arrays(arrays, num_values := get_num_values(round_.spec.task.input_shape))
-    edges = round_.spec.agreement.edges if isinstance(round_.spec, StatisticsSpec) else ()
-    bins = split_bins(arrays, edges) if PER_BIN in arrays else {}
+def _show(spec: StatisticsSpec, arrays: Arrays, samples: int, present: Sequence[int]) -> pb.SiteStatistics:
+    constants = Constants.from_arrays(arrays, num_values := get_num_values(spec.task.input_shape))
+    bins = split_bins(arrays, edges := spec.agreement.edges) if PER_BIN in arrays else {}
+    by_class = describe_classes(arrays, num_values)
+    correlations = compute_correlations(arrays, num_values)
     shown = pb.SiteStatistics(samples=samples, held=True)
     if PER_CLASS in arrays:
         shown.classes.extend(arrays[PER_CLASS].tolist())
@@ -129,7 +169,14 @@ def _show(round_: RunRound, arrays: Arrays, samples: int, present: Sequence[int]
             for name, share in QUANTILES.items():
                 if (value := find_quantile(edges[i], bins[i].tolist(), share)) is not None:
                     setattr(feature, name, value)
+        for own, r in zip(by_class, correlations[i] if correlations else (), strict=True):
+            feature.classes.append(_show_class(*own[i], r))
     return shown
+
+
+def _show_class(values: int, mean: float, std: float, correlation: float | None) -> pb.ClassFeature:
+    known = {"mean": mean, "std": std} if values else {}
+    return pb.ClassFeature(values=values, correlation=correlation, **known)
 
 
 def find_quantile(edges: Sequence[float], bins: Sequence[int], share: float) -> float | None:

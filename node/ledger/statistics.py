@@ -7,7 +7,7 @@ from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import read_arrays
-from ml.specs import StatisticsSpec
+from ml.specs import MaskedStatisticsSpec, StatisticsSpec
 from ml.specs.statistics import describe_statistics
 from node.runs.specs import RunSpecs
 
@@ -16,10 +16,11 @@ def describe_agreed(runs: RunSpecs, store: SqliteStore) -> str | None:
     """What normalises samples in the run in force; None where nothing is agreed on in it. Runs on the store's thread:
     of the newest aggregate, however large, little is read."""
     head, spec = store.head().block, runs.find_newest(store.head_height)
-    if not isinstance(spec, StatisticsSpec):
+    if not isinstance(spec, StatisticsSpec | MaskedStatisticsSpec):
         return None
+    own = spec.inner if isinstance(spec, MaskedStatisticsSpec) else spec
     digest, run = head.header.aggregate, runs.calendar.get_span(head.height + 1).run
-    if spec.num_before and not runs.calendar.count_rounds(run.number, head.height):
+    if own.num_before and not runs.calendar.count_rounds(run.number, head.height):
         return "to be agreed on in round 1"
     if digest == ZERO or not store.has_blob(digest):
         return "agreed; the newest aggregate is not here"

@@ -1442,7 +1442,7 @@ class GetStatisticsRequest(_message.Message):
     def __init__(self, run: _Optional[int] = ...) -> None: ...
 
 class StatisticsReply(_message.Message):
-    __slots__ = ("run", "height", "min_count", "features", "classes", "all", "sites", "differences")
+    __slots__ = ("run", "height", "min_count", "features", "classes", "all", "sites", "differences", "masked")
     RUN_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -1451,6 +1451,7 @@ class StatisticsReply(_message.Message):
     ALL_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
     run: int
     height: int
     min_count: int
@@ -1459,7 +1460,8 @@ class StatisticsReply(_message.Message):
     all: SiteStatistics
     sites: _containers.RepeatedCompositeFieldContainer[SiteStatistics]
     differences: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, run: _Optional[int] = ..., height: _Optional[int] = ..., min_count: _Optional[int] = ..., features: _Optional[_Iterable[_Union[StatisticsFeature, _Mapping]]] = ..., classes: _Optional[_Iterable[str]] = ..., all: _Optional[_Union[SiteStatistics, _Mapping]] = ..., sites: _Optional[_Iterable[_Union[SiteStatistics, _Mapping]]] = ..., differences: _Optional[_Iterable[str]] = ...) -> None: ...
+    masked: bool
+    def __init__(self, run: _Optional[int] = ..., height: _Optional[int] = ..., min_count: _Optional[int] = ..., features: _Optional[_Iterable[_Union[StatisticsFeature, _Mapping]]] = ..., classes: _Optional[_Iterable[str]] = ..., all: _Optional[_Union[SiteStatistics, _Mapping]] = ..., sites: _Optional[_Iterable[_Union[SiteStatistics, _Mapping]]] = ..., differences: _Optional[_Iterable[str]] = ..., masked: _Optional[bool] = ...) -> None: ...
 
 class StatisticsFeature(_message.Message):
     __slots__ = ("name", "category", "edges")
@@ -1488,7 +1490,7 @@ class SiteStatistics(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., held: _Optional[bool] = ..., samples: _Optional[int] = ..., features: _Optional[_Iterable[_Union[FeatureStatistics, _Mapping]]] = ..., classes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FeatureStatistics(_message.Message):
-    __slots__ = ("values", "mean", "std", "bins", "lower_quartile", "median", "upper_quartile")
+    __slots__ = ("values", "mean", "std", "bins", "lower_quartile", "median", "upper_quartile", "classes")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
     STD_FIELD_NUMBER: _ClassVar[int]
@@ -1496,6 +1498,7 @@ class FeatureStatistics(_message.Message):
     LOWER_QUARTILE_FIELD_NUMBER: _ClassVar[int]
     MEDIAN_FIELD_NUMBER: _ClassVar[int]
     UPPER_QUARTILE_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     values: int
     mean: float
     std: float
@@ -1503,7 +1506,20 @@ class FeatureStatistics(_message.Message):
     lower_quartile: float
     median: float
     upper_quartile: float
-    def __init__(self, values: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., bins: _Optional[_Iterable[int]] = ..., lower_quartile: _Optional[float] = ..., median: _Optional[float] = ..., upper_quartile: _Optional[float] = ...) -> None: ...
+    classes: _containers.RepeatedCompositeFieldContainer[ClassFeature]
+    def __init__(self, values: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., bins: _Optional[_Iterable[int]] = ..., lower_quartile: _Optional[float] = ..., median: _Optional[float] = ..., upper_quartile: _Optional[float] = ..., classes: _Optional[_Iterable[_Union[ClassFeature, _Mapping]]] = ...) -> None: ...
+
+class ClassFeature(_message.Message):
+    __slots__ = ("values", "mean", "std", "correlation")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    CORRELATION_FIELD_NUMBER: _ClassVar[int]
+    values: int
+    mean: float
+    std: float
+    correlation: float
+    def __init__(self, values: _Optional[int] = ..., mean: _Optional[float] = ..., std: _Optional[float] = ..., correlation: _Optional[float] = ...) -> None: ...
 
 class ListRunsReply(_message.Message):
     __slots__ = ("runs",)

@@ -123,3 +123,35 @@ def test_a_site_with_noise_of_its_own_sees_what_it_tells(tmp_path: Path, capsys:
     assert "training.privacy.dp_update_noise: expected none: dfpl cannot hide that" in capsys.readouterr().err
     assert main(["start", "--config", str(config_file)]) == 78
     assert "training.privacy.dp_update_noise: expected none: dfpl cannot hide that" in capsys.readouterr().err
+
+
+def test_what_was_told_in_a_run_with_noise_is_shown_where_the_first_run_has_none(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), "--method", "fedavg"]) == 0
+    config_file = tmp_path / "net" / "node0.yaml"
+    data_dir = load_config(config_file).node.data_dir
+    data_dir.mkdir(parents=True, exist_ok=True)
+    of_statistics = Release(0, 0.0, 5.0, 5.0)
+    PrivacyLedger.open(data_dir / "privacy.json", 1e-5, None).add(of_statistics, 1)
+    capsys.readouterr()
+    assert main(["privacy", "--config", str(config_file)]) == 0
+    told = "told so far, in 1 local phases: epsilon 0.73, delta 1e-05"
+    assert capsys.readouterr().out.splitlines() == [
+        "the first run of the chain hides nothing: what was told was told in others",
+        told,
+    ]
+    assert main(["privacy", "--config", str(config_file), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert (record["steps"], record["ahead"], record["told"]["phases"]) == (None, [], 1)
+
+
+def test_a_run_of_statistics_has_one_release(tmp_path: Path, capsys: Captured) -> None:
+    hiding = ("--set", "dp_noise=5", "--set", "input.normalize=agreed")
+    asked = ("--method", "local", "--model", "linear", "--rounds", "1", *hiding)
+    assert main(["testnet", "-n", "2", "-o", str(tmp_path / "net"), *asked]) == 0
+    capsys.readouterr()
+    assert main(["privacy", "--config", str(tmp_path / "net" / "node0.yaml"), "--rounds", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "a round of statistics: noise 5 by what a sample has in all its numbers at most"
+    assert lines[-1].split() == ["1", "0.73"]

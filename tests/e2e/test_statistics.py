@@ -16,11 +16,12 @@ from support.federation.real_nodes import Federation, make_federation, run_comma
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-COLUMNS = [
+COLUMNS: list[dict[str, Any]] = [
     {"name": "age", "edges": [40, 50, 60]},
     {"name": "sex", "values": ["f", "m"]},
     {"name": "chol", "edges": [150, 250]},
 ]
+BOUNDS = {"age": {"low": 0, "high": 120}, "chol": {"low": 0, "high": 600}}
 
 
 def write_site(path: Path, seed: int, unit: float) -> None:
@@ -37,6 +38,17 @@ async def say(net: Federation, name: str, *words: object) -> str:
     done = await asyncio.to_thread(run_command, *words, "-c", net.nodes[name].node.config_file)
     assert done.code == 0, f"{name}: fednode {words}: {done.err}{done.out}"
     return done.out
+
+
+async def count(net: Federation, file: Path, *asked: str) -> None:
+    """A run of statistics, which three of four agree on, until it is over."""
+    words = ("propose", "statistics", file, *asked, "--yes", "--json")
+    change = json.loads(await say(net, "node0", *words))["id"]
+    for name in ("node1", "node2"):
+        await wait_until_open(net, change, name)
+        await say(net, name, "approve", change, "--yes")
+    await wait_until_over(net, change)
+    await net.wait_for(lambda now: all(now[name]["done"] for name in net.running), "the end of the run")
 
 
 async def test_sites_are_counted_side_by_side_before_anything_is_trained(tmp_path: Path) -> None:
@@ -57,15 +69,18 @@ async def test_sites_are_counted_side_by_side_before_anything_is_trained(tmp_pat
     async with Federation(directory) as net:
         await net.start()
         await net.wait_for(lambda now: all(now[name]["done"] for name in net.running), "the end of the first run")
-        change = json.loads(await say(net, "node0", "propose", "statistics", file, "--yes", "--json"))["id"]
-        for name in ("node1", "node2"):
-            await wait_until_open(net, change, name)
-            await say(net, name, "approve", change, "--yes")
-        await wait_until_over(net, change)
-        await net.wait_for(lambda now: all(now[name]["done"] for name in net.running), "the end of the second run")
+        await count(net, file, "--correlations")
         told: dict[str, Any] = json.loads(await say(net, "node3", "statistics", "--json"))
         shown = await say(net, "node3", "statistics")
         suggested = await say(net, "node3", "statistics", "--suggest")
+        await count(net, file, "--correlations", "--masked")
+        masked: dict[str, Any] = json.loads(await say(net, "node3", "statistics", "--json"))
+        behind = await say(net, "node3", "statistics")
+        of_all = await say(net, "node3", "statistics", "--suggest")
+        file.write_text(dump_yaml({"columns": [{**column, **BOUNDS.get(column["name"], {})} for column in COLUMNS]}))
+        await count(net, file, "--correlations", "--masked", "--noise", "5")
+        hidden: dict[str, Any] = json.loads(await say(net, "node3", "statistics", "--json"))
+        told_by_now = await say(net, "node3", "privacy")
         assert await net.stop("node0") == 0
         offline = await asyncio.to_thread(run_command, "statistics", "2", "--data-dir", net.get_data_dir("node0"))
         verified = await asyncio.to_thread(
@@ -84,5 +99,16 @@ async def test_sites_are_counted_side_by_side_before_anything_is_trained(tmp_pat
     assert told["differences"][0] in shown
     assert "missing: mean+flag" in suggested
     assert "edges" not in suggested
+    assert "correlation with yes" in shown
     assert offline.out == shown
+    assert (masked["run"], masked["masked"], masked["all"]) == (3, True, told["all"])  # to the last digit
+    assert [site["held"] for site in masked["sites"]] == [False] * 4
+    assert "nobody sees those of one of them" in behind
+    assert "mean:" in of_all
+    assert "normalize" not in of_all
+    assert (hidden["run"], hidden["all"]["samples"]) == (4, 320)
+    assert hidden["all"]["features"] != told["all"]["features"]
+    assert hidden["all"]["features"][0]["mean"] == pytest.approx(told["all"]["features"][0]["mean"], abs=40)
+    assert told_by_now.startswith("the first run of the chain hides nothing: what was told was told in others")
+    assert "told so far, in 1 local phases: epsilon 0.73, delta 1e-05" in told_by_now
     assert verified.code == 0, verified.err

@@ -98,7 +98,7 @@ def test_a_skewed_table_is_learned_with_every_default(table: str, seed: int) -> 
 
 
 def test_the_same_table_as_it_comes_is_one_class_to_every_site(table: str) -> None:
-    sites = learn(GenesisSpec(data=table, settings=AS_IT_COMES), 20, partition="iid")
+    sites = learn(GenesisSpec(method="dfpl", data=table, settings=AS_IT_COMES), 20, partition="iid")
     assert [(site.num_answered, site.balanced_accuracy) for site in sites] == [(1, 0.5)] * NUM_SITES
     assert all(Sign.ONE_CLASS in site.signs for site in sites)
     assert not any(site.signs for site in learn(GenesisSpec(data=table), 20, partition="iid"))
@@ -113,9 +113,9 @@ def test_skewed_images_are_learned_with_every_default(seed: int) -> None:
 
 @pytest.mark.slow
 def test_convolutions_learn_images_that_the_papers_settings_leave_at_chance() -> None:
-    learned = learn(GenesisSpec(data="digits", model="cnn_mnist"), 6)
+    learned = learn(GenesisSpec(method="dfpl", data="digits", model="cnn_mnist"), 6)
     assert min(site.balanced_accuracy for site in learned) > 0.4
-    collapsed = learn(GenesisSpec(data="digits", model="cnn_mnist", settings=AS_IT_COMES), 6)
+    collapsed = learn(GenesisSpec(method="dfpl", data="digits", model="cnn_mnist", settings=AS_IT_COMES), 6)
     assert max(site.balanced_accuracy for site in collapsed) < 0.2
     assert all(site.num_answered <= 2 for site in collapsed)
 

@@ -248,11 +248,15 @@ def test_federation_model_and_settings_say_what_their_commands_say(site: Served,
 def test_what_members_have_stands_side_by_side(site: Served, visit: Visits) -> None:
     """With answers in the place of the node's, whose run agrees on nothing."""
 
+    def make_classes(correlation: float | None) -> dict[str, Any]:
+        against = None if correlation is None else -correlation
+        return {"classes": [{"values": 50, "mean": 1.0, "std": 1.0, "correlation": r} for r in (against, correlation)]}
+
     def make_site(name: str, mean: float, bins: list[int]) -> dict[str, Any]:
         quartiles = {"lower_quartile": None, "median": None, "upper_quartile": None}
         features = [
-            {"values": 90, "mean": mean, "std": 4.5, "bins": bins, **quartiles, "median": mean},
-            {"values": 100, "mean": 0.45, "std": 0.5, "bins": [], **quartiles},
+            {"values": 90, "mean": mean, "std": 4.5, "bins": bins, **quartiles, "median": mean} | make_classes(0.31),
+            {"values": 100, "mean": 0.45, "std": 0.5, "bins": [], **quartiles} | make_classes(None),
         ]
         return {"id": name, "name": name, "held": True, "samples": 100, "features": features, "classes": [60, 40]}
 
@@ -294,11 +298,13 @@ def test_what_members_have_stands_side_by_side(site: Served, visit: Visits) -> N
         "45.0 %",
         "about 1/38.67 of the others'",
         "What node2 told",
+        "yes, node0",
+        "0.31",
     ):
         assert words in said, said
     drawn = one.page.query_selector_all("svg.histogram")
     assert len(drawn) == 1
-    assert "node0 below 40 40, from 40 50, from 60 0" in drawn[0].get_attribute("aria-label")
+    assert "node0 below 40 40, from 40 50, from 60 0, median 50" in drawn[0].get_attribute("aria-label")
     assert len(drawn[0].query_selector_all("rect")) == 3
     assert len(drawn[0].query_selector_all("polyline")) == 2
 

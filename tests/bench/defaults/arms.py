@@ -1,8 +1,9 @@
-"""Who trains in one fold of a table, and on the same rows: members together, each alone, and all rows pooled, as
-`fednode genesis new` would have them; and scikit-learn's logistic regression and boosting, alone and pooled."""
+"""The arms of one fold of a table, on the same rows: members together, each alone, and all rows pooled, as `fednode
+genesis new` would have them; and scikit-learn's logistic regression and boosting, alone and pooled."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ def play(table: Table, fold: Mapping[str, pd.DataFrame], arm: Arm, directory: Pa
         f"data.split={SPLIT}",
         "input.missing=mean+flag",
         "input.unknown=other",
-        f"input.columns={_write(table.columns)}",
+        f"input.columns={json.dumps(table.columns)}",
         *arm.settings,
     )
     spec = GenesisSpec(
@@ -97,13 +98,6 @@ def play(table: Table, fold: Mapping[str, pd.DataFrame], arm: Arm, directory: Pa
     ended: list[Client] = []
     simulate(config, on_end=ended.extend)
     return ended
-
-
-def _write(value: Any) -> str:
-    """As `--set` reads it."""
-    import json
-
-    return json.dumps(value)
 
 
 def judge(client: Client, owner: Client) -> dict[str, float]:

@@ -16,18 +16,15 @@ from ml.accountant import Release, Told, compute_epsilon
 from ml.clients.agreed import AgreedClient
 from ml.clients.build import Federation, make_clients
 from ml.data import get_classes
-from ml.data.statistics import (
-    StatisticsPrivacy,
-    compute_hidden_statistics,
-    compute_statistics,
-    sum_moments,
-)
+from ml.data.hidden_statistics import StatisticsPrivacy, add_up_hidden, compute_hidden_statistics, sum_moments
+from ml.data.statistics import compute_statistics
 from ml.errors import DataError, SpecError
 from ml.payload import Arrays, decode_arrays
 from ml.secret_stream import SecretStream
 from ml.seeding import derive_key
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs import AuthorPayloads, compute_aggregate, get_kind, get_spec
+from ml.specs.correlations import compute_correlations
 from ml.specs.statistics import MAX_BOUND, Agreement, Constants, StatisticsSpec
 
 MODEL = {"name": "mlp", "hidden": [8]}
@@ -64,7 +61,7 @@ def test_no_sample_has_more_in_the_sums_than_is_claimed(x: np.ndarray, ends: tup
 def test_a_sample_can_have_as_much_as_is_claimed() -> None:
     privacy = StatisticsPrivacy(1.0, [(0.0, 1.0)] * 3, SecretStream.fresh())
     first, second = sum_moments(np.ones((1, 3, 2, 2), np.float32), np.zeros(3), np.ones(3))
-    assert math.sqrt(np.sum(first**2) + np.sum(second**2)) == pytest.approx(privacy.sensitivity)
+    assert math.sqrt(np.sum(first**2) + np.sum(second**2)) == pytest.approx(privacy.get_sensitivity(AGREEMENT))
 
 
 def test_without_noise_to_speak_of_they_are_those_of_the_values_within_the_bounds() -> None:
@@ -118,6 +115,90 @@ def test_of_few_samples_nothing_is_told() -> None:
 def test_what_is_no_number_is_the_sites_own_trouble() -> None:
     with pytest.raises(DataError, match="expected numbers for agreed statistics"):
         hide(np.full((9, 1, 1, 1), np.nan), [(0.0, 1.0)], 1.0)
+
+
+# ---- counts, and sums by class
+
+TABLE: dict[str, Any] = {
+    "shape": [4, 1, 1],
+    "resize": None,
+    "normalize": "agreed",
+    "min_count": 5,
+    "class_counts": True,
+    "correlations": True,
+    "missing": "mean",
+    "columns": [{"name": "sex", "values": ["f", "m"]}, {"name": "age", "edges": [40, 60]}, {"name": "bmi"}],
+    "low": [0, 0, 0, 10],
+    "high": [1, 1, 120, 60],
+}
+
+
+def make_table(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of sex, age and bmi, of which some are empty, and the class of each."""
+    rng = np.random.default_rng(seed)
+    x, y = np.zeros((count, 4), np.float32), rng.integers(0, 2, count)
+    x[np.arange(count), rng.integers(0, 2, count)] = 1
+    x[:, 2], x[:, 3] = rng.normal(50, 9, count) + 9 * y, rng.normal(25, 3, count)
+    x[rng.random(count) < 0.2, 3] = np.nan
+    return x.reshape(count, 4, 1, 1), y.astype(np.int64)
+
+
+def hide_table(
+    x: np.ndarray, y: np.ndarray, noise: float, seed: int = 0, **input_: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is told with noise, which validators take, and without."""
+    spec = get_spec(HYPER, {"name": "linear"}, 2, (4, 1, 1), input_={**TABLE, **input_})
+    assert isinstance(spec, StatisticsSpec)
+    agreement = spec.agreement
+    assert agreement.bounds is not None
+    privacy = StatisticsPrivacy(noise, agreement.bounds, SecretStream(derive_key(seed)))
+    told = compute_hidden_statistics(x, y, 2, agreement, privacy)
+    spec.validate_payload("statistics", told, 1)
+    return dict(told), dict(compute_statistics(x, y, 2, agreement))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(5, 60), st.sampled_from([0.1, 5.0, 1000.0, 1e30]), st.booleans(), st.integers(0, 10**6))
+def test_validators_take_noisy_counts_and_sums_by_class(count: int, noise: float, fills: bool, seed: int) -> None:
+    x, y = make_table(count, seed)
+    if not fills:
+        x = np.nan_to_num(x, nan=25.0)
+    hide_table(x, y, noise, seed, missing="mean" if fills else "zero")
+
+
+def test_without_noise_to_speak_of_counts_are_those_without_noise() -> None:
+    hidden, plain = hide_table(*make_table(400, 3), 1e-9)
+    assert hidden.keys() == plain.keys()
+    for name in ("count", "present", "bins", "classes", "class_present"):
+        assert hidden[name].tolist() == plain[name].tolist(), name
+    told = [{**one, "sites": np.array(1), "counts": one["present"]} for one in (hidden, plain)]
+    own, exact = (np.array(compute_correlations(one, 1)) for one in told)
+    np.testing.assert_allclose(own[2:], exact[2:], atol=1e-4)
+    np.testing.assert_allclose(own[:2], exact[:2], atol=0.05)  # counts of a category, which are rounded down
+
+
+@pytest.mark.parametrize(
+    ("input_", "square"),
+    [
+        ({}, 4 * 2.25 * 2 + 1 + 1),
+        ({"correlations": False}, 4 * 2.25 + 1 + 1),
+        ({"correlations": False, "missing": "zero"}, 4 * 1.25 + 1 + 1),
+        ({"correlations": False, "class_counts": False, "missing": "zero", "columns": None}, 4 * 1.25),
+    ],
+)
+def test_no_sample_has_more_in_all_numbers_than_is_claimed(input_: dict[str, Any], square: float) -> None:
+    """Of so little noise, and as many other samples as leave the counts alone, what one sample adds is seen."""
+    agreement = Agreement.from_input({**TABLE, **input_})
+    assert agreement is not None
+    assert agreement.bounds is not None
+    privacy = StatisticsPrivacy(1.0, agreement.bounds, SecretStream.fresh())
+    assert privacy.get_sensitivity(agreement) == pytest.approx(math.sqrt(square))
+    most = 0.0
+    for row in ([1, 1, 120, 60], [0, 0, 0, 10], [1, 0, 130, -3], [1, 0, 60, 35]):
+        x, y = np.array(row, np.float32).reshape(1, 4, 1, 1), np.array([1])
+        parts = add_up_hidden(x, y, 2, agreement, privacy.bounds)
+        most = max(most, sum(float(np.sum(part**2)) for part in parts.values()))
+    assert most == pytest.approx(square)
 
 
 # ---- a client's

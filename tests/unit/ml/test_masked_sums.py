@@ -1289,11 +1289,11 @@ def test_contributions_of_nobody_of_one_author_twice_or_without_a_parent_are_no_
 
 TAKEN = {"fedavg", "dfpl", "blade_fl", "moon", "swim", "fedintr", "fedprox", "fedproto", "mpfedcl"}
 BESIDES = {"fededs", "scaffold"}  # whose members have something else to tell each other
-NO_MEAN = {"local", "uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"}  # nobody votes on one
+NO_MEAN = {"uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"}  # nobody votes on one
 
 
 def test_each_method_is_known_to_take_masks_or_not() -> None:
-    assert METHODS.keys() == TAKEN | BESIDES | NO_MEAN | {"fednova"}
+    assert METHODS.keys() == TAKEN | BESIDES | NO_MEAN | {"fednova", "local"}
 
 
 @pytest.mark.parametrize("name", sorted(TAKEN))

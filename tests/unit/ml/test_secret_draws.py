@@ -14,7 +14,7 @@ FILES = (  # whole
     "ml/gaussian.py",
     "ml/training/private.py",
     "ml/clients/privacy.py",
-    "ml/data/statistics.py",
+    "ml/data/hidden_statistics.py",
     "ml/aggregation/masks.py",
     "node/consensus/masks.py",
     "node/consensus/masking.py",

@@ -22,7 +22,8 @@ from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, MethodSpec, StatisticsSpec, compute_aggregate, get_kind, get_spec
 from ml.specs.base import Hyperparameters
 from ml.specs.run_schema import describe_payloads
-from ml.specs.statistics import Agreement, Constants, drop_statistics, read_edges, split_bins
+from ml.specs.statistics import Agreement, Constants, drop_statistics, read_edges
+from ml.specs.statistics_checks import split_bins
 from support.data.contributions import author
 
 MLP = {"name": "mlp", "hidden": [4, 2]}
@@ -138,11 +139,6 @@ def test_other_counts_of_a_category_are_refused(women: float) -> None:
     told["squares"][0] = to_digits([int(women * 2**88)], SQUARE_DIGITS)[0]
     with pytest.raises(PayloadError, match=r"channels 0 to 1: expected"):
         spec.validate_payload("statistics", told, 1)
-
-
-def test_histograms_have_no_noise_and_so_none_are_told_where_samples_are_hidden() -> None:
-    with pytest.raises(SpecError, match="expected no edges with dp_noise"):
-        make_spec("fedavg", {**BINNED, "missing": "zero", "low": [0], "high": [99]}, (4, 1, 1), dp_noise=1.0)
 
 
 # ---- sums
@@ -530,8 +526,3 @@ def test_cells_are_counted_where_the_mean_fills_them_and_nowhere_else() -> None:
 
     assert list_arrays() == list_arrays(missing="zero") == ["count", "squares", "sums"]
     assert list_arrays(missing="mean") == list_arrays(missing="mean+flag") == ["count", "present", "squares", "sums"]
-    hidden: Any = {"dp_noise": 1.0}
-    bounds = {"low": [0], "high": [1]}
-    make_spec(input_={"normalize": "agreed", "missing": "zero", **bounds}, **hidden)
-    with pytest.raises(SpecError, match=r"input.missing: expected refuse or zero with dp_noise"):
-        make_spec(input_={**FILLING, **bounds}, **hidden)

@@ -29,6 +29,7 @@ export function Statistics({ runs }) {
 function Told({ told }) {
   const sites = told.sites.filter((site) => site.held);
   const gone = told.sites.filter((site) => !site.held).map((site) => site.name);
+  const shownClasses = told.classes.length === 2 ? [1] : told.classes.map((_, k) => k); // of two one says it all
   const shown = told.all ? [{ ...told.all, name: "all" }, ...sites] : sites;
   const rows = told.features.map((feature, i) => ({ feature, own: shown.map((site) => site.features[i]) }));
   const hasBins = told.features.some((feature) => feature.edges.length > 0);
@@ -41,11 +42,15 @@ function Told({ told }) {
       ...(hasBins ? [["where values lie", (row) => html`<${Histogram} feature=${row.feature} sites=${shown} own=${row.own} />`]] : []),
       ...columns,
     ]} />
-    ${sites.some((site) => site.classes.length > 0) && html`<${Table} label="samples of each class" rows=${told.classes.map((name, k) => ({ name, k }))} getKey=${(row) => row.name} columns=${[
+    ${rows.some((row) => row.own[0]?.classes.length > 0) && html`<${Table} label="correlations with classes" rows=${rows} getKey=${(row) => row.feature.name} columns=${[
+      ["feature", (row) => row.feature.name],
+      ...shownClasses.flatMap((k) => shown.map((site, s) => [`${told.classes[k]}, ${site.name}`, (row) => describeCorrelation(row.own[s].classes[k].correlation), "number"])),
+    ]} />`}
+    ${shown.some((site) => site.classes.length > 0) && html`<${Table} label="samples of each class" rows=${told.classes.map((name, k) => ({ name, k }))} getKey=${(row) => row.name} columns=${[
       ["class", (row) => row.name],
       ...shown.map((site) => [site.name, (row) => showCount(site.classes[row.k]), "number"]),
     ]} />`}
-    ${gone.length > 0 && html`<p class="small">What ${list(gone)} told is not here any more.</p>`}`;
+    ${gone.length > 0 && html`<p class="small">${told.masked ? `The sums of ${list(gone)}: nobody sees those of one of them.` : `What ${list(gone)} told is not here any more.`}</p>`}`;
 }
 
 function describe(feature, one, samples) {
@@ -54,6 +59,10 @@ function describe(feature, one, samples) {
   const share = 100 * (1 - one.values / samples);
   const empty = share > 0 && share < 100 ? `, ${share < 1 ? "<1" : Math.round(share)} % empty` : "";
   return `${round(one.mean)} ± ${round(one.std)}${empty}`;
+}
+
+function describeCorrelation(value) {
+  return value === null ? "–" : value.toFixed(2);
 }
 
 function round(value) {

@@ -141,6 +141,24 @@ def test_whoever_is_asked_to_agree_is_told_what_one_member_can_do(settings: list
     assert any(harm in warning for warning in list_warnings(built.change.kind, plain.state, built.after))
 
 
+def test_statistics_behind_masks_are_a_run_of_one_round_whose_sums_one_member_can_move() -> None:
+    plain = make_genesis(method={"name": "fedavg"})
+    run = {
+        "method": {"name": "local", "aggregation": "masked_sum"},
+        "model": {"name": "linear"},
+        "input": {"shape": plain.run.input["shape"], "normalize": "agreed", "class_counts": True},
+    }
+    asked: dict[str, Any] = {"run": run, "set": ["input.normalize=agreed"], "initial": "zeros"}
+    built = build("start_run", genesis=plain, rounds=1, **asked)
+    assert (built.after.run.is_masked, built.after.run.num_heights) == (True, 3)
+    told = list_warnings(built.change.kind, plain.state, built.after)
+    assert any("moves the sums to any that samples can have, or spoils the sum" in warning for warning in told)
+    with pytest.raises((SpecError, ChangeRefused), match="expected 1 with local and aggregation masked_sum"):
+        build("start_run", genesis=plain, rounds=2, **asked)
+    with pytest.raises((SpecError, ChangeRefused), match="expected 1 with local and aggregation masked_sum"):
+        build("set_rounds", genesis=plain, state=built.after, rounds=2)
+
+
 def test_a_run_with_a_radius_goes_on_from_one_without_and_the_other_way_round() -> None:
     boxed = build("start_run", set=["masked_radius=0.05"], initial="continue").after
     assert boxed.run.schema["aggregate"].keys() - GENESIS.run.schema["aggregate"].keys() == {"masked/clipped"}
