@@ -13,6 +13,7 @@ from chain.block import ZERO, Block, Digest, Id
 from chain.codec import MAX_BLOCK_BYTES, MAX_CERTIFICATE_BYTES, decode_block, decode_certificate
 from chain.errors import ChainError, DecodeError, StoreCorrupted, ValidationError
 from chain.genesis import Genesis
+from chain.selection import read_selection
 from chain.state import State
 from chain.store.interface import BlockRow, BlockSource
 from chain.store.signed_slots import get_block_digests
@@ -86,9 +87,9 @@ class _Audit:
             block = self._read(row)
             if tip is not None and row.height >= first:
                 self._check(tip, block, row)
-            tip = Tip.at(self._get_first_state(block), (block,)) if tip is None else tip.extend(block)
+            tip = self._begin(block) if tip is None else tip.extend(block)
             if row.height >= first:
-                if row.height in (0, last) or block.change is not None:
+                if row.height in (0, last) or tip.state is not tip.judged_by:
                     self._read_state(block)
                 if self.recompute is not None:
                     self._check_blobs(block, tip.judged_by, self.recompute)
@@ -97,6 +98,15 @@ class _Audit:
             self.height += 1
         if self.height <= last:
             raise _Broken("missing from the store")
+
+    def _begin(self, block: Block) -> Tip:
+        state, selection = self._get_first_state(block), None
+        if state.run.select is not None:
+            selection = read_selection(self.source.get_state, self._read_blocks, block.height)
+        return Tip.at(state, (block,), selection=selection)
+
+    def _read_blocks(self, first: int, last: int) -> Iterator[Block]:
+        return (self._read(row) for row in self.source.read_rows(first, last))
 
     def _get_first_state(self, block: Block) -> State:
         """That which the walk begins with: from genesis, or else the stored one."""

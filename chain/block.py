@@ -31,11 +31,21 @@ class PayloadRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """A member's measure of the model that the round before has left: its number of val samples, and the measure that
+    the run selects by, in millionths."""
+
+    samples: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class Contribution:
     """A member's signed statement for one height: which blobs it offers, at which weight.
 
     `opened` is the secret that it committed to in the parent block, `ZERO` for none, and `commitment` the hash of the
-    next one (`chain.beacon`); both are empty under protocol 2.
+    next one (`chain.beacon`); both are empty under protocol 2. `measure` is that of the round before, if the run
+    selects and the author has one.
     """
 
     height: int
@@ -46,6 +56,7 @@ class Contribution:
     signature: bytes
     opened: bytes = b""
     commitment: Digest = b""
+    measure: Measure | None = None
 
 
 @dataclass(frozen=True, slots=True)

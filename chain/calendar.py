@@ -12,19 +12,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from chain.rules import Rules
-from chain.run import Run
+from chain.run import Run, stops
 from chain.state import State
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The heights above `since` that one state judges, up to the next change: its run, its rules and how many members
-    it has."""
+    """The heights above `since` that one state judges, up to the next: its run, its rules and how many members it has.
+    `follows_round`: the block at `since` is no change, but the round with which patience ended the run."""
 
     since: int
     run: Run
     rules: Rules
     num_members: int
+    follows_round: bool = False
 
     @property
     def max_aggregate_bytes(self) -> int:
@@ -61,9 +62,15 @@ class Calendar:
         if self._heights and height <= self._heights[-1]:
             return
         run = state.run
+        follows_round = bool(self._spans) and stops(self._spans[-1].run, run)
         if self._spans and (before := self._spans[-1].run).to_terms() == run.to_terms():
-            run = replace(before, number=run.number, first_height=run.first_height, is_ended=run.is_ended)
-        self._spans = (*self._spans, Span(height, run, state.rules, state.n))  # first: readers go by the heights
+            run = replace(
+                before, number=run.number, first_height=run.first_height, is_ended=run.is_ended, stopped=run.stopped
+            )
+        self._spans = (
+            *self._spans,
+            Span(height, run, state.rules, state.n, follows_round),
+        )  # first: readers go by the heights
         self._heights = (*self._heights, height)
 
     # ---- by height
@@ -84,7 +91,7 @@ class Calendar:
         """Whether the block at this height is a change that is known here."""
         heights = self._heights
         at = bisect_left(heights, height)
-        return height > 0 and at < len(heights) and heights[at] == height
+        return height > 0 and at < len(heights) and heights[at] == height and not self._spans[at].follows_round
 
     # ---- by run
 
@@ -109,7 +116,8 @@ class Calendar:
             if span.run.number != place.run:
                 continue
             height = span.run.first_height + place.round - 1
-            if height > span.since and span.run.has_round(height) and (following is None or height < following):
+            is_judged = height > span.since and (following is None or height <= following)
+            if is_judged and span.run.has_round(height) and not self.is_change(height):
                 return height
         return None
 
@@ -118,7 +126,8 @@ class Calendar:
         made = 0
         for span, following in zip(self._spans, (*self._heights[1:], None), strict=False):
             if span.run.number == number and span.since <= head:
-                made = span.run.get_round(head if following is None else min(head, following - 1))
+                end = head if following is None else min(head, following - self.is_change(following))
+                made = span.run.get_trained(end)
         return made
 
     @property

@@ -3,8 +3,9 @@
 Lists carry a count and are sorted. A decoder checks length, ranges and order, so that `encode(decode(b)) == b` for
 whatever it accepts; anything else is a DecodeError. What an object means is `chain.validation`'s business.
 
-    Contribution  height u64 | prev 32 | author 32 | weight u32 | count u8, since protocol 3 with its highest bit
-                  | since protocol 3: opened 32 | commitment 32 | count x (kind u8 | digest 32 | size u64) | sig 64
+    Contribution  height u64 | prev 32 | author 32 | weight u32, its highest bit set where there is a measure
+                  | count u8, since protocol 3 with its highest bit | since protocol 3: opened 32 | commitment 32
+                  | if it measures: samples u32 | value u32 | count x (kind u8 | digest 32 | size u64) | sig 64
     Header        ver u16 | height u64 | prev 32 | body 32 | aggregate 32 | state_next 32 | miner 32
                   | start_ms u64 | time_ms u64 | difficulty u64                          194 B, 202 with nonce
     Body          kind u8 | 0: count u16 | contributions by author; 1: an approved change (`chain.approvals`)
@@ -35,6 +36,7 @@ from chain.block import (
     EvidenceKind,
     Header,
     Id,
+    Measure,
     PayloadRef,
     Phase,
     SealedHeader,
@@ -84,8 +86,13 @@ _CERTIFICATE_ENTRY = struct.Struct(f">H{SIGNATURE_BYTES}s")
 
 REVEALS = 0x80  # in the count of a contribution's payloads: it commits and opens
 _REVEAL = struct.Struct(">32s32s")
+MEASURES = 0x8000_0000  # in a contribution's weight: it measures the round before
+_MEASURE = struct.Struct(">II")
 MAX_PAYLOADS = (MAX_CONTRIBUTION_BYTES - _CONTRIBUTION.size - SIGNATURE_BYTES) // _PAYLOAD.size
 MAX_PAYLOADS_REVEALING = MAX_PAYLOADS - -(-_REVEAL.size // _PAYLOAD.size)
+MAX_PAYLOADS_MEASURING = (
+    MAX_CONTRIBUTION_BYTES - _CONTRIBUTION.size - SIGNATURE_BYTES - _REVEAL.size - _MEASURE.size
+) // _PAYLOAD.size
 MAX_MEMBERS = (MAX_CERTIFICATE_BYTES - _CERTIFICATE.size) // _CERTIFICATE_ENTRY.size
 
 # Contribution
@@ -96,9 +103,12 @@ def _check_contribution(c: Contribution, error: Error) -> None:
     check_size(error, "contribution prev", c.prev, 32)
     check_size(error, "contribution author", c.author, 32)
     check(error, "contribution weight", c.weight, 1, WEIGHT_LIMIT - 1)
-    check(error, "number of payloads", len(c.payloads), 0, MAX_PAYLOADS_REVEALING if c.commitment else MAX_PAYLOADS)
+    check(error, "number of payloads", len(c.payloads), 0, _count_payloads(c))
     for name in ("opened", "commitment"):
         check_size(error, f"contribution {name}", getattr(c, name), 32 if c.opened or c.commitment else 0)
+    if c.measure is not None:
+        check(error, "contribution measure: samples", c.measure.samples, 1, WEIGHT_LIMIT - 1)
+        check(error, "contribution measure: value", c.measure.value, 0, MAX_U32)
     last_kind = 0
     for payload in c.payloads:
         check(error, "payload kind (sorted, one of each)", payload.kind, last_kind + 1, 255)
@@ -107,15 +117,24 @@ def _check_contribution(c: Contribution, error: Error) -> None:
         last_kind = payload.kind
 
 
+def _count_payloads(c: Contribution) -> int:
+    """The most payloads for which there is room."""
+    if c.measure is not None:
+        return MAX_PAYLOADS_MEASURING
+    return MAX_PAYLOADS_REVEALING if c.commitment else MAX_PAYLOADS
+
+
 def contribution_fields(c: Contribution) -> bytes:
     """The bytes that the author signs: everything but the signature."""
     _check_contribution(c, EncodeError)
     count = len(c.payloads) | (REVEALS if c.commitment else 0)
+    weight = c.weight | (0 if c.measure is None else MEASURES)
     return b"".join(
         (
-            _CONTRIBUTION.pack(c.height, c.prev, c.author, c.weight, count),
+            _CONTRIBUTION.pack(c.height, c.prev, c.author, weight, count),
             c.opened,
             c.commitment,
+            b"" if c.measure is None else _MEASURE.pack(c.measure.samples, c.measure.value),
             *(_PAYLOAD.pack(p.kind, p.digest, p.size) for p in c.payloads),
         )
     )
@@ -129,10 +148,11 @@ def encode_contribution(c: Contribution) -> bytes:
 def _read_contribution(reader: Reader) -> Contribution:
     height, prev, author, weight, count = _CONTRIBUTION.unpack(reader.take(_CONTRIBUTION.size))
     reveal = Reveal(*_REVEAL.unpack(reader.take(_REVEAL.size))) if count & REVEALS else NO_REVEAL
-    count &= ~REVEALS
+    measure = Measure(*_MEASURE.unpack(reader.take(_MEASURE.size))) if weight & MEASURES else None
+    count, weight = count & ~REVEALS, weight & ~MEASURES
     check(DecodeError, "number of payloads", count, 0, MAX_PAYLOADS)
     payloads = tuple(PayloadRef(*_PAYLOAD.unpack(reader.take(_PAYLOAD.size))) for _ in range(count))
-    c = Contribution(height, prev, author, weight, payloads, reader.take(SIGNATURE_BYTES), *reveal)
+    c = Contribution(height, prev, author, weight, payloads, reader.take(SIGNATURE_BYTES), *reveal, measure)
     _check_contribution(c, DecodeError)
     return c
 
@@ -169,10 +189,11 @@ def sign_contribution(
     weight: int,
     payloads: Sequence[PayloadRef],
     reveal: Reveal = NO_REVEAL,
+    measure: Measure | None = None,
 ) -> Contribution:
     """A contribution by `key`; payloads are put in the order of their kinds."""
     ordered = tuple(sorted(payloads, key=lambda payload: payload.kind))
-    unsigned = Contribution(height, prev, key.id, weight, ordered, bytes(SIGNATURE_BYTES), *reveal)
+    unsigned = Contribution(height, prev, key.id, weight, ordered, bytes(SIGNATURE_BYTES), *reveal, measure)
     return replace(unsigned, signature=key.sign(CONTRIBUTION_TAG, chain_id, contribution_fields(unsigned)))
 
 

@@ -37,7 +37,7 @@ from chain.signing import SIGNATURE_BYTES, encode_id, tag
 from chain.state import Member, Observer, State, read_key, read_observer
 from chain.waits import PROFILES, Waits
 
-FIRST_PROTOCOL, PROTOCOL_VERSION = 2, 4  # that a chain may begin with here, and that a new one does
+FIRST_PROTOCOL, PROTOCOL_VERSION = 2, 5  # that a chain may begin with here, and that a new one does
 GENESIS_TAG = tag("genesis")
 ADAPTIVE_FACTOR = 64  # how far `pow.adaptive` lets difficulty move from where it begins, both ways
 

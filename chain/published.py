@@ -30,12 +30,18 @@ MAX_LOSS = 1000 * ONE
 # The measures there are, and the least and the greatest number that each is written as.
 MEASURES: Mapping[str, tuple[int, int]] = {
     "accuracy": (0, ONE),
+    "alone_auc": (0, ONE),  # of the model that the site trains without the others
+    "alone_balanced_accuracy": (0, ONE),
+    "alone_r2": (-MAX_LOSS, ONE),
     "auc": (0, ONE),
     "average_precision": (0, ONE),
     "balanced_accuracy": (0, ONE),
     "brier": (0, 2 * ONE),
     "calibration_error": (0, ONE),
     "exact_match": (0, ONE),
+    "gain": (-MAX_LOSS, MAX_LOSS),  # by which the federation's model is better than that one
+    "gain_high": (-MAX_LOSS, MAX_LOSS),  # the ends of its interval
+    "gain_low": (-MAX_LOSS, MAX_LOSS),
     "hamming_loss": (0, ONE),
     "loss": (0, MAX_LOSS),
     "macro_f1": (0, ONE),

@@ -13,6 +13,7 @@ from chain.errors import GenesisError
 from chain.layout import MAX_HEIGHT, MAX_U32
 from chain.run_input import check_deviations, has_later_terms, read_input
 from chain.schema import Section, check_choice, check_range, check_unique, copy_tree, quote, read_digest, read_number
+from chain.select import AUC, FIRST_SELECTING, LOSS, Select
 
 MAX_SCHEMA_BYTES = 64 * 1024
 FIRST_FILLING = 4  # the first protocol under which sites agree on what fills empty cells, and a class has labels
@@ -30,7 +31,8 @@ class Run:
     what its contributions carry and what its aggregate holds. `initial_model` is the digest of the aggregate that it
     begins from. `is_ended`: a change has ended it. `classes` name the model's outputs, which by `task` are classes,
     labels or targets; `target` has the mean and the deviation of each target, `labels` what stands in the data for
-    each class, where that is not its name.
+    each class, where that is not its name. `select` is what its best round is chosen by: then one more height follows
+    the last round, for the measures of that. `stopped` is the round after which patience has ended it, 0 for none.
     """
 
     number: int
@@ -46,6 +48,8 @@ class Run:
     task: str = CLASSIFICATION
     target: Mapping[str, Any] | None = None
     labels: Mapping[str, Sequence[str]] | None = None
+    select: Select | None = None
+    stopped: int = 0
 
     def __post_init__(self) -> None:
         check_range("number", self.number, 1, MAX_U32)
@@ -61,12 +65,36 @@ class Run:
         if self.number == 1 and self.input.get("normalize") == INHERITED:
             raise GenesisError("input.normalize", f"expected {AGREED} in the first run, got {INHERITED}")
         check_range("rounds", self.rounds, 0, MAX_HEIGHT)
+        check_range("stopped", self.stopped, 0, MAX_HEIGHT)
+        self._check_select()
         size = len(encode_canonical(self.schema))
         check_range("size of the schema", size, 2, MAX_SCHEMA_BYTES, path="schema")
+
+    def _check_select(self) -> None:
+        """What members measure is in the clear, and says something of their samples."""
+        if self.select is None:
+            if self.stopped:
+                raise GenesisError("stopped", f"expected 0 without select, got {self.stopped}")
+            return
+        if self.is_masked:
+            raise GenesisError(
+                "select", "expected none with aggregation masked_sum, as measures are not hidden in a sum"
+            )
+        hidden = sorted(
+            key
+            for key, value in self.method.items()
+            if key.startswith("dp_") and key.endswith("noise") and value is not None
+        )
+        if hidden:
+            raise GenesisError("select", f"expected none with {hidden[0]}, as measures have no noise")
+        if self.select.by == AUC and self.task == REGRESSION:
+            raise GenesisError("select.by", f"expected {LOSS} for task {quote(self.task)}, got {AUC}")
 
     @property
     def first_protocol(self) -> int:
         """The first protocol under which there can be such a run."""
+        if self.select is not None:
+            return FIRST_SELECTING
         return FIRST_FILLING if self.labels is not None or has_later_terms(self.input) else 1
 
     @property
@@ -75,13 +103,21 @@ class Run:
         return self.method.get("aggregation") == "masked_sum"
 
     @property
+    def last_round(self) -> int:
+        """The last of its rounds as things stand, 0 for no end."""
+        return self.stopped or self.rounds
+
+    @property
     def num_heights(self) -> int:
-        """How many blocks its rounds make, 0 for no end."""
-        return self.count_heights(self.rounds)
+        """How many blocks it makes, 0 for no end."""
+        return self.count_heights(self.last_round)
 
     def count_heights(self, rounds: int) -> int:
-        """How many blocks so many rounds of it make: of masked sums two each, and one before them for keys."""
-        return 2 * rounds + 1 if self.is_masked and rounds else rounds
+        """How many blocks so many rounds of it make: of masked sums two each, and one before them for keys; and one
+        after them for measures, where it selects."""
+        if not rounds:
+            return 0
+        return 2 * rounds + 1 if self.is_masked else rounds + (self.select is not None)
 
     def count_rounds(self, heights: int) -> int:
         """How many of its rounds so many blocks have begun."""
@@ -96,13 +132,24 @@ class Run:
         its blocks that is."""
         return height - self.first_height + 1
 
+    def is_closing(self, height: int) -> bool:
+        """Whether the block at `height` has the measures of the last round, and nothing else."""
+        return self.select is not None and self.last_round > 0 and self.get_round(height) == self.last_round + 1
+
+    def get_trained(self, height: int) -> int:
+        """The last round of this run up to the block at `height` that members trained for."""
+        number = self.get_round(height)
+        return min(number, self.last_round) if self.select is not None and self.last_round else number
+
     def has_round(self, height: int) -> bool:
-        """Whether the block at `height` may be a round of this run."""
-        return not self.is_ended and (self.rounds == 0 or self.get_round(height) <= self.num_heights)
+        """Whether the block at `height` may be a round of this run, or have what closes it."""
+        return not self.is_ended and (self.last_round == 0 or self.get_round(height) <= self.num_heights)
 
     def to_mapping(self) -> dict[str, Any]:
         """What is hashed: JSON-able, every value written out."""
-        return {"number": self.number, "first_height": self.first_height, "is_ended": self.is_ended} | self.to_terms()
+        stopped = {"stopped": self.stopped} if self.stopped else {}
+        where = {"number": self.number, "first_height": self.first_height, "is_ended": self.is_ended}
+        return where | stopped | self.to_terms()
 
     def to_terms(self) -> dict[str, Any]:
         """What members agree on when they start it: all but where it stands on the chain. What is rarely set is left
@@ -120,6 +167,8 @@ class Run:
             terms["task"] = self.task
         if self.target is not None:
             terms["target"] = copy_tree("target", self.target)
+        if self.select is not None:
+            terms["select"] = self.select.to_mapping()
         if self.labels is not None:
             terms["labels"] = {name: list(self.labels[name]) for name in self.classes}
         return terms
@@ -127,16 +176,19 @@ class Run:
     @classmethod
     def from_mapping(cls, obj: object) -> Self:
         """The inverse of `to_mapping`. Raises GenesisError."""
-        top = Section("run", obj, (*TERMS, "number", "first_height", "is_ended"))
+        top = Section("run", obj, (*TERMS, "number", "first_height", "is_ended", "stopped"))
         return cls.from_terms(
             top,
             number=top.integer("number"),
             first_height=top.integer("first_height"),
             is_ended=top.flag("is_ended"),
+            stopped=top.integer("stopped", 0),
         )
 
     @classmethod
-    def from_terms(cls, top: Section, *, number: int, first_height: int, is_ended: bool = False) -> Self:
+    def from_terms(
+        cls, top: Section, *, number: int, first_height: int, is_ended: bool = False, stopped: int = 0
+    ) -> Self:
         """From what members agree on, where genesis or a change says it. Raises GenesisError."""
         task = top.text("task", CLASSIFICATION)
         classes, labels = _read_classes(top, task)
@@ -154,11 +206,31 @@ class Run:
             task=task,
             target=_read_target(top, task, len(classes)),
             labels=labels,
+            select=Select.read(top),
+            stopped=stopped,
         )
 
 
-TERMS = ("method", "model", "classes", "input", "rounds", "initial_model", "schema", "task", "target", "labels")
-OPTIONAL_TERMS = ("task", "target", "labels")  # which are not written where they are not set
+TERMS = (
+    "method",
+    "model",
+    "classes",
+    "input",
+    "rounds",
+    "initial_model",
+    "schema",
+    "task",
+    "target",
+    "labels",
+    "select",
+)
+OPTIONAL_TERMS = ("task", "target", "labels", "select")  # which are not written where they are not set
+
+
+def stops(before: Run, after: Run) -> bool:
+    """Whether it was patience that made one of the other, and no change."""
+    same = before.number == after.number and before.first_height == after.first_height
+    return same and after.stopped > 0 and before.stopped == 0
 
 
 def encode_canonical(value: object) -> bytes:

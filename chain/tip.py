@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from chain.block import Block, Header, Id
-from chain.changes.execution import READY_HEIGHTS, compute_next_state
+from chain.block import Block, Body, Contribution, Header, Id
+from chain.changes.base import Place
+from chain.changes.execution import READY_HEIGHTS, compute_next_state, compute_state_after
 from chain.difficulty import LOOKBACK, compute_next_difficulty
 from chain.errors import UnknownParent, WrongHeight
+from chain.selection import Selection
 from chain.state import State
 
 NUM_HEADERS = max(LOOKBACK, READY_HEIGHTS)  # that a tip holds, where there are so many
@@ -21,20 +23,29 @@ def get_first_read(head_height: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """The head and the headers up to it, the state that judges what comes next, and the one that judged the head.
-    Extending gives a new tip and leaves this one alone."""
+    """The head and the headers up to it, the state that judges what comes next, the one that judged the head, and the
+    best round of the run. Extending gives a new tip and leaves this one alone."""
 
     state: State
     block: Block
     headers: tuple[Header, ...]
     judged_by: State
+    selection: Selection = field(default_factory=Selection)
 
     @classmethod
-    def at(cls, state: State, blocks: Iterable[Block], judged_by: State | None = None) -> Tip:
+    def at(
+        cls,
+        state: State,
+        blocks: Iterable[Block],
+        judged_by: State | None = None,
+        selection: Selection | None = None,
+    ) -> Tip:
         """The tip of a chain that ends with `blocks`: in order, from `get_first_read` on at least. `state` is that
-        after the last of them, `judged_by` that before it if it is another."""
+        after the last of them, `judged_by` that before it if it is another, and `selection` what the run in force has
+        come to, if it selects."""
         newest = tuple(blocks)[-NUM_HEADERS:]
-        return cls(state, newest[-1], tuple(block.header for block in newest), judged_by or state)
+        headers = tuple(block.header for block in newest)
+        return cls(state, newest[-1], headers, judged_by or state, selection or Selection())
 
     @property
     def height(self) -> int:
@@ -62,6 +73,20 @@ class Tip:
         above = height + 1 - self.headers[0].height
         return self.headers[above].prev if 0 < above < len(self.headers) else None
 
+    def compute_state(self, body: Body) -> State:
+        """The state after a block with this body. Raises InvalidChange."""
+        place = Place(self.height + 1, self.header.aggregate)
+        return compute_state_after(self.state, body, place, is_last=self.is_last(body))
+
+    def is_last(self, body: Body) -> bool:
+        """Whether patience ends the run with a block with this body."""
+        if self.state.run.select is None or body.change is not None:
+            return False
+        return self._select(body.contributions).stops(self.selection, self.state.run, self.height + 1)
+
+    def _select(self, contributions: Sequence[Contribution]) -> Selection:
+        return self.selection.after(self.state, contributions, self.height + 1)
+
     def extend(self, block: Block) -> Tip:
         """The tip after `block`. Raises WrongHeight, UnknownParent, or InvalidChange where nobody has validated it."""
         if block.height != self.height + 1:
@@ -69,4 +94,5 @@ class Tip:
         if block.header.prev != self.id:
             raise UnknownParent.differs(f"parent of height {block.height}", self.id, block.header.prev)
         state = compute_next_state(self.state, block, self.header.aggregate)
-        return Tip(state, block, (*self.headers, block.header)[-NUM_HEADERS:], self.state)
+        selection = self.selection if block.change is not None else self._select(block.contributions)
+        return Tip(state, block, (*self.headers, block.header)[-NUM_HEADERS:], self.state, selection)

@@ -21,6 +21,7 @@ from chain.block import (
     Digest,
     Header,
     Id,
+    Measure,
     Phase,
     Vote,
 )
@@ -103,6 +104,8 @@ def _validate_contribution_fields(
     if c.commitment and not does_open(c, committed.get(c.author)):
         expected = "the secret that the parent block has the hash of, zeros for none"
         raise InvalidContribution.differs("what the contribution opens", expected, c.opened)
+    if c.measure is not None:
+        _validate_measure(state, c.measure, height)
     last_kind = 0
     for payload in c.payloads:
         if payload.kind <= last_kind:
@@ -111,6 +114,18 @@ def _validate_contribution_fields(
             expected = f"1 to {state.rules.limits.payload_bytes} bytes"
             raise InvalidContribution.differs(f"size of payload kind {payload.kind}", expected, payload.size)
         last_kind = payload.kind
+
+
+def _validate_measure(state: State, measure: Measure, height: int) -> None:
+    """A measure is of a round that the run selects by, and in its range. Whether it is true nobody else can tell."""
+    select = state.run.select
+    if select is None or state.run.get_round(height) < 2:
+        raise InvalidContribution("contribution: expected no measure, as there is no round to select")
+    if not 1 <= measure.samples <= state.rules.limits.max_weight:
+        expected = f"1 to {state.rules.limits.max_weight}"
+        raise InvalidContribution.differs("samples of the measure", expected, measure.samples)
+    if measure.value > select.most:
+        raise InvalidContribution.differs(f"measure, {select.by} in millionths", f"0 to {select.most}", measure.value)
 
 
 def validate_contribution(
@@ -205,9 +220,10 @@ def validate_candidate(
     _validate_body_digest(block)
     if not is_verified:
         verify_block(state.chain_id, block)
-    after = state
     if block.change is not None:
         after = _validate_change(tip, block, block.change, knows_approval)
+    else:
+        after = tip.compute_state(block.body)
     if block.header.state_next != after.digest:
         raise InvalidState.differs("block state_next", after.digest, block.header.state_next)
     for i, c in enumerate(block.contributions):

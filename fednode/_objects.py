@@ -39,8 +39,12 @@ def choose_sites(data: object, nodes: int, partition: str, usual: tuple[int, str
     """The number of nodes and the partition of data, which may be one a site. `usual` are those that nobody has chosen.
     Raises ConfigError."""
     sites = count_sites(data)
+    if nodes < 1:
+        raise ConfigError(f"nodes: expected at least 1 (got {nodes})")
     if sites is None:
         return nodes, partition
+    if sites < 2:
+        raise ConfigError(f"data: expected at least 2 sites in a list, with an object for each (got {sites})")
     if nodes not in (sites, usual[0]):
         raise ConfigError(f"nodes: expected {sites}, as data has one object for each site (got {nodes})")
     if partition not in (BY_SITE, usual[1]):
@@ -54,15 +58,19 @@ def is_written(data: object) -> bool:
 
 
 @contextmanager
-def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | None) -> Iterator[DataOptions]:
-    """The options for data under `settings`; an object is written into `directory`. What is wrong with it is told in
-    the object's own words, as a ConfigError."""
+def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | None, seed: int) -> Iterator[DataOptions]:
+    """The options for data under `settings`; an object is written into `directory`. Objects that are one a site have
+    splits that follow from the run's seed. What is wrong with data is told in the object's own words, as a
+    ConfigError."""
     if isinstance(data, str | PathLike):
         yield DataOptions(os.fspath(data), write_settings(settings))
         return
     try:
         written = write_object(data, directory)
-        yield DataOptions(f"{written.format}:{written.path}", write_settings(_add_labels(written, settings or {})))
+        added = _add_labels(written, settings or {})
+        if count_sites(data) is not None:
+            added = {"data.split_seed": seed} | added
+        yield DataOptions(f"{written.format}:{written.path}", write_settings(added))
     except DataError as error:
         raise ConfigError(name_object(str(error), directory)) from error
     except ConfigError as error:

@@ -161,10 +161,13 @@ class AsyncClient:
         *,
         label: str | tuple[str, ...] | None = None,
         prior: float | None = None,
+        round: int | str = "",  # noqa: A002 (as the command has it)
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
         """As `Client.predict`."""
-        return await self._do(lambda client: client.predict(samples, label=label, prior=prior, timeout_s=timeout_s))
+        return await self._do(
+            lambda client: client.predict(samples, label=label, prior=prior, round=round, timeout_s=timeout_s)
+        )
 
     async def evaluate(
         self,
@@ -172,13 +175,19 @@ class AsyncClient:
         *,
         label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
+        round: int | str = "",  # noqa: A002 (as the command has it)
         timeout_s: float = PREDICT_S,
     ) -> Record:
         """As `Client.evaluate`."""
         return await self._do(
-            lambda client: client.evaluate(inputs, label=label, resamples=resamples, timeout_s=timeout_s)
+            lambda client: client.evaluate(inputs, label=label, resamples=resamples, round=round, timeout_s=timeout_s)
         )
 
-    async def model(self, *, plugins: Iterable[str] = ()) -> nn.Module:
+    async def model(
+        self,
+        *,
+        plugins: Iterable[str] = (),
+        round: int | str = "",  # noqa: A002 (as the command has it)
+    ) -> nn.Module:
         """Does what `Client.model` does."""
-        return await self._do(lambda client: client.model(plugins=plugins))
+        return await self._do(lambda client: client.model(plugins=plugins, round=round))

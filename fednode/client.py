@@ -274,6 +274,7 @@ class Client:
         *,
         label: str | tuple[str, ...] | None = None,
         prior: float | None = None,
+        round: int | str = "",  # noqa: A002 (as the command has it)
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
         """Classifies samples with the node's model: objects, or files as `fednode predict` reads them. The columns of a
@@ -287,14 +288,15 @@ class Client:
 
         `label` names the column of labels in a table: by default the one that the node's configuration names, or
         `label`, if the table has it. With `prior` the answers lean to the shares that classes have among the node's own
-        samples: from 0, as everyone's, to 1, as this site's. The node's worker answers when it is free of a round,
-        within `timeout_s`; else NodeUnreachable says so.
+        samples: from 0, as everyone's, to 1, as this site's. `round` is whose model answers: newest, best or a number;
+        by default the best of a run that selects one and is over, else the newest. The node's worker answers when it is
+        free of a round, within `timeout_s`; else NodeUnreachable says so.
         """
         from fednode.prediction import predict
-        from node.admin.asking import Labelled
+        from node.admin.asking import AtRound, Labelled
 
         with self._asking() as admin:
-            return predict(admin, samples, Labelled.fetch(admin, label), timeout_s, prior)
+            return predict(AtRound(admin, str(round)), samples, Labelled.fetch(admin, label), timeout_s, prior)
 
     def evaluate(
         self,
@@ -302,21 +304,30 @@ class Client:
         *,
         label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
+        round: int | str = "",  # noqa: A002 (as the command has it)
         timeout_s: float = PREDICT_S,
     ) -> Record:
         """Measures the node's model on labelled samples: objects as `predict` has them, such as (x, y), files, or
         directories that hold one for each class. As `fednode evaluate --json`: sensitivity, specificity, AUC and the
         others, with intervals, of which `resamples` of the bootstrap find some. Under `alone` are the same of the model
-        trained without the others, None where the node trains none. `label` and `timeout_s` are as `predict` has
-        them."""
+        trained without the others, None where the node trains none, and `verdict`, which compares both. `label`,
+        `round` and `timeout_s` are as `predict` has them."""
         from fednode.prediction import evaluate
-        from node.admin.asking import Labelled
+        from node.admin.asking import AtRound, Labelled
 
         with self._asking() as admin:
-            return evaluate(admin, inputs, Labelled.fetch(admin, label), timeout_s, resamples)
+            asked = AtRound(admin, str(round))
+            found = evaluate(asked, inputs, Labelled.fetch(admin, label), timeout_s, resamples)
+            return {**found, "is_best": asked.is_best}
 
-    def model(self, *, plugins: Iterable[str] = ()) -> nn.Module:
-        """A copy of the node's model as it last wrote it down, which is after each round that it has applied; on the
+    def model(
+        self,
+        *,
+        plugins: Iterable[str] = (),
+        round: int | str = "",  # noqa: A002 (as the command has it)
+    ) -> nn.Module:
+        """A copy of the node's model as it last wrote it down, which is after each round that it has applied, or of
+        another `round`, as `predict` has it; on the
         CPU, in eval mode, and for samples as they are, as `fednode.Simulation.model` has it. Where it is a user's own
         module, that is imported here, and only where `plugins` names its package. Raises NodeError where it cannot be
         built, NotFound where the node has none yet."""
@@ -327,7 +338,7 @@ class Client:
 
         with self._asking() as admin:
             try:
-                built = RebuiltModel.read(admin.export_model(), plugins=Plugins.of(plugins))
+                built = RebuiltModel.read(admin.export_model(str(round)), plugins=Plugins.of(plugins))
             except MlError as error:
                 raise NodeError(str(error).replace("training.plugins", "plugins")) from error
         taken = built.input

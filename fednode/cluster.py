@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fednode._arguments import read_whole, require_kind
 from fednode._objects import check_importable, choose_sites, is_written, name_model, reading_data
 from fednode.client import Client, connect
 from node.errors import ConfigError, NodeError, NodeUnreachable
@@ -73,6 +74,10 @@ class LocalCluster:
         directory: str | PathLike[str] | None = None,
         i_understand: bool = False,
     ) -> None:
+        require_kind("a text", method=method, partition=partition, device=device)
+        require_kind("a whole number", or_none=True, shots=shots, size=size)
+        require_kind("a dictionary", or_none=True, settings=settings)
+        nodes, rounds, seed = (read_whole(*one) for one in (("nodes", nodes), ("rounds", rounds), ("seed", seed)))
         nodes, partition = choose_sites(data, nodes, partition, (4, "classes:3,1"))
         self._data, self._settings = data, settings
         self._spec = TestnetSpec(
@@ -136,7 +141,7 @@ class LocalCluster:
                 except OSError as error:
                     raise ConfigError(f"{beside}: expected no such file, for data ({error.strerror})") from error
                 undo.callback(shutil.rmtree, beside, ignore_errors=True)
-            with reading_data(self._data, beside, self._settings) as options:
+            with reading_data(self._data, beside, self._settings, self._spec.seed) as options:
                 spec = replace(self._spec, data=options.data, settings=options.settings)
                 testnet = make_testnet(directory, spec)
             undo.pop_all()

@@ -95,7 +95,10 @@ def evaluate(node: Answering, given: Given, labelled: Labelled, timeout_s: float
     """The measures of the node's model on labelled samples, as `fednode evaluate --json` prints them. Raises as
     `predict`, also for samples without a label."""
     terms = Terms.fetch(node)
-    return judge([*_ask(node, terms, given, labelled, timeout_s, alone=True)], terms, resamples).to_record()
+    answers = [*_ask(node, terms, given, labelled, timeout_s, alone=True)]
+    if _get_paths(given) is None and any(answered.expected is None for answered in answers):
+        raise ConfigError(f"{ARRAY}: expected a label for each sample, as in (x, y); predict does without")
+    return judge(answers, terms, resamples).to_record()
 
 
 def _ask(

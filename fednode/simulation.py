@@ -10,6 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fednode._arguments import read_whole, require_kind
 from fednode._objects import choose_sites, is_written, name_model, reading_data
 from node.errors import ConfigError, NodeError
 
@@ -66,6 +67,12 @@ class Simulation:
         return max((round_.accuracy for round_ in self.rounds), default=math.nan)
 
     @property
+    def best_round(self) -> int | None:
+        """The best round by val samples, where settings say what it is selected by (`select.by=loss`), and a quorum of
+        nodes has some; None else."""
+        return self._result.best_round
+
+    @property
     def global_accuracy(self) -> float:
         """On everyone's test samples, after the last round."""
         return self.rounds[-1].global_accuracy if self.rounds else math.nan
@@ -112,7 +119,7 @@ class Simulation:
         return self._find(node).make_model()
 
     def _find(self, node: int) -> TrainedNode:
-        if not 0 <= node < len(self._nodes):
+        if not 0 <= read_whole("node", node) < len(self._nodes):
             raise ConfigError(f"node: expected 0 to {len(self._nodes) - 1} (got {node})")
         return self._nodes[node]
 
@@ -204,6 +211,13 @@ def simulate(
     from fednode._trained import TrainedNode
     from node.experiments.simulation import Outcome, SimulationSpec, run_simulation
 
+    require_kind("a text", method=method, partition=partition, device=device, batched=batched, task=task)
+    require_kind("a text", or_none=True, attack=attack)
+    require_kind("a whole number", or_none=True, shots=shots, size=size)
+    require_kind("a number", participation=participation)
+    require_kind("a number", or_none=True, max_loss_ratio=max_loss_ratio)
+    require_kind("a dictionary", or_none=True, settings=settings)
+    nodes, rounds, seed = (read_whole(*one) for one in (("nodes", nodes), ("rounds", rounds), ("seed", seed)))
     nodes, partition = choose_sites(data, nodes, partition, (10, "classes:3,1"))
     name = name_model(model)
     trained: list[TrainedNode] = []
@@ -213,7 +227,7 @@ def simulate(
 
     with (
         tempfile.TemporaryDirectory(prefix="fednode-data-") as directory,
-        reading_data(data, Path(directory), settings) as options,
+        reading_data(data, Path(directory), settings, seed) as options,
     ):
         spec = SimulationSpec(
             method=method,

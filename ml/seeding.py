@@ -4,6 +4,7 @@ One run seed fans out by purpose, so that no draw depends on how many draws were
 
     derive_seed(S, "model")          initial parameters, the same on every node
     derive_seed(S, "partition")      who gets which samples
+    derive_key(S, "split", i)        who of site i's own samples is held out
     derive_seed(S, "client", i)      the seed of client i
     derive_seed(client_seed, purpose, round)    inside a client: batches, dropout, k-means starts
 """

@@ -316,6 +316,8 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         approves_genesis=config.consensus.approves_genesis,
         book=book,
         advertise=config.network.advertise,
+        keep_models=config.training.keep_models,
+        measure_from=config.training.publish_min_samples,
         publish_from=config.training.publish_min_samples if config.training.publish_metrics else None,
         bans=transport.bans,
         boundary=transport.boundary,

@@ -26,16 +26,20 @@ RETIRED_HEIGHTS = 1000
 
 
 def compute_next_state(state: State, block: Block, parent_aggregate: Digest) -> State:
-    """The state after `block`, which `state` judges: the same, unless the block holds a change.
+    """The state after `block`, which `state` judges: the same, unless the block holds a change, or its header says that
+    patience has ended the run. Whether that is so `chain.tip` knows, which has followed the run.
 
     Of a block that was not validated it raises InvalidChange.
     """
-    return compute_state_after(state, block.body, Place(block.height, parent_aggregate))
+    is_last = state.run.select is not None and block.change is None and block.header.state_next != state.digest
+    return compute_state_after(state, block.body, Place(block.height, parent_aggregate), is_last=is_last)
 
 
-def compute_state_after(state: State, body: Body, place: Place) -> State:
-    """As `compute_next_state`, of a body that is no block's yet."""
-    return state if body.change is None else execute_change(state, read_change(body.change.change), place)
+def compute_state_after(state: State, body: Body, place: Place, *, is_last: bool = False) -> State:
+    """As `compute_next_state`, of a body that is no block's yet; `is_last`: with it patience ends the run."""
+    if body.change is not None:
+        return execute_change(state, read_change(body.change.change), place)
+    return replace(state, run=replace(state.run, stopped=state.run.get_round(place.height))) if is_last else state
 
 
 def execute_change(state: State, change: Change, place: Place) -> State:

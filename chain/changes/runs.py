@@ -93,9 +93,9 @@ class SetRounds(Kind):
         made = state.run.count_rounds(place.height - state.run.first_height)
         if self.new != 0 and self.new < made:
             raise InvalidChange.differs("rounds", f"0 or at least the {made} made", self.new)
-        if self.new == self.old:
+        if self.new == self.old and not state.run.stopped:
             raise InvalidChange(f"rounds: there are {self.old} already")
-        return replace(state, run=replace(state.run, rounds=self.new))
+        return replace(state, run=replace(state.run, rounds=self.new, stopped=0))
 
 
 @dataclass(frozen=True, slots=True)

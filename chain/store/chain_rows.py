@@ -6,16 +6,18 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 
-from chain.block import Id
+from chain.block import Block, Id
 from chain.codec import decode_block, decode_certificate
 from chain.errors import GenesisError, StoreCorrupted
 from chain.genesis import Genesis
 from chain.layout import MAX_HEIGHT
+from chain.run import stops
 from chain.state import State
 from chain.store.interface import BlockRow, StoredBlock
 from chain.store.rows import Rows, decode_stored, is_intact
 
 _BATCH_ROWS = 64
+_STOPPED = b'"stopped":'  # in the bytes of a state whose run patience has ended
 _CACHED_STATES = 8  # the newest asked for; a state may have hundreds of KiB
 
 
@@ -49,8 +51,13 @@ class ChainRows:
 
     def get_change_heights(self, first: int, last: int) -> tuple[int, ...]:
         """The heights first..last, above 0, whose block holds a change."""
-        query = "SELECT height FROM states WHERE height BETWEEN ? AND ? ORDER BY height"
-        return tuple(row[0] for row in self._rows.read("states", query, max(first, 1), min(last, MAX_HEIGHT)))
+        query = "SELECT height, instr(state, ?) FROM states WHERE height BETWEEN ? AND ? ORDER BY height"
+        rows = self._rows.read("states", query, _STOPPED, max(first, 1), min(last, MAX_HEIGHT))
+        return tuple(height for height, at in rows if not (at and self._is_round(height)))
+
+    def _is_round(self, height: int) -> bool:
+        """Whether the state of this height began with a round, with which patience has ended its run."""
+        return stops(self.get_state(height - 1).run, self.get_state(height).run)
 
     def read_states(self, first: int, last: int) -> Iterator[tuple[int, State]]:
         """The state after `first`, and each other one up to `last`, with the height that it holds from; of the heights
@@ -112,6 +119,10 @@ class ChainRows:
         if found is None or found.block.id != block_id:
             raise StoreCorrupted(self._rows.where(f"{what}: the index of ids points elsewhere"))
         return found
+
+    def read_blocks(self, first: int, last: int) -> Iterator[Block]:
+        """As `blocks`, without certificates."""
+        return (stored.block for stored in self.blocks(first, last))
 
     def blocks(self, first: int, last: int) -> Iterator[StoredBlock]:
         """The finalised blocks of the heights first..last in order, as many as there are."""

@@ -354,7 +354,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
             state = compute_next_state(states[-1][1], block, head.header.aggregate)
             if block.header.state_next != state.digest:
                 raise InvalidState.differs(f"block {block.height}: state_next", state.digest, block.header.state_next)
-            if block.change is not None:
+            if state is not states[-1][1]:
                 states.append((block.height, state))
             head = block
         with self._rows.transaction("append", f"block {head.height}") as connection:

@@ -36,14 +36,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unplaced:
-    """A site's samples before they are normalised: the labels it trains on, the number of its test samples, `read`,
-    which gives the training samples as they are, and `place`, which puts all where the model is by some constants."""
+    """A site's samples before they are normalised: the labels it trains on, the number of its test samples and of those
+    that are val, `read`, which gives the training samples as they are, and `place`, which puts all where the model is
+    by some constants."""
 
     labels: Labels | Images
     num_test: int
     num_classes: int
     read: Callable[[], Images | FittedImages]
     place: Callable[[Constants], ClientData]
+    num_val: int = 0
 
     def hold_labels(self, device: torch.device) -> ClientData:
         """The labels alone."""
@@ -69,7 +71,7 @@ class AgreedClient(Client):
     ) -> None:
         self._spec = spec
         self.unplaced: Unplaced | None = unplaced
-        self._num_test = unplaced.num_test
+        self._num_test, self._num_val = unplaced.num_test, unplaced.num_val
         self._statistics: dict[str, Array] = {}  # those agreed on, as an aggregate has them
         self.constants: Constants | None = None
         labels = unplaced.hold_labels(next(model.parameters()).device)
@@ -90,6 +92,10 @@ class AgreedClient(Client):
     @property
     def num_test(self) -> int:
         return self._num_test
+
+    @property
+    def num_val(self) -> int:
+        return self._num_val
 
     @property
     def has_samples(self) -> bool:

@@ -18,6 +18,7 @@ from ml.clients.client import Client, Phase
 from ml.errors import MlError
 from ml.measures.alone import TrainedAlone
 from ml.measures.kinds import AnyMeasures
+from ml.measures.pairing import Pairing
 from ml.methods import make_method
 from ml.models.base import copy_model
 from ml.payload import Array, Arrays
@@ -42,6 +43,7 @@ class TrainingAlone:
         self._seconds = 0.0
         self._measures: AnyMeasures | None = None
         self._failure: str | None = None
+        self._pairing = Pairing(client.spec.task.kind)
         self._random: Tensor | None = None  # torch's generator as the last step has left it
 
     def __repr__(self) -> str:
@@ -59,6 +61,11 @@ class TrainingAlone:
             if self._beside.to_method_height(round_number) is not None:
                 self._owed.append((round_number, num_iterations))
             self._last_owed = round_number
+
+    def note_together(self, round_number: int) -> None:
+        """The client has taken in a round: what it says then is compared with what is said here after as much work."""
+        if (answers := self._beside.get_answers()) is not None:
+            self._pairing.add_together(round_number, answers)
 
     def step(self) -> bool:
         """Does the next step. False where there is none to do."""
@@ -103,8 +110,14 @@ class TrainingAlone:
     def _end(self, phase: Phase, losses: list[Tensor]) -> None:
         summary = summarise_losses(losses, phase.sgd.lr)
         self._client.end(phase, Progress(summary, len(losses), 0.0))
-        self._measures = self._client.measure()
         self._rounds, self._steps = self._owed.popleft()[0], None
+        self._measure()
+
+    def _measure(self) -> None:
+        """After whole rounds."""
+        self._measures, answers = self._client.measure(), self._client.get_answers()
+        if answers is not None:
+            self._pairing.add_alone(self._rounds, answers)
 
     # ---- what there is to say, and to keep
 
@@ -117,11 +130,13 @@ class TrainingAlone:
     def describe(self) -> TrainedAlone:
         if self._measures is None and self._rounds and self._steps is None and self._beside.has_samples:
             self._look_again()  # it was taken up before there were samples
-            self._measures = self._client.measure()
+            self._measure()
         owed = sum(self._count_steps(iterations) for _, iterations in self._owed) - (
             self._num_done if self._steps else 0
         )
-        return TrainedAlone(self._rounds, owed, self._seconds, self._measures, self._failure)
+        return TrainedAlone(
+            self._rounds, owed, self._seconds, self._measures, self._failure, self._pairing.get_verdict()
+        )
 
     def _count_steps(self, iterations: int) -> int:
         hyper, num = self._client.spec.hyperparameters, self._client.num_train
@@ -146,4 +161,4 @@ class TrainingAlone:
         """Goes on from what so many rounds have left. Raises ValueError for another model's."""
         self._client.load_state_arrays(arrays)
         self._rounds = self._last_owed = rounds
-        self._measures = self._client.measure()
+        self._measure()

@@ -32,7 +32,7 @@ from ml.data.own_transform import Transform, keep, load_transform
 from ml.data.partition import ClientSplit, Indices, make_partition, splits_from_mapping
 from ml.data.partition.domain_shift import apply_domain
 from ml.data.sample_notes import TrainedRange
-from ml.data.split import Sides
+from ml.data.split import Sides, divide
 from ml.data.table_checks import check_agreed
 from ml.errors import DataError, MlError, PayloadError
 from ml.methods import make_method
@@ -315,11 +315,31 @@ class _Source:
             x = self.transform(fit(self.train.x, self.input.shape))
             log_findings(check_agreed(x, self.train.features, constants.mean, constants.std))
 
-    def take(self, split: ClientSplit, seed: int, everyone: Samples, num_classes: int) -> ClientData:
-        """The samples that one client trains and is tested on. `seed` is the one that the samples were dealt by."""
-        shown = self._show("train", split.train, split.transform, seed)
-        train = self._place("train", shown, self.train.y[split.train])
-        return ClientData(train, everyone.take(split.test), everyone, num_classes)
+    def take(self, split: ClientSplit | None, seed: int, everyone: Samples, num_classes: int) -> ClientData:
+        """The samples that one client trains, is tested on and compares rounds by; all where they are not split. `seed`
+        is the one that the samples were dealt by."""
+        trained, val = (self._take_train(split, seed, is_val=is_val) for is_val in (False, True))
+        assert trained is not None  # noqa: S101
+        return ClientData(trained, everyone if split is None else everyone.take(split.test), everyone, num_classes, val)
+
+    def _take_train(self, split: ClientSplit | None, seed: int, *, is_val: bool) -> Samples | None:
+        """Those that are trained on, or those that are val, None where none is."""
+        rows = self.choose_rows(split, is_val=is_val)
+        if is_val and (rows is None or not len(rows)):
+            return None
+        if split is None:
+            return self.take_all("train", rows, augmented=not is_val)
+        assert rows is not None  # noqa: S101
+        shown = self._show("train", rows, split.transform, seed)
+        return self._place(shown, self.train.y[rows], augmented=not is_val)
+
+    def choose_rows(self, split: ClientSplit | None, *, is_val: bool = False) -> Indices | None:
+        """The rows of a client that train, None for all; or those that are val, None where none is."""
+        marked, own = self.train.is_val, None if split is None else split.train
+        if marked is None:
+            return None if is_val else own
+        trained, val = divide(np.arange(len(self.train)) if own is None else own, marked, self.train.y)
+        return val if is_val else trained
 
     def take_everyone(self, splits: Sequence[ClientSplit], seed: int) -> Samples:
         """The whole test set, each sample in the domain of the client that it matches."""
@@ -329,15 +349,18 @@ class _Source:
         x_NCHW = fit(self.test.x, self.input.shape).copy()  # which may be the data set's own array
         for split in shown:
             x_NCHW[split.test] = self._show("test", split.test, split.transform, seed)
-        return self._place("test", x_NCHW, self.test.y)
+        return self._place(x_NCHW, self.test.y)
 
-    def take_all(self, name: _Part) -> Samples:
+    def take_all(self, name: _Part, rows: Indices | None = None, *, augmented: bool = False) -> Samples:
+        """All samples of a part, or those at `rows`."""
         dataset: ArrayDataset = getattr(self, name)
+        y = dataset.y if rows is None else dataset.y[rows]
         if self._stays_mapped(dataset):
-            images = FittedImages.of(dataset.x, self.input.shape)
-            labels, is_train = self.scale_labels(dataset.y), name == "train"
-            return place_mapped(images, labels, self.model, self.engine, self.input, augmented=is_train)
-        return self._place(name, fit(dataset.x, self.input.shape), dataset.y)
+            images = FittedImages.of(dataset.x, self.input.shape, rows)
+            return place_mapped(images, self.scale_labels(y), self.model, self.engine, self.input, augmented=augmented)
+        return self._place(
+            fit(dataset.x if rows is None else dataset.x[rows], self.input.shape), y, augmented=augmented
+        )
 
     def _stays_mapped(self, dataset: ArrayDataset) -> bool:
         """Tells whether samples are read from their file as they are trained on. A transform of the site's own has all
@@ -347,15 +370,22 @@ class _Source:
     def show_train(self, split: ClientSplit | None, seed: int) -> Images | FittedImages:
         """The samples that one client trains on, as they are before they are normalised; all where they are not
         split."""
-        if split is not None:
-            return self.transform(self._show("train", split.train, split.transform, seed))
+        rows = self.choose_rows(split)
+        if split is not None and rows is not None:
+            return self.transform(self._show("train", rows, split.transform, seed))
         if self._stays_mapped(self.train):
-            return FittedImages.of(self.train.x, self.input.shape)
-        return self.transform(fit(self.train.x, self.input.shape))
+            return FittedImages.of(self.train.x, self.input.shape, rows)
+        return self.transform(fit(self.train.x if rows is None else self.train.x[rows], self.input.shape))
+
+    def get_labels(self, split: ClientSplit | None) -> AnyLabels:
+        """Those of the samples that one client trains on, as the data set has them."""
+        rows = self.choose_rows(split)
+        return self.train.y if rows is None else self.train.y[rows]
 
     def measure_range(self, split: ClientSplit | None) -> TrainedRange | None:
         """The range of what one client trains on, where that is a table; of all where it is not split."""
-        return TrainedRange.measure(self.train.x if split is None else self.train.x[split.train])
+        rows = self.choose_rows(split)
+        return TrainedRange.measure(self.train.x if rows is None else self.train.x[rows])
 
     def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
         """Fitted and in a client's domain, before the site's own transform."""
@@ -367,9 +397,9 @@ class _Source:
         """As a model is trained on them: classes, or labels and targets at the run's scale."""
         return np.asarray(y, np.int64) if y.ndim == 1 else self.scale.scale(y).astype(np.float32)
 
-    def _place(self, name: _Part, x: Images, y: AnyLabels) -> Samples:
+    def _place(self, x: Images, y: AnyLabels, *, augmented: bool = False) -> Samples:
         x, labels = self.input.normalise(self.transform(x)), self.scale_labels(y)
-        return place_samples(x, labels, self.model, self.engine, augmented=name == "train")
+        return place_samples(x, labels, self.model, self.engine, augmented=augmented)
 
 
 class _Deal:
@@ -390,17 +420,16 @@ class _Deal:
             everyone = source.take_everyone(self._splits, self._seed) if self._splits else source.take_all("test")
             self._placed = constants, source, everyone
         _, source, everyone = self._placed
-        if own is None:
-            return ClientData(source.take_all("train"), everyone, everyone, self._num_classes)
         return source.take(own, self._seed, everyone, self._num_classes)
 
     def leave(self, own: ClientSplit | None) -> Unplaced:
         """One client's samples, to be taken when it is known what normalises them."""
         source = self._source
-        labels = source.scale_labels(source.train.y if own is None else source.train.y[own.train])
+        labels = source.scale_labels(source.get_labels(own))
         num_test = len(source.test) if own is None else len(own.test)
         read, place = partial(source.show_train, own, self._seed), partial(self.take, own)
-        return Unplaced(labels, num_test, self._num_classes, read, place)
+        val = source.choose_rows(own, is_val=True)
+        return Unplaced(labels, num_test, self._num_classes, read, place, 0 if val is None else len(val))
 
 
 def _make_models(

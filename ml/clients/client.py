@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ml.accountant import Release
+from ml.clients.answers import draw_judged, list_answers, measure_judged, measure_val
 from ml.clients.batched_measures import Measured
 from ml.clients.common_model import CommonModel
 from ml.clients.privacy import describe_release, make_step_privacy
@@ -28,8 +29,7 @@ from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange
 from ml.errors import Abandoned, DataError, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
-from ml.measures.curves import describe_curves
-from ml.measures.kinds import AnyMeasures, measure_answers
+from ml.measures.kinds import Answers, AnyMeasures
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
@@ -37,7 +37,6 @@ from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
 from ml.specs.privacy import HIDDEN
 from ml.specs.releases import plan_release
-from ml.tasks import REGRESSION
 from ml.training.criterion import make_criterion
 from ml.training.generator import given_back, seed_torch
 from ml.training.layers import check_private, find_batch_norm
@@ -170,6 +169,10 @@ class Client:
     def num_test(self) -> int:
         """Samples of the matched test set."""
         return len(self.state.data.matched)
+
+    @property
+    def num_val(self) -> int:
+        return len(self.state.data.val or ())
 
     def train(
         self,
@@ -352,7 +355,8 @@ class Client:
         gone: Collection[bytes] = frozenset(),
         on_refused: OnRefused = lambda peer, why: None,
     ) -> Metrics:
-        """Take over a finalised round and measure (`evaluate`) what came of it, the method's own metrics besides.
+        """Take over a finalised round and measure (`evaluate`, `measure_val`) what came of it, the method's own metrics
+        besides.
 
         That is where all methods are measured: the parameter-sharing ones after aggregation, and the personalised
         ones after local training, since applying leaves their weights alone. Of peers whose `blobs` would harm the
@@ -378,7 +382,7 @@ class Client:
         self._before = before
         for peer, why in refused.items():
             on_refused(peer, why)
-        return outcome.measured
+        return outcome.measured | self.measure_val()
 
     def _take(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Outcome:
         """What comes of taking over a round as it stands."""
@@ -443,38 +447,27 @@ class Client:
         answers are no numbers."""
         return self.keep_answers()()
 
+    def measure_val(self) -> Metrics:
+        """What the client's val samples show of it as it stands, by `ValMeasures`; nothing where it has none."""
+        return measure_val(self.state.data.val, self.predict, self.spec.task)
+
     def keep_answers(self) -> Callable[[], AnyMeasures | None]:
         """`measure` of the client as it stands now, for whoever calls it when there is time."""
-        if self._judged is None or not self._judged.logits:  # perhaps there are samples by now
-            self.evaluate()
-        assert self._judged is not None  # noqa: S101
-        return partial(self._measure, self._judged)
+        return partial(measure_judged, self._get_judged(), self.state.data.matched.y, self.spec.task)
 
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]:
         """As `keep_answers`, of `describe_curves`."""
-        self.keep_answers()
+        return partial(draw_judged, self._get_judged(), self.state.data.matched.y, self.spec.task)
+
+    def _get_judged(self) -> Judged:
+        if self._judged is None or not self._judged.logits:  # perhaps there are samples by now
+            self.evaluate()
         assert self._judged is not None  # noqa: S101
-        return partial(self._draw, self._judged)
+        return self._judged
 
-    def _draw(self, judged: Judged) -> dict[str, Any] | None:
-        answers = self._get_answers(judged)
-        return None if answers is None else describe_curves(self.spec.task.kind, answers[0], answers[2])
-
-    def _get_answers(self, judged: Judged) -> tuple[Any, Any, Any] | None:
-        """The truth, the labels given and what was said; None where there is nothing, or it is no numbers."""
-        if not judged.logits:
-            return None
-        labels, said = judged.to_numpy(self.spec.task)
-        return (self.state.data.matched.y.cpu().numpy(), labels, said) if np.isfinite(said).all() else None
-
-    def _measure(self, judged: Judged) -> AnyMeasures | None:
-        task, answers = self.spec.task, self._get_answers(judged)
-        if answers is None:
-            return None
-        y, labels, said = answers
-        if task.kind == REGRESSION:
-            y = task.scale.unscale(y.astype(np.float64))
-        return measure_answers(task.kind, y, labels, said, judged.metrics["loss"])
+    def get_answers(self) -> Answers | None:
+        """Those to the matched test set, as the client stands; None where there are none, or they are no numbers."""
+        return list_answers(self._get_judged(), self.state.data.matched.y, self.spec.task)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:

@@ -15,11 +15,12 @@ import numpy as np
 
 from ml.data.base import AnyLabels, ArrayDataset, InputFormat, Labels, SampleDomains, Samples, Shape
 from ml.data.columns import ColumnSummary, summarise_columns
-from ml.data.cut import cut, find_groups_on_both_sides, find_trained_on, leave_out_unknown, place
+from ml.data.cut import cut, find_groups_on_both_sides, find_trained_on, hold_out_val, leave_out_unknown, place
 from ml.data.findings import Finding
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.image_cache import ImageCache
 from ml.data.image_set import ImageSet
+from ml.data.keys import read_sides
 from ml.data.labels import number_by_meaning, number_labels, validate_are_classes
 from ml.data.outputs import arrange
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated
@@ -86,6 +87,7 @@ def open_dataset(
     mapped from there.
 
     Where they are a site's own, `sides` are its split, and rows are left out whose categories the run does not know.
+    Val samples, where `data.val` asks for some or the data name them, are among the training ones, and marked.
 
     Raises DataError naming file and place for what is broken, not of a kind, not finite, or of no known class.
     """
@@ -106,6 +108,10 @@ def open_dataset(
         [[train_x], [test_x]], (train_odd, test_odd) = zip(*read, strict=True)
         train_y, test_y = labels
         locate_train, locate_test = train.locate, test.locate
+        is_val = train.is_val
+        if not splits.domains:  # each of which has been cut by itself
+            is_val, told = hold_out_val(train, source, train_y, None if train.images is not None else train_x)
+            notes += told
         notes += find_groups_on_both_sides(train, test, source)
     else:
         whole = (
@@ -117,7 +123,7 @@ def open_dataset(
             (train_x, test_x), train_odd = _read(train, rows, shape, cache, takes_empty)
         else:
             (train_x, test_x), train_odd = [whole[0][0][own_rows] for own_rows in rows], whole[1]
-        train_y, test_y, test_odd = labels[0][own.train], labels[0][own.test], ()
+        train_y, test_y, test_odd, is_val = labels[0][own.train], labels[0][own.test], (), own.is_val
         locate_train, locate_test = _locate_rows(train.locate, own.train), _locate_rows(train.locate, own.test)
         notes += own.notes
     if cache is not None:
@@ -130,19 +136,22 @@ def open_dataset(
         ArrayDataset(test_x, test_y, names, splits.test_name, test.place, domains, test.domain_of, features, *more),
     )
     return (
-        replace(made[0], columns=_summarise(train, table), notes=(*train_odd, *notes), locate=locate_train),
+        replace(
+            made[0], columns=_summarise(train, table), notes=(*train_odd, *notes), locate=locate_train, is_val=is_val
+        ),
         replace(made[1], notes=test_odd, locate=locate_test),
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resplit:
-    """A new split of a site's samples: how many train, how many test, and the places of those that test now and were
+    """A new split of a site's samples: how many train, test and are val, and the places of those that test now and were
     trained on before, None where that cannot be told."""
 
     num_train: int
     num_test: int
     trained_on: tuple[str, ...] | None
+    num_val: int = 0
 
 
 def split_anew(
@@ -156,15 +165,16 @@ def split_anew(
     meaning: Meaning | None = None,
 ) -> Resplit:
     """Splits samples by new sides, which know them from then on, and holds that against what was trained on `before`.
-    Raises DataError, also where the data say themselves what tests."""
+    Where the data say themselves what tests, it is val samples alone that are chosen. Raises DataError, also where
+    there is nothing to choose."""
     source = replace(DataSource.from_mapping(data, task, classes), sides=after)
     splits = _open(source, data)
-    if splits.test is not None or source.split is not None:
-        raise DataError(f"{splits.train.place}: the data say themselves what tests: there is nothing to split anew")
     if table is not None:
         splits = _encode(_leave_out_unknown(splits, table), table)
-    [labels], _ = _number_all(splits, data, task, classes, meaning)
+    (labels, *_), _ = _number_all(splits, data, task, classes, meaning)
     part = splits.train
+    if splits.test is not None or source.split is not None:
+        return _choose_val(part, source, labels, 0 if splits.test is None else len(splits.test.labels))
     side_N, _ = place(part, source, after, labels)
     is_test = side_N == Side.TEST.value
     try:
@@ -174,7 +184,19 @@ def split_anew(
     places = None
     if was_trained is not None:
         places = tuple(part.locate(i) for i in np.flatnonzero(is_test & was_trained).tolist())
-    return Resplit(int((side_N == Side.TRAIN.value).sum()), int(is_test.sum()), places)
+    num_train, num_val = (int((side_N == side.value).sum()) for side in (Side.TRAIN, Side.VAL))
+    return Resplit(num_train, int(is_test.sum()), places, num_val)
+
+
+def _choose_val(part: Part, source: DataSource, labels: AnyLabels, num_test: int) -> Resplit:
+    """Of samples whose own test samples are elsewhere, or named by a column."""
+    side_N = read_sides(part, source)
+    if not source.val or (side_N is not None and (side_N == Side.VAL.value).any()):
+        raise DataError(f"{part.place}: the data say themselves what tests: there is nothing to split anew")
+    rows = np.arange(len(labels)) if side_N is None else np.flatnonzero(side_N == Side.TRAIN.value)
+    is_val, _ = hold_out_val(part.select(rows), source, labels[rows])
+    num_val = 0 if is_val is None else int(is_val.sum())
+    return Resplit(len(rows) - num_val, num_test or len(labels) - len(rows), (), num_val)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

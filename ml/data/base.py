@@ -45,7 +45,8 @@ class ArrayDataset:
     came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
     `features` are the names of a table's columns, where it says them, `passed_over` those of its columns that a run
     does not name, `columns` what lies in the others, and `notes` what was left out or taken for granted as it was read.
-    `locate` says where a sample is.
+    `locate` says where a sample is. Of training samples `is_val` marks those that are held out to compare rounds by,
+    and not trained on; None where there are none.
     Raises DataError when the parts do not fit each other.
     """
 
@@ -62,6 +63,7 @@ class ArrayDataset:
     columns: tuple[ColumnSummary, ...] = ()
     notes: tuple[Finding, ...] = ()
     locate: Callable[[int], str] | None = None
+    is_val: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "origin", escape_undecoded(self.origin))
@@ -94,6 +96,10 @@ class ArrayDataset:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def num_val(self) -> int:
+        return 0 if self.is_val is None else int(self.is_val.sum())
 
     @property
     def shape(self) -> Shape:

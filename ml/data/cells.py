@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 EMPTY = ("", "NA", "N/A", "NaN", "nan", "null", "None")
 INDEX_NAMES = ("", "Unnamed: 0")  # of the first column: a data frame's row numbers, as pandas and R write them
-PLACEHOLDERS = ("?", ".", "-", "--", "*", "n/a", "na", "NULL", "NAN", "none", "missing", "unknown", "#N/A")
+_MARKS = ("n/a", "na", "NULL", "NAN", "#N/A")
+PLACEHOLDERS = ("?", ".", "-", "--", "*", *_MARKS, "none", "missing", "unknown")
 
 Cells = Mapping[str, Sequence[Any]]  # of a table, by column: text, or numbers and None
 
@@ -228,6 +229,25 @@ def is_date(cell: Any) -> bool:
     if isinstance(cell, str):
         return _DATE.fullmatch(cell.strip()) is not None
     return isinstance(cell, date | time | timedelta)
+
+
+def find_marks(texts: Iterable[str]) -> list[str]:
+    """Those of a column's different texts that hardly are values where others have letters or digits: `?` and other
+    signs, and what programs write for nothing."""
+    known = list(texts)
+    marks = [text for text in known if text in _MARKS or not any(map(str.isalnum, text))]
+    return marks if len(marks) < len(known) else []
+
+
+def unify(text: str) -> str:
+    """What texts have in common that differ by case or blanks only."""
+    return "".join(text.split()).casefold()
+
+
+def hint_at_like(text: str, known: Iterable[str]) -> str:
+    """Words about the known text that differs from this one by case or blanks only; nothing where none does."""
+    like = next((name for name in known if unify(name) == unify(text)), None)
+    return "" if like is None else f"; {like!r} differs by case or blanks only"
 
 
 def is_decimal_comma(text: str) -> bool:

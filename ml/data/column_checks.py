@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ml.data.base import ArrayDataset, InputFormat
-from ml.data.cells import Cells
+from ml.data.cells import Cells, hint_at_like
 from ml.data.columns import summarise_columns
 from ml.data.findings import Finding
 
@@ -28,6 +28,14 @@ def check_columns(train: ArrayDataset, input_: InputFormat | None) -> Iterable[F
             "genesis does not name the columns: features go by their place in the file, and a file with the same "
             "columns in another order is not noticed",
         )
+        return
+    if input_.table.unknown == "other":
+        values = {column.name: column.values for column in input_.table.columns if column.values}
+        for own in train.columns:
+            known = values.get(own.name, ())
+            for text in (text for text, _ in own.values if known and text not in known):
+                if like := hint_at_like(text, known):
+                    yield Finding("warning", f"column {own.name!r}: {text!r} counts as another value{like}")
 
 
 def describe_passed_over(names: Sequence[str]) -> str:

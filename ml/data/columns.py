@@ -25,12 +25,14 @@ from numpy.typing import NDArray
 from ml.data.cells import (
     PLACEHOLDERS,
     Cells,
+    find_marks,
     has_doubtful_commas,
     is_date,
     is_decimal_comma,
     is_empty,
     parse_numbers,
     to_text,
+    unify,
 )
 from ml.data.findings import Finding
 from ml.data.table_input import MAX_VALUES, Column, TableInput
@@ -136,12 +138,12 @@ def propose_input(columns: Iterable[ColumnSummary]) -> TableInput:
 
 def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
     """The findings about columns."""
-    if gaps := [own for own in columns if own.num_missing]:
-        shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in _sort_by_gaps(gaps)]
+    if gaps := sort_by_missing(columns):
+        shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in gaps]
         share = max(own.num_missing / max(own.num_rows, 1) for own in gaps)
         yield Finding("warning" if share >= MANY_MISSING else "note", f"empty cells: {_shorten(shown)}")
     for mark, names in _group((mark, own.name) for own in columns for mark in own.empty):
-        text = f"{mark!r} among the numbers of {_list(names)}: an empty cell? input.empty in genesis may list it"
+        text = f"{mark!r} among the values of {_list(names)}: an empty cell? input.empty in genesis may list it"
         yield Finding("warning", text)
     for text, names in _group((text, own.name) for own in columns for text in own.odd):
         yield Finding("warning", f"{_list(names)}: {text}")
@@ -150,12 +152,18 @@ def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
         yield Finding("warning", f"{_list(names)}: {doubt}: {are}?")
 
 
+def sort_by_missing(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:
+    """The columns with empty cells, those that lack most first."""
+    gaps = (own for own in columns if own.num_missing)
+    return sorted(gaps, key=lambda own: -own.num_missing / max(own.num_rows, 1))
+
+
 def find_alike(names: Iterable[str]) -> list[tuple[str, str]]:
     """The pairs of these that differ by case or blanks only."""
     first: dict[str, str] = {}
     pairs = []
     for name in names:
-        other = first.setdefault("".join(name.split()).casefold(), name)
+        other = first.setdefault(unify(name), name)
         if other != name:
             pairs.append((other, name))
     return pairs
@@ -172,6 +180,8 @@ def _summarise(name: str, cells: Sequence[Any], empty: Sequence[str]) -> ColumnS
         without, is_wrong = parse_numbers(cells, (*empty, *marks))
         if not is_wrong.any():
             return replace(_summarise_numbers(name, without), empty=marks)
+    if marks := tuple(find_marks(known)):
+        return replace(_summarise(name, cells, (*empty, *marks)), empty=marks)
     own = ColumnSummary(name, "category", len(cells), len(cells) - sum(known.values()), len(known))
     if has_doubtful_commas(known):
         doubt = f"{next(filter(is_decimal_comma, known))!r}: is a comma the decimal sign, or one of thousands? data.csv"
@@ -279,10 +289,6 @@ def _group(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
 
 def _list(names: Sequence[str]) -> str:
     return _shorten([repr(name) for name in names])
-
-
-def _sort_by_gaps(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:
-    return sorted(columns, key=lambda own: -own.num_missing / max(own.num_rows, 1))
 
 
 def _shorten(texts: Sequence[str]) -> str:

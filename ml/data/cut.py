@@ -10,23 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Labels, Samples
-from ml.data.cells import is_empty, to_text
+from ml.data.cells import hint_at_like, is_empty, to_text
 from ml.data.findings import Finding
 from ml.data.keys import hash_rows, read_groups, read_keys, read_sides
 from ml.data.labels import choose_held_out
 from ml.data.source import DataSource, Part, choose_columns
-from ml.data.split import CONTENT, TOO_FEW, Rule, Side, Sides
+from ml.data.split import CONTENT, MIN_VAL, TOO_FEW, Rule, Side, Sides, are_enough
 from ml.data.table_input import TableInput
 from ml.errors import DataError
+
+_NO_VAL_SINCE = Finding(
+    "warning",
+    "no val: this site has split its samples without, which stays until you ask for another split: fednode data "
+    "resplit; it does not count where rounds are compared",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """The rows that train, those that test, and what there is to say of them."""
+    """The rows that train, those that test, and what there is to say of them. Of the first `is_val` marks those that
+    are held out to compare rounds by, None where there are none."""
 
     train: Labels
     test: Labels
     notes: tuple[Finding, ...] = field(default=())
+    is_val: NDArray[np.bool_] | None = None
 
 
 def cut(part: Part, source: DataSource, y: AnyLabels, classes: Sequence[str], x: Samples | None = None) -> Cut:
@@ -35,9 +43,13 @@ def cut(part: Part, source: DataSource, y: AnyLabels, classes: Sequence[str], x:
     notes: list[Finding] = []
     if side_N is not None:
         notes += _describe_given(part, source, side_N)
+        is_given = side_N == Side.VAL.value
+        if is_given.any():
+            return _cut_given(side_N, notes, is_used=source.val != 0 and are_enough(y[is_given]))
     elif source.sides is not None and source.sides.seed is not None:
         side_N, notes = place(part, source, source.sides, y, x)
         notes += _describe_few(side_N, y, classes)
+        return _cut_placed(side_N, [*notes, *_explain_no_val(source, side_N)])
     elif source.has_own_rule:
         if source.sides is not None:
             raise DataError(
@@ -45,17 +57,46 @@ def cut(part: Part, source: DataSource, y: AnyLabels, classes: Sequence[str], x:
                 "of an earlier release, which stays until you ask for another: fednode data resplit"
             )
         side_N, notes = place(part, source, Sides(), y, x)
+        return _cut_placed(side_N, [*notes, *_explain_no_val(source, side_N)])
     else:
-        is_test = choose_held_out(y)
-        return Cut(np.flatnonzero(~is_test), np.flatnonzero(is_test))
-    return Cut(np.flatnonzero(side_N == Side.TRAIN.value), np.flatnonzero(side_N == Side.TEST.value), tuple(notes))
+        side_N = np.where(choose_held_out(y), Side.TEST.value, Side.TRAIN.value)
+    train = np.flatnonzero(side_N == Side.TRAIN.value)
+    if not _wants_val(source):
+        return Cut(train, np.flatnonzero(side_N == Side.TEST.value), tuple(notes))
+    is_val, told = hold_out_val(part.select(train), source, y[train], None if x is None else x[train])
+    return Cut(train, np.flatnonzero(side_N == Side.TEST.value), (*notes, *told), is_val)
+
+
+def hold_out_val(
+    part: Part, source: DataSource, y: AnyLabels, x: Samples | None = None
+) -> tuple[NDArray[np.bool_] | None, list[Finding]]:
+    """Which samples of a part of which none tests are val, None where none is, and what there is to say of it. Raises
+    DataError."""
+    sides = source.sides
+    if not _wants_val(source):
+        return None, []
+    if sides is not None and sides.seed is None:
+        return None, [_NO_VAL_SINCE]
+    side_N, notes = place(part, source, sides or Sides(), y, x, held_out=0.0)
+    is_val = side_N == Side.VAL.value
+    return is_val if is_val.any() else None, [*notes, *_explain_no_val(source, side_N)]
+
+
+def _wants_val(source: DataSource) -> bool:
+    return bool(source.val) or (source.sides is not None and source.sides.has_val)
 
 
 def place(
-    part: Part, source: DataSource, sides: Sides, y: AnyLabels, x: Samples | None = None
+    part: Part,
+    source: DataSource,
+    sides: Sides,
+    y: AnyLabels,
+    x: Samples | None = None,
+    *,
+    held_out: float | None = None,
 ) -> tuple[NDArray[np.str_], list[Finding]]:
-    """The side of each sample by a site's own split, and what there is to say of it. Raises DataError, also where it
-    was made by other keys."""
+    """The side of each sample by a site's own split, of which by default `source.held_out` test, and what there is to
+    say of it. Raises DataError, also where it was made by other keys."""
     if sides.rule not in (None, source.rule):
         raise DataError(
             f"data: this site has split its samples by {_show_rule(sides.rule)}, and is to go by "
@@ -66,7 +107,40 @@ def place(
     if source.rule == CONTENT and part.cells is not None:
         notes = _follow_columns(part, sides, keys.keys)
     sides.rule = source.rule
-    return sides.place(keys.keys, keys.contents, y, source.held_out), notes
+    share = source.held_out if held_out is None else held_out
+    return sides.place(keys.keys, keys.contents, y, share, source.val), notes
+
+
+def _cut_placed(side_N: NDArray[np.str_], notes: Sequence[Finding]) -> Cut:
+    """The val rows are among those that train, and marked."""
+    train = np.flatnonzero(side_N != Side.TEST.value)
+    is_val = side_N[train] == Side.VAL.value
+    test = np.flatnonzero(side_N == Side.TEST.value)
+    return Cut(train, test, tuple(notes), is_val if is_val.any() else None)
+
+
+def _cut_given(side_N: NDArray[np.str_], notes: Sequence[Finding], *, is_used: bool) -> Cut:
+    """By a column that says which rows are val; where these are not used nothing is done with them."""
+    num_val = int((side_N == Side.VAL.value).sum())
+    if is_used:
+        return _cut_placed(side_N, notes)
+    text = f"{num_val} samples are val: neither trained on nor tested"
+    train, test = (np.flatnonzero(side_N == side.value) for side in (Side.TRAIN, Side.TEST))
+    return Cut(train, test, (*notes, Finding("note", text)))
+
+
+def _explain_no_val(source: DataSource, side_N: NDArray[np.str_]) -> list[Finding]:
+    """What there is to say where val samples are asked for, and there are none."""
+    if not source.val or (side_N == Side.VAL.value).any():
+        return []
+    if source.sides is not None and not source.sides.is_first and not source.sides.has_val:
+        return [_NO_VAL_SINCE]
+    num_train = int((side_N != Side.TEST.value).sum())
+    text = (
+        f"no val: {source.val:.3g} of {num_train} training samples are fewer than {MIN_VAL}, or of one class: this "
+        "site trains on all, and does not count where rounds are compared"
+    )
+    return [Finding("note", text)]
 
 
 def _follow_columns(part: Part, sides: Sides, keys: Sequence[bytes]) -> list[Finding]:
@@ -129,7 +203,8 @@ def leave_out_unknown(part: Part, table: TableInput) -> Part:
         known = {*column.values, *map(to_text, column.values)}
         for i, cell in enumerate(cells[column.name]):
             if (text := to_text(cell)) not in known and not is_empty(cell, table.empty):
-                unknown.setdefault(i, f"column {column.name!r}: {text!r} is none of {_shorten(column.values)}")
+                like = hint_at_like(text, column.values)
+                unknown.setdefault(i, f"column {column.name!r}: {text!r} is none of {_shorten(column.values)}{like}")
     num_rows = len(part.labels)
     if not unknown or len(unknown) == num_rows:
         return part
@@ -149,8 +224,6 @@ def _describe_given(part: Part, source: DataSource, side_N: NDArray[np.str_]) ->
             raise DataError(
                 f"data.split: {part.place}: expected rows of {side.value} in column {source.split!r}, got none"
             )
-    if num_val := int((side_N == Side.VAL.value).sum()):
-        notes.append(Finding("note", f"{num_val} samples are val: neither trained on nor tested"))
     groups = read_groups(part, source)
     if groups is not None:
         sides: dict[bytes, set[str]] = {}

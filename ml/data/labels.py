@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Labels
-from ml.data.cells import tidy
+from ml.data.cells import hint_at_like, tidy
 from ml.data.memory import validate_fits
 from ml.data.source import SHARE, Part
 from ml.errors import DataError
@@ -60,6 +60,7 @@ def number_labels(
             i = int(np.argmin(made))
             raise DataError(
                 f"{part.locate(i)}: class {names[int(own[i])]!r} is not one of genesis' classes: {_list(classes)}"
+                f"{hint_at_like(names[int(own[i])], classes)}"
             )
     return numbered, tuple(classes)
 
@@ -77,7 +78,8 @@ def number_by_meaning(
         if len(made) and made.min() < 0:
             i = int(np.argmin(made))
             meant = "; ".join(f"{name}: {', '.join(meaning)}" for name, meaning in classes.items())
-            raise DataError(f"{part.locate(i)}: label {own[int(raw[i])]!r} means no class of genesis ({meant})")
+            like = hint_at_like(own[int(raw[i])], (label for meaning in classes.values() for label in meaning))
+            raise DataError(f"{part.locate(i)}: label {own[int(raw[i])]!r} means no class of genesis ({meant}){like}")
     return numbered, tuple(classes)
 
 

@@ -58,6 +58,8 @@ _KEYS = (
     "split",
     "test",
     "held_out",
+    "val",
+    "split_seed",
 )
 _COLUMNS = ("image", "label", "names")
 
@@ -102,7 +104,9 @@ class DataSource:
     are those whose samples are used, in this order; all of them if it is None. `labels` are the columns of a table with
     the labels: one, or of other tasks several. `outputs` are the names of the run's labels or targets, if they are
     known, where its task has such. `plugins` are those that a format of another name may be of. `images` is what the
-    site says of its image files.
+    site says of its image files. `val` is the share of the training samples that is held out to compare rounds by,
+    where the data themselves have none: None where nobody says it. `split_seed` is that of a
+    rehearsal in which each domain is a site with a split of its own.
     """
 
     format: str = "digits"
@@ -123,6 +127,8 @@ class DataSource:
     split: str | None = None
     test: Path | None = None
     held_out: float = SHARE
+    val: float | None = None
+    split_seed: int | None = None
     sides: Sides | None = None
     images: ImageRules = AS_THEY_ARE
 
@@ -190,7 +196,9 @@ class DataSource:
             id=id_,
             split=split,
             test=None if test is None else Path(test),
-            held_out=_get_share(data),
+            held_out=SHARE if (share := _get_share(data, "held_out")) is None else share,
+            val=_get_share(data, "val", takes_none=True),
+            split_seed=_get_split_seed(data, format_),
             images=ImageRules.from_mapping(data.get("images")),
         )
 
@@ -255,7 +263,8 @@ class Part:
     labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `passed_over`: the
     columns of a table that a run does not name. `pieces`: the tables that one was joined of, each of which needs all
     columns. `images`: the files, where samples are images that are decoded one by one. `notes`: what was passed over,
-    left out or taken for granted, or is odd, before a sample was read.
+    left out or taken for granted, or is odd, before a sample was read. `is_val`: the training samples that are held out
+    to compare rounds by, where the pieces have said so themselves.
 
     By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen
     some of them; `beside()`, the columns of a table that are no features of it; `paths`, the file of each sample;
@@ -276,6 +285,7 @@ class Part:
     pieces: tuple[Part, ...] = ()
     images: ImageSet | None = None
     notes: tuple[Finding, ...] = ()
+    is_val: NDArray[np.bool_] | None = None
     whole: Callable[[], Cells] | None = None
     beside: Callable[[], Cells] | None = None
     paths: Sequence[str] | None = None
@@ -369,6 +379,7 @@ class Part:
             pieces=self.pieces,
             images=None if self.images is None else self.images.select(rows),
             notes=self.notes,
+            is_val=None if self.is_val is None else self.is_val[rows],
             whole=None if self.whole is None else self._select_cells(self.whole, rows),
             beside=None if self.beside is None else self._select_cells(self.beside, rows),
             paths=None if self.paths is None else [self.paths[i] for i in rows.tolist()],
@@ -485,14 +496,30 @@ def _get_columns(mapping: Mapping[str, Any], key: str, section: str = "data.colu
     return _get_names(mapping, key, section)
 
 
-def _get_share(data: Mapping[str, Any]) -> float:
-    """`data.held_out`."""
-    value = data.get("held_out")
+def _get_share(data: Mapping[str, Any], key: str, *, takes_none: bool = False) -> float | None:
+    """A share of the samples, which may be 0 where that `takes_none` of them."""
+    value = data.get(key)
     if value is None:
-        return SHARE
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-        raise DataError(f"data.held_out: expected a share between 0 and 1, got {value!r}")
+        return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not (0 < value < 1 or (takes_none and not value))
+    ):
+        raise DataError(f"data.{key}: expected a share between 0 and 1, got {value!r}")
     return float(value)
+
+
+def _get_split_seed(data: Mapping[str, Any], format_: str) -> int | None:
+    """`data.split_seed`."""
+    value = data.get("split_seed")
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise DataError(f"data.split_seed: expected a whole number, got {value!r}")
+    if format_ != "domains":
+        raise DataError(f"data.split_seed: data.format {format_} has no domains, got {value}")
+    return value
 
 
 def _get_names(data: Mapping[str, Any], key: str, section: str = "data") -> tuple[str, ...] | None:

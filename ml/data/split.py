@@ -2,20 +2,24 @@
 
     train   what a model is trained on
     test    held out of it: every figure is measured on these
-    val     held out of both, where the data themselves say so
+    val     held out of both, where that is asked for: by these, rounds are compared
 
 A sample's key is its group, else its id, else its content. When a site first reads its data, the keys with the lowest
-SHA-256(seed || key) of each class are held out, about `data.held_out` of its samples. Each key's side is remembered and
-never changes. A key that comes later is held out if its hash is below `data.held_out` of the hashes' range. Samples of
-the same content are on one side, whatever their keys.
+SHA-256(seed || key) of each class are held out, about `data.held_out` of its samples, and those with the next lowest
+are val, about `data.val` of the others. Each key's side is remembered and never changes. A key that comes later is held
+out if its hash is below `data.held_out` of the hashes' range, and val if it lies in the part above that. Samples of the
+same content are on one side, whatever their keys.
+
+A site that has trained on all without val goes on so, and so does one that would have too few val samples to tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +31,8 @@ SEED_BYTES = 32
 PUBLIC_SEED = bytes(SEED_BYTES)  # of a split that nobody remembers
 CONTENT = ("content",)
 TOO_FEW = 5  # held-out samples of a class, of which one more or less right is a fifth of the figure
+VAL_SHARE = 0.1  # of the training samples that is val, where a run selects a round
+MIN_VAL = 10  # val samples: of fewer, or of one class alone, there is no telling which round is better
 
 
 Rule = tuple[str, ...]  # what keys are made of: ("group", "patient"), ("id", "visit") or CONTENT
@@ -52,12 +58,17 @@ class Sides:
     rule: Rule | None = None
     columns: tuple[str, ...] | None = None
     is_first: bool = field(init=False)  # nothing was known
+    has_val: bool = field(init=False)  # some keys known are val
 
     def __post_init__(self) -> None:
         self.is_first = not self.known
+        self.has_val = Side.VAL in self.known.values()
 
-    def place(self, keys: Sequence[bytes], contents: Sequence[bytes], y: AnyLabels, share: float) -> NDArray[np.str_]:
-        """The side of each sample by its key, of which `share` is held out. `contents` are digests of the samples, `y`
+    def place(
+        self, keys: Sequence[bytes], contents: Sequence[bytes], y: AnyLabels, share: float, val: float | None = None
+    ) -> NDArray[np.str_]:
+        """The side of each sample by its key, of which `share` is held out to test and `val` of the others to compare
+        rounds by; of 0 none is, and keys that were val train from then on. `contents` are digests of the samples, `y`
         their classes, or labels and targets [N, T], of which all are one class."""
         if not keys:
             return np.empty(0, "U5")
@@ -69,12 +80,18 @@ class Sides:
         hash_U, known_U = list(map(min, gathered)), list(map(self._find_side, gathered))
         unit_N = unit_K[key_N]
         if self.is_first:
-            is_test = choose_lowest(hash_U, unit_N, y if y.ndim == 1 else np.zeros(len(y), np.int64), share)
+            drawn_U = _draw(hash_U, unit_N, y if y.ndim == 1 else np.zeros(len(y), np.int64), share, val or 0.0)
         else:
-            is_test = np.array([is_below(one, share) for one in hash_U], np.bool_)
-        side_U = [side or (Side.TEST if test else Side.TRAIN) for side, test in zip(known_U, is_test, strict=True)]
+            later = (1 - share) * (val or 0.0) if self.has_val else 0.0
+            drawn_U = [_find_band(one, share, later) for one in hash_U]
+        side_U = [side or drawn for side, drawn in zip(known_U, drawn_U, strict=True)]
         side_K = [self.known.setdefault(one, side_U[unit]) for one, unit in zip(hashes, unit_K.tolist(), strict=True)]
-        return np.array([side.value for side in side_K], "U5")[key_N]
+        side_N = np.array([side.value for side in side_K], "U5")[key_N]
+        is_val = side_N == Side.VAL.value
+        if is_val.any() and (val == 0 or not are_enough(y[is_val])):
+            side_N[is_val] = Side.TRAIN.value
+            self.known |= {one: Side.TRAIN for one, side in zip(hashes, side_K, strict=True) if side is Side.VAL}
+        return side_N
 
     def carry_over(self, before: Sequence[bytes], keys: Sequence[bytes]) -> int:
         """Gives samples that are known by other keys now the sides that they had by those `before`. Returns how many
@@ -102,16 +119,52 @@ class Sides:
         return None if not sides else Side.TRAIN if Side.TRAIN in sides else min(sides)
 
 
+def are_enough(y: AnyLabels) -> bool:
+    """Tells whether val samples of these classes, or labels and targets [N, T], show which round is better."""
+    return len(y) >= MIN_VAL and (y.ndim > 1 or len(np.unique(y)) > 1)
+
+
+def complete_val(data: Mapping[str, Any], *, selects: bool) -> dict[str, Any]:
+    """`data` of a configuration in a run. Where that `selects` a round, and nobody says how much is val, a tenth is."""
+    return {**data, "val": VAL_SHARE} if selects and data.get("val") is None else {**data}
+
+
+def divide(
+    rows: NDArray[np.int64], is_val: NDArray[np.bool_], y: AnyLabels
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows of one client that train, and those that are val: none where they would be too few."""
+    val = rows[is_val[rows]]
+    return (rows[~is_val[rows]], val) if are_enough(y[val]) else (rows, rows[:0])
+
+
 def is_below(one: bytes, share: float) -> bool:
     """Whether a hash lies in the lowest `share` of all there may be."""
     return int.from_bytes(one[:8], "big") < share * 2**64
 
 
+def _find_band(one: bytes, share: float, val: float) -> Side:
+    """The side of a key that came later, of which these shares test and are val."""
+    return Side.TEST if is_below(one, share) else Side.VAL if is_below(one, share + val) else Side.TRAIN
+
+
+def _draw(hash_U: Sequence[bytes], unit_N: NDArray[np.int64], y_N: AnyLabels, share: float, val: float) -> list[Side]:
+    """The side of each unit, where none is known: `share` of the samples tests, and `val` of the others is val."""
+    is_test = np.zeros(len(hash_U), np.bool_)
+    if share:
+        is_test = choose_lowest(hash_U, unit_N, y_N, share)
+    is_val = np.zeros(len(hash_U), np.bool_)
+    if val:
+        rest = np.flatnonzero(~is_test[unit_N])
+        is_val = choose_lowest(hash_U, unit_N[rest], y_N[rest], val, least=0)
+    return [Side.TEST if test else Side.VAL if own else Side.TRAIN for test, own in zip(is_test, is_val, strict=True)]
+
+
 def choose_lowest(
-    hash_U: Sequence[bytes], unit_N: NDArray[np.int64], y_N: AnyLabels, share: float
+    hash_U: Sequence[bytes], unit_N: NDArray[np.int64], y_N: AnyLabels, share: float, least: int = 1
 ) -> NDArray[np.bool_]:
     """The units of samples that are held out: of each class, the rarest first, those with the lowest hashes, until it
-    has as near to `share` of its samples as whole units allow. At least one, and never the last one that trains."""
+    has as near to `share` of its samples as whole units allow. At `least` so many samples of a class, and never the
+    last unit of it that trains."""
     classes, class_N = np.unique(y_N, return_inverse=True)
     size_UC = np.zeros((len(hash_U), len(classes)), np.int64)
     np.add.at(size_UC, (unit_N, class_N.reshape(-1)), 1)
@@ -121,7 +174,7 @@ def choose_lowest(
     for c in np.argsort(size_UC.sum(0), kind="stable"):
         wanted, held = share * size_UC[:, c].sum(), size_UC[is_test, c].sum()
         for unit in order[(size_UC[order, c] > 0) & ~is_test[order]]:
-            if held and held + size_UC[unit, c] - wanted > wanted - held:
+            if held >= least and held + size_UC[unit, c] - wanted > wanted - held:
                 break
             has = size_UC[unit] > 0
             if (train_C[has] == 1).any():

@@ -23,7 +23,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.data.cells import PLACEHOLDERS, Cells, has_doubtful_commas, hint_at, is_date, is_empty, parse_numbers, to_text
+from ml.data.cells import (
+    PLACEHOLDERS,
+    Cells,
+    has_doubtful_commas,
+    hint_at,
+    hint_at_like,
+    is_date,
+    is_empty,
+    parse_numbers,
+    to_text,
+)
 from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
@@ -184,7 +194,10 @@ class TableInput:
                 x[i, -1] = 1.0
             else:
                 expected = ", ".join(column.values[:10]) + (", …" if len(column.values) > 10 else "")
-                raise DataError(f"{locate(i)}: column {column.name!r}: expected one of {expected}, got {text!r}")
+                raise DataError(
+                    f"{locate(i)}: column {column.name!r}: expected one of {expected}, got {text!r}"
+                    f"{hint_at_like(text, column.values)}"
+                )
         return x
 
     def _encode_number(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from ml.measures.intervals import Interval, compute_wilson
 
 MAX_CLASSES = 64  # with more, counts and curves by class are left out: they would weigh more than the model's answers
 NUM_BINS = 15  # of confidence, as in Guo et al. (2017)
+_DEVIATIONS = 3  # above the mean: that bound holds about 99 times in 100, the error being no normal one
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -31,7 +32,9 @@ class Measures:
     `confusion` int[C][C] counts samples by their class and by the class they were given. `auc` is the area under the
     ROC curve and `average_precision` that under precision and recall as steps, of each class against all others; None
     where a class has no samples, or all. `brier` is the squared error of the probabilities, halved for two classes;
-    `calibration_error` is the expected one over 15 bins (Guo et al. 2017, eq. 3). Probabilities are the classifier's,
+    `calibration_error` is the expected one over 15 bins (Guo et al. 2017, eq. 3), and `calibration_chance` what that of
+    a well calibrated model stays below on so many samples, 99 times in 100; `too_sure` is how much surer than right the
+    classifier is on average. Probabilities are the classifier's,
     also where prototypes answer. Beyond 64 classes there are no figures by class. `classes` are their names, where they
     are known: a model knows numbers alone.
     """
@@ -45,6 +48,8 @@ class Measures:
     auc: Sequence[float | None] | None = None
     average_precision: Sequence[float | None] | None = None
     classes: Sequence[str] | None = None
+    calibration_chance: float | None = None
+    too_sure: float | None = None
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-able."""
@@ -185,23 +190,22 @@ def measure(y_N: Ints, labels_N: Ints, probabilities_NC: Floats, loss: float) ->
     correct_N = labels_N == y_N
     one_hot_NC = y_N[:, None] == np.arange(num_classes)
     brier = float(np.square(probabilities_NC - one_hot_NC).sum(axis=1).mean()) / (2 if num_classes == 2 else 1)
+    error, chance, too_sure = _compute_calibration_error(y_N, probabilities_NC)
     whole = Measures(
         num_samples=len(y_N),
         num_correct=int(correct_N.sum()),
         loss=loss if math.isfinite(loss) else None,
         brier=brier,
-        calibration_error=_compute_calibration_error(y_N, probabilities_NC),
+        calibration_error=error,
+        calibration_chance=chance,
+        too_sure=too_sure,
     )
     if num_classes > MAX_CLASSES:
         return whole
     counts = count_confusion(y_N, labels_N, num_classes)
     areas = [compute_areas(one_hot_NC[:, c], probabilities_NC[:, c]) for c in range(num_classes)]
-    return Measures(
-        whole.num_samples,
-        whole.num_correct,
-        whole.loss,
-        whole.brier,
-        whole.calibration_error,
+    return replace(
+        whole,
         confusion=counts.tolist(),
         auc=[auc for auc, _ in areas],
         average_precision=[precision for _, precision in areas],
@@ -233,12 +237,18 @@ def compute_areas(is_of_N: NDArray[np.bool_], scores_N: Floats) -> tuple[float |
     return area, precision
 
 
-def _compute_calibration_error(y_N: Ints, probabilities_NC: Floats) -> float:
-    """The mean distance between how sure the classifier is and how often it is right, over bins of the former."""
+def _compute_calibration_error(y_N: Ints, probabilities_NC: Floats) -> tuple[float, float, float]:
+    """The mean distance between how sure the classifier is and how often it is right, over bins of the former; a bound
+    on it where each answer is right with the probability that it is said to be; and by how much it is surer than right.
+    The right ones of a bin are near normal about their mean then, with a binomial's variance."""
     confidence_N = probabilities_NC.max(axis=1)
     bins_N = np.clip(np.ceil(confidence_N * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)
     surplus_N = (probabilities_NC.argmax(axis=1) == y_N) - confidence_N
-    return float(np.abs(np.bincount(bins_N, weights=surplus_N, minlength=NUM_BINS)).sum() / len(y_N))
+    error = float(np.abs(np.bincount(bins_N, weights=surplus_N, minlength=NUM_BINS)).sum() / len(y_N))
+    variance_B = np.bincount(bins_N, weights=np.clip(confidence_N * (1 - confidence_N), 0, None), minlength=NUM_BINS)
+    mean = math.sqrt(2 / math.pi) * float(np.sqrt(variance_B).sum())
+    deviation = math.sqrt((1 - 2 / math.pi) * float(variance_B.sum()))
+    return error, (mean + _DEVIATIONS * deviation) / len(y_N), -float(surplus_N.mean())
 
 
 def _divide(count: int, of: int) -> float | None:

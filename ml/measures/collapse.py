@@ -1,4 +1,4 @@
-"""Signs that a model has not learned, in words.
+"""Signs of what is wrong with a model, in words: that it has not learned, and of one that has, what it lacks.
 
 An accuracy alone does not show it: where 63 of 100 patients are healthy, a model that calls everyone healthy has 0.63.
 Nor is a model below that useless: where 92 of 100 are ill, one that ranks them well may call fewer right. So who tells
@@ -9,7 +9,7 @@ prevalence that a model must beat, of targets the mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -18,6 +18,16 @@ from ml.measures.classification import Measures
 from ml.measures.kinds import AnyMeasures
 from ml.measures.multilabel import LabelMeasures
 from ml.measures.regression import TargetMeasures
+from ml.measures.signs import (
+    Losses,
+    explain_averaging,
+    explain_behind,
+    explain_miscalibration,
+    explain_overfitting,
+    explain_too_few,
+    explain_unfound,
+    ranks,
+)
 
 MIN_SAMPLES = 10  # of fewer there is no telling
 MIN_STEPS = 20
@@ -33,16 +43,53 @@ class Sign(StrEnum):
     PRIOR = "prior"
     MEAN = "mean"
     WORSE = "worse"
+    OVERFITTING = "overfitting"
+    UNFOUND = "unfound"
+    MISCALIBRATED = "miscalibrated"
+    AVERAGING = "averaging"
+    BEHIND = "behind"
+    FEW = "few"
 
 
-def find_signs(measures: AnyMeasures | None, train: Mapping[str, float]) -> dict[Sign, str]:
+NOT_LEARNED = frozenset({Sign.ONE_CLASS, Sign.MAJORITY, Sign.PRIOR, Sign.MEAN, Sign.WORSE})
+QUIET = frozenset({Sign.BEHIND, Sign.FEW})  # no alarm
+_BLIND = frozenset({Sign.MAJORITY, Sign.PRIOR})  # which overfitting explains
+
+
+def find_signs(
+    measures: AnyMeasures | None,
+    train: Mapping[str, float],
+    before: AnyMeasures | None = None,
+    losses: Sequence[Losses] = (),
+) -> dict[Sign, str]:
     """What speaks against a model by its answers to the test samples of a site, and by `train`, the metrics of the
-    local phase before; nothing where there are too few samples or classes to tell."""
-    signs = _find(measures)
+    local phase before. `before` are the measures of that phase's model, before the exchange, and `losses` those of the
+    run's rounds until this one."""
+    overfitting = explain_overfitting(losses)
+    signs = {sign: text for sign, text in _find(measures).items() if overfitting is None or sign not in _BLIND}
     first, last = train.get("first_loss", math.nan), train.get("last_loss", math.nan)
     if train.get("steps", 0) >= MIN_STEPS and last > max(WORSE * first, first + WORSE_BY):
         signs[Sign.WORSE] = f"the local phase ended worse than it began: loss {first:.3g} at first, {last:.3g} at last"
-    return signs
+    if overfitting is not None:
+        signs[Sign.OVERFITTING] = overfitting
+    if measures is not None and measures.num_samples >= MIN_SAMPLES:
+        averaging = explain_averaging(before, measures)
+        signs |= {} if averaging is None else {Sign.AVERAGING: averaging}
+    return signs if signs or measures is None else _find_lesser(measures)
+
+
+def _find_lesser(measures: AnyMeasures) -> dict[Sign, str]:
+    """What is told of a model that shows nothing worse."""
+    has_learned = isinstance(measures, Measures) and ranks(measures)
+    few = None if has_learned and measures.num_samples >= MIN_SAMPLES else explain_too_few(measures, MIN_SAMPLES)
+    if few is not None:
+        return {Sign.FEW: few}
+    found = {
+        Sign.UNFOUND: explain_unfound(measures),
+        Sign.MISCALIBRATED: explain_miscalibration(measures) if has_learned else None,
+        Sign.BEHIND: explain_behind(measures) if has_learned and isinstance(measures, Measures) else None,
+    }
+    return {sign: text for sign, text in found.items() if text is not None}
 
 
 def _find(measures: AnyMeasures | None) -> dict[Sign, str]:
@@ -89,7 +136,7 @@ def _find_in_answers(measures: Measures) -> dict[Sign, str]:
     if np.count_nonzero(given) == 1:
         only = int(given.argmax())
         signs[Sign.ONE_CLASS] = f"all {num} test samples are called {by_class[only].name}, of which {actual[only]} are"
-    if _ranks(measures):
+    if ranks(measures):
         return signs
     if not signs and measures.num_correct <= actual[common]:
         signs[Sign.MAJORITY] = (
@@ -104,18 +151,3 @@ def _find_in_answers(measures: Measures) -> dict[Sign, str]:
             f"classes alone have"
         )
     return signs
-
-
-def _ranks(measures: Measures) -> bool:
-    """Whether the mean AUC of the classes is above 0.5 by more than the standard error that chance has (Mann and
-    Whitney 1947)."""
-    num = measures.num_samples
-    found = [
-        (auc, math.sqrt((num + 1) / (12 * one.num_samples * (num - one.num_samples))))
-        for auc, one in zip(measures.auc or (), measures.by_class, strict=False)
-        if auc is not None
-    ]
-    if not found:
-        return False
-    aucs, errors = zip(*found, strict=True)
-    return math.fsum(aucs) - math.fsum(errors) > 0.5 * len(found)

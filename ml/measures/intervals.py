@@ -32,6 +32,14 @@ def compute_wilson(count: int, of: int) -> Interval:
     )
 
 
+def compute_auc_error(auc: float, num_of: int, num_others: int) -> float:
+    """The standard error of an AUC on so many samples of a class, and of all others (Hanley and McNeil 1982); at 0.5
+    that of chance (Mann and Whitney 1947)."""
+    both_of, both_others = auc / (2 - auc), 2 * auc * auc / (1 + auc)  # Q1 and Q2
+    spread = auc * (1 - auc) + (num_of - 1) * (both_of - auc * auc) + (num_others - 1) * (both_others - auc * auc)
+    return math.sqrt(max(0.0, spread) / (num_of * num_others))
+
+
 def compute_bootstrap(
     compute: Callable[[NDArray[np.int64]], Mapping[str, float]],
     num_samples: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,15 @@ from ml.measures.regression import OneTarget, TargetMeasures, measure_targets
 from ml.tasks import CLASSIFICATION, MULTILABEL
 
 AnyMeasures = Measures | LabelMeasures | TargetMeasures
+
+
+class Answers(NamedTuple):
+    """A model's answers to N samples: the truth `y` as the task has it, the labels that were given, and `said`,
+    probabilities; of a regression the values, in the targets' own units, twice."""
+
+    y: Any
+    labels: Any
+    said: Floats
 
 
 def measure_answers(kind: str, y: Any, labels: Any, said: Floats, loss: float) -> AnyMeasures:

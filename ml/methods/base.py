@@ -114,12 +114,14 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """A client's own samples, the test set that follows their distribution, and the one that is everyone's (§8.1)."""
+    """A client's own samples, the test set that follows their distribution, and the one that is everyone's (§8.1);
+    and the `val` samples that it holds out to compare rounds by, None where it has none."""
 
     train: Samples
     matched: Samples
     everyone: Samples
     num_classes: int
+    val: Samples | None = None
 
     @property
     def device(self) -> torch.device:

@@ -241,7 +241,7 @@ class Rounds:
             )
         except Spoiled as error:
             log.warning("%s went on from its own model after height %d: %s", me.hex()[:8], height, error)
-            return client.evaluate(), True
+            return client.evaluate() | client.measure_val(), True
         return metrics, False
 
 

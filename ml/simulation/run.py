@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -32,6 +32,7 @@ from ml.clients.embedding_snapshot import Snapshot, take_snapshot
 from ml.clients.priors import measure_priors
 from ml.data import forget_sources, get_classes, get_default_input, measure_target, open_once
 from ml.errors import DataError, MlError
+from ml.measures.val import ValMeasures
 from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array
@@ -51,6 +52,17 @@ OWN_METRICS = ("peers", "similar", "dropout", "divergence", "aux_loss")  # of so
 ZERO_DIGEST = bytes(32)  # the aggregate of a method that votes on nothing
 
 
+class Selector(Protocol):
+    """Follows which round of a run is its best."""
+
+    @property
+    def best(self) -> int | None:
+        """The best round so far; None where there is none."""
+
+    def add(self, number: int, measured: Sequence[Mapping[str, float] | None]) -> bool:
+        """Adds what clients have measured of a round, None of those that sat out the next. Whether the run ends."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationConfig:
     """A run. `method` is genesis's: a name and the hyper-parameters that differ from its defaults.
@@ -61,7 +73,8 @@ class SimulationConfig:
     `max_loss_ratio` is as `Client` has it; nodes have 4. `attack` is a name in `ml.attacks.ATTACKS`, how many `liars`
     there are, and the settings that differ from its defaults. `target` is by default what the data's targets have, for
     task regression; `labels` is what means each class in the data, where that is not its name. With `participation`
-    below 1 only so many of the clients, drawn anew each round, take part in it.
+    below 1 only so many of the clients, drawn anew each round, take part in it. `select` is genesis's: what the best
+    round is chosen by.
     """
 
     method: Mapping[str, Any]
@@ -83,6 +96,7 @@ class SimulationConfig:
     target: Mapping[str, Any] | None = None
     participation: float = 1.0
     labels: Mapping[str, Sequence[str]] | None = None
+    select: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.participation <= 1:
@@ -108,7 +122,7 @@ class SimulationConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Every setting; of those that few runs have, what is set."""
-        rare = {"task": CLASSIFICATION, "target": None, "participation": 1.0, "labels": None}
+        rare = {"task": CLASSIFICATION, "target": None, "participation": 1.0, "labels": None, "select": None}
         return {name: value for name, value in asdict(self).items() if name not in rare or value != rare[name]}
 
 
@@ -127,6 +141,8 @@ class RoundResult:
     over a peer's whole model (`dropout`); of DFPL how far prototypes were from the global ones (`aux_loss`). None of
     other methods. `divergences` [N, N] says that of each pair, where
     clients are few (`MAX_PAIRED`).
+
+    Where clients have val samples, `val` is what each client's show once the round was applied, None of one without.
 
     Under an attack also how many contributions the round went without (`left_out`), and how many of the honest it left
     without a finite loss (`spoiled`).
@@ -150,6 +166,7 @@ class RoundResult:
     divergences: tuple[tuple[float, ...], ...] | None = None
     left_out: int | None = None
     spoiled: int | None = None
+    val: tuple[ValMeasures | None, ...] | None = None
     train_s: float = field(default=0.0, compare=False)
     aggregate_s: float = field(default=0.0, compare=False)
 
@@ -157,9 +174,9 @@ class RoundResult:
         """All but seconds, and what the method does not have; None for what is no finite number."""
         seconds = ("train_s", "aggregate_s")
         values = {name.rstrip("_"): value for name, value in asdict(self).items() if name not in seconds}
-        numbers = {name: value for name, value in values.items() if value is not None and name != "divergences"}
-        told = {name: _to_finite(value) for name, value in numbers.items()}
-        return told if self.divergences is None else {**told, "divergences": self.divergences}
+        tuples = {name: values.pop(name) for name in ("divergences", "val")}
+        told = {name: _to_finite(value) for name, value in values.items() if value is not None}
+        return told | {name: value for name, value in tuples.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +224,7 @@ class SimulationResult:
     halted_at: int | None = None
     priors: tuple[PriorResult, ...] = ()
     epsilon: float | None = None
+    best_round: int | None = None  # by val samples, where the configuration selects
 
     @property
     def delta(self) -> float | None:
@@ -238,6 +256,7 @@ class SimulationResult:
             **({"priors": [result.to_json() for result in self.priors]} if self.priors else {}),
             **({} if self.config.attack is None else {"liars": list(self.liars), "halted_at": self.halted_at}),
             **({} if self.epsilon is None else {"epsilon": _to_finite(self.epsilon)}),
+            **({} if self.config.select is None else {"best_round": self.best_round}),
         }
 
 
@@ -251,12 +270,13 @@ def simulate(
     on_end: Callable[[Sequence[Client]], None] | None = None,
     snapshots: Sequence[int] = (),
     saved: StateFile | None = None,
+    selector: Selector | None = None,
 ) -> SimulationResult:
     """Run all rounds. `ids[i]` is the author id of client i, `beacons(height)` the block id that height builds on, and
     `present(height)` who takes part in its round, by default as `participation` has it.
     `snapshots` asks for those of these clients at the end, counted among the honest. Where a run of this configuration
     has `saved` its state, it goes on from there, to the same numbers; `on_round` hears of the rounds before, too.
-    `on_end` is given all clients as the last round leaves them, to keep.
+    `on_end` is given all clients as the last round leaves them, to keep. A `selector` ends the run where it says so.
 
     Raises SpecError or DataError for a configuration that cannot be, and PayloadError when what a client made of its
     round does not fit the method's own schema (numbers that are not finite, above all).
@@ -281,9 +301,10 @@ def simulate(
         digests: list[bytes] = []
         halted_at = None
         spent_s = 0.0
+        measured: Sequence[Mapping[str, float]] = ()  # by all clients, of the round before
         if saved is not None and (tree := saved.load()) is not None:
             run.load_tree(tree["run"])
-            rounds += [RoundResult(**_freeze(row)) for row in tree["rounds"]]
+            rounds += [_read_round(row) for row in tree["rounds"]]
             digests += tree["digests"]
             told = [[Release(**row) for row in rows] for rows in tree.get("told", ())] or told
             spent_s = tree["seconds"]
@@ -301,11 +322,20 @@ def simulate(
             rounds.append(_measure(played, run.honest, attacked=liars is not None))
             if on_round is not None:
                 on_round(rounds[-1])
+            if selector is not None:
+                told_now = [
+                    None if made is None else metrics for made, metrics in zip(run.trained, measured, strict=False)
+                ]
+                measured = played.applied
+                if height > 1 and selector.add(height - 1, told_now):
+                    break
             if saved is not None and height < config.rounds and saved.is_due():
                 so_far = {"rounds": [asdict(row) for row in rounds], "digests": digests}
                 if hyper.is_counted:
                     so_far |= {"told": [[asdict(release) for release in releases] for releases in told]}
                 saved.save({**so_far, "run": run.to_tree(), "seconds": spent_s + time.perf_counter() - start})
+        if selector is not None and rounds:
+            selector.add(len(rounds), measured)
         shown = {k: take_snapshot(clients[run.honest[k]], config.seed) for k in snapshots}
         priors = _measure_priors([clients[i] for i in run.honest])
         epsilon = compute_worst_epsilon(told, hyper.delta) if hyper.is_counted else None
@@ -328,6 +358,7 @@ def simulate(
         halted_at,
         priors,
         epsilon,
+        None if selector is None else selector.best,
     )
 
 
@@ -388,6 +419,7 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
     before = [made.metrics for i in honest if (made := played.trained[i]) is not None]
     after = [played.applied[i] for i in honest]
     on_all = [played.on_all[i] for i in honest]
+    val = tuple(map(ValMeasures.from_metrics, played.applied))
     return RoundResult(
         round=played.height,
         taa=compute_mean(map(get_score, after)),
@@ -403,6 +435,7 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
         divergences=played.divergences,
         left_out=played.num_left_out if attacked else None,
         spoiled=len(played.spoiled.intersection(honest)) if attacked else None,
+        val=val if any(val) else None,
         train_s=compute_mean(metrics["seconds"] for metrics in before),
         aggregate_s=played.aggregate_s,
     )
@@ -436,13 +469,15 @@ def _to_finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
 
 
-def _freeze(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a round that was saved, where tuples have become lists."""
+def _read_round(row: Mapping[str, Any]) -> RoundResult:
+    """A round that was saved, where tuples have become lists, and measures mappings."""
 
     def freeze(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return ValMeasures(**value)
         return tuple(map(freeze, value)) if isinstance(value, list) else value
 
-    return {name: freeze(value) for name, value in row.items()}
+    return RoundResult(**{name: freeze(value) for name, value in row.items()})
 
 
 def _make_beacon(seed: int, height: int) -> bytes:

@@ -45,6 +45,26 @@ class Answering(Protocol):
     ) -> pb.PredictReply: ...
 
 
+class AtRound:
+    """A node that answers with its model of one round: newest, best or a number, by default as the node has it.
+    `is_best` says whether its last answer was of the best round of the run."""
+
+    def __init__(self, node: AdminClient, round_: str = "") -> None:
+        self._node = node
+        self._round = round_
+        self.is_best = False
+
+    def list_runs(self, number: int) -> Sequence[pb.RunView]:
+        return self._node.list_runs(number)
+
+    def predict(
+        self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
+    ) -> pb.PredictReply:
+        reply = self._node.predict(samples, top, wait_s, alone=alone, prior=prior, round_=self._round)
+        self.is_best = reply.is_best
+        return reply
+
+
 class Labelled(NamedTuple):
     """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there. `source`
     says what the site's own files are like."""

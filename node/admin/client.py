@@ -139,11 +139,19 @@ class AdminClient:
                 events.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
 
     def predict(
-        self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
+        self,
+        samples: bytes,
+        top: int,
+        wait_s: float,
+        *,
+        alone: bool = False,
+        prior: float | None = None,
+        round_: str = "",
     ) -> pb.PredictReply:
         """The model's predictions for encoded samples, once the node's worker has come to them within `wait_s`; and
-        those of the model trained `alone`, where there is one. With `prior` they lean to the classes' shares there."""
-        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s, alone=alone, prior=prior)
+        those of the model trained `alone`, where there is one. With `prior` they lean to the classes' shares there.
+        `round_` is newest, best or a number: of which round the model is."""
+        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s, alone=alone, prior=prior, round=round_)
         with self._translated(timeout_s := wait_s + CALL_S):
             return self._admin.Predict(request, timeout=timeout_s)
 
@@ -345,14 +353,14 @@ class AdminClient:
 
     # ---- the model
 
-    def get_model_info(self) -> pb.ModelInfo:
+    def get_model_info(self, round_: str = "") -> pb.ModelInfo:
         with self._translated(MODEL_S):
-            return self._admin.GetModelInfo(pb.GetModelInfoRequest(), timeout=MODEL_S)
+            return self._admin.GetModelInfo(pb.GetModelInfoRequest(round=round_), timeout=MODEL_S)
 
-    def export_model(self) -> Iterator[pb.ModelChunk]:
-        """The description of a model file, then its bytes."""
+    def export_model(self, round_: str = "") -> Iterator[pb.ModelChunk]:
+        """The description of a model file, then its bytes. `round_` is as `predict` has it."""
         with self._translated():
-            chunks = self._admin.ExportModel(pb.ExportModelRequest())
+            chunks = self._admin.ExportModel(pb.ExportModelRequest(round=round_))
             try:
                 yield from chunks
             finally:

@@ -11,6 +11,7 @@ from node.admin.peer_view import PeerView
 from node.admin.stored_chain import StoredChain
 from node.consensus.service import RoundService
 from node.ledger.runs_view import AuthorCount, RunsReader
+from node.ledger.selected_view import show_selected
 from node.ledger.site_statistics import read_statistics
 from node.pb import admin_pb2 as pb
 
@@ -93,6 +94,9 @@ class FederationView:
         while await disk.run(self._runs.read_states, head):
             pass
         runs = [await disk.run(self._runs.show, index, head) for index in self._runs.choose(number)]
+        tip = self._service.tip
+        if tip.state.run.select is not None and runs[-1].number == tip.state.run.number:
+            runs[-1].selected.CopyFrom(show_selected(tip.state.run, tip.selection))
         if number is not None:
             count = AuthorCount(runs[0])
             for first, last in count.get_pages():

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ml.measures.collapse import find_signs
 from ml.measures.evaluation import evaluate
+from ml.measures.kinds import Answers
+from ml.measures.verdict import compare
 from ml.tasks import CLASSIFICATION, REGRESSION
-from node.admin.asking import Answered, Labelled, Terms, ask, get_labels, get_probabilities, get_values
+from node.admin.asking import Answered, AtRound, Labelled, Terms, ask, get_labels, get_probabilities, get_values
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.errors import NodeError
-from node.ledger.measures_view import show_measures
+from node.ledger.measures_view import show_measures, show_verdict
 from node.pb import admin_pb2 as pb
 
 
@@ -33,11 +34,13 @@ class Evaluation:
     signs: dict[str, str]
     alone: pb.TrainedAlone | None = None
     passed_over: Mapping[Path, Sequence[str]] = field(default_factory=dict)
+    is_best: bool = False  # of the rounds of its run
 
     def to_record(self) -> dict[str, Any]:
         """As `fednode evaluate --json` prints it."""
         return {
             "applied_round": self.applied_round,
+            "is_best": self.is_best,
             "measures": to_json(self.measures),
             "signs": self.signs,
             "alone": None if self.alone is None else to_json(self.alone),
@@ -45,13 +48,13 @@ class Evaluation:
 
 
 def evaluate_node(
-    node: AdminClient, inputs: Sequence[Path], labelled: Labelled, *, resamples: int, timeout_s: float
+    node: AdminClient, inputs: Sequence[Path], labelled: Labelled, *, resamples: int, timeout_s: float, round_: str = ""
 ) -> Evaluation:
     """Has a node answer labelled samples in files, and in directories that hold one for each class. Raises NodeError,
     also for samples without a label."""
-    terms = Terms.fetch(node)
-    answers = list(ask(node, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
-    return judge(answers, terms, resamples)
+    terms, asked = Terms.fetch(node), AtRound(node, round_)
+    answers = list(ask(asked, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
+    return replace(judge(answers, terms, resamples), is_best=asked.is_best)
 
 
 def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluation:
@@ -61,39 +64,46 @@ def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluati
     for answered in answers:
         if answered.expected is None:
             raise NodeError(f"{answered.file}: expected a label for each sample (fednode predict does without)")
-    y, labels, said = _gather(answers, terms)
-    measures, intervals = evaluate(y, labels, said, terms.classes, resamples, kind=terms.task, scale=terms.scale)
+    together = _gather(answers, terms)
+    measures, intervals = evaluate(*together, terms.classes, resamples, kind=terms.task, scale=terms.scale)
     signs = {sign.value: text for sign, text in find_signs(measures, {}).items()}
     newest = max(answered.applied_round for answered in answers)
     passed_over = {answered.file: answered.passed_over for answered in answers if answered.passed_over}
-    alone = _judge_alone(answers, terms, resamples)
+    alone = _judge_alone(answers, together, terms, resamples)
     return Evaluation(newest, show_measures(measures, intervals), signs, alone, passed_over)
 
 
-def _judge_alone(answers: Sequence[Answered], terms: Terms, resamples: int) -> pb.TrainedAlone | None:
-    """Without measures where that model has not answered all samples. It may have trained on between two requests: told
-    is what stood at the last."""
+def _judge_alone(
+    answers: Sequence[Answered], together: Answers, terms: Terms, resamples: int
+) -> pb.TrainedAlone | None:
+    """Without measures and verdict where that model has not answered all samples. It may have trained on between two
+    requests: told is what stood at the last."""
     if (last := answers[-1].trained_alone) is None:
         return None
     told = pb.TrainedAlone()
     told.CopyFrom(last)
     said = [answered._replace(prediction=answered.alone) for answered in answers if answered.alone is not None]
     if len(said) == len(answers):
-        y, labels, numbers = _gather(said, terms)
-        measures, intervals = evaluate(y, labels, numbers, terms.classes, resamples, kind=terms.task, scale=terms.scale)
+        alone = _gather(said, terms)
+        measures, intervals = evaluate(*alone, terms.classes, resamples, kind=terms.task, scale=terms.scale)
         told.measures.CopyFrom(show_measures(measures, intervals))
+        verdict = compare(terms.task, together, alone, owed_steps=told.owed_steps)
+        if verdict is None:
+            told.ClearField("verdict")
+        else:
+            told.verdict.CopyFrom(show_verdict(verdict))
     return told
 
 
-def _gather(answers: Sequence[Answered], terms: Terms) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
+def _gather(answers: Sequence[Answered], terms: Terms) -> Answers:
     """What files and node say of N samples, as `evaluate` takes it."""
     classes = terms.classes
     if terms.task == REGRESSION:
         values = get_values(answers, classes)
-        return np.array([answered.expected for answered in answers], np.float64), values, values
+        return Answers(np.array([answered.expected for answered in answers], np.float64), values, values)
     said = get_probabilities(answers, classes)
     if terms.task == CLASSIFICATION:
         y = np.array([classes.index(str(answered.expected)) for answered in answers])
-        return y, np.array([answered.prediction.label for answered in answers]), said
+        return Answers(y, np.array([answered.prediction.label for answered in answers]), said)
     y = np.array([[name in (answered.expected or ()) for name in classes] for answered in answers], np.int64)
-    return y, get_labels(answers, classes), said
+    return Answers(y, get_labels(answers, classes), said)

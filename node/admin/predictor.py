@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from chain.block import Block, Id
 from chain.calendar import Place
@@ -27,6 +29,7 @@ from node.ledger.measures_view import show_alone
 from node.ledger.names import get_name
 from node.offload import Offload, run_sized
 from node.pb import admin_pb2 as pb
+from node.runs.chosen_round import ChosenRound
 from node.training.learner import Learner
 from node.training.trainer import AnswerRefused, Predicted, Trainer, WorkerDied, WorkerFailed
 
@@ -86,14 +89,17 @@ class Predictor:
         most = get_max_samples(wanted.shape, len(run.classes), request.top, 1 + request.alone)
         asked = (request.samples, wanted.shape, most, wanted.takes_empty)
         await run_sized(self._arithmetic, num_bytes, decode_samples, *asked)
-        predicted = await self._ask_worker(request, wait_s)
+        chosen = self._chain.choose_round(request.round, run)
+        predicted = await self._ask_worker(request, wait_s, chosen)
         run = self._get_run(predicted.run)
         height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))
         block, judge = await self._chain.get_block(height or 0), await self._chain.get_judge(height or 0)
         owners = await self._find_owners(run, block)
         top = get_top(request.top, len(run.classes))
         # milliseconds, for few bytes
-        return await self._arithmetic.run(_describe, predicted, owners, judge, run, top, request.samples)
+        reply = await self._arithmetic.run(_describe, predicted, owners, judge, run, top, request.samples)
+        reply.is_best = chosen.is_best and predicted.applied_round == chosen.number
+        return reply
 
     async def _find_owners(self, run: Run, block: Block) -> _Owners:
         if not run.is_masked:
@@ -114,11 +120,16 @@ class Predictor:
         if self._learner.info is None:
             raise NotReady("the worker is not ready yet; ask again")
 
-    async def _ask_worker(self, request: pb.PredictRequest, wait_s: float) -> Predicted:
+    async def _ask_worker(self, request: pb.PredictRequest, wait_s: float, chosen: ChosenRound) -> Predicted:
+        kappa = request.prior if request.HasField("prior") else None
+        ask = partial(self._trainer.predict, request.samples, alone=request.alone, kappa=kappa)
         try:
             async with asyncio.timeout(wait_s):
-                kappa = request.prior if request.HasField("prior") else None
-                return await self._trainer.predict(request.samples, alone=request.alone, kappa=kappa)
+                if chosen.number is None or chosen.is_asked:
+                    return await ask(kept=chosen.number)
+                with suppress(AnswerRefused):  # as where the best round, which nobody has asked for, is not kept here
+                    return await ask(kept=chosen.number)
+                return await ask()
         except TimeoutError:
             raise NotInTime(f"not answered within {wait_s:g} s: {self._describe_work()}") from None
         except AnswerRefused as error:
@@ -155,7 +166,7 @@ def _describe(
     for said, notes in zip(reply.predictions, _note_unusual(predicted.answer, run, samples), strict=False):
         said.notes.extend(notes)
     if predicted.trained_alone is not None:
-        reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None)))
+        reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None, verdict=None)))
         if predicted.alone is not None:
             reply.alone.extend(_describe_answer(predicted.alone, owners, judge, run, top))
     return reply

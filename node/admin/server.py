@@ -374,10 +374,10 @@ class _Admin(admin_pb2_grpc.AdminServicer):
         return await _answer(context, self._predictor.predict(request))
 
     async def GetModelInfo(self, request: pb.GetModelInfoRequest, context: Context) -> pb.ModelInfo:
-        return (await _answer(context, self._view.read_model())).info
+        return (await _answer(context, self._view.read_model(request.round))).info
 
     async def ExportModel(self, request: pb.ExportModelRequest, context: Context) -> AsyncIterator[pb.ModelChunk]:
-        model = await _answer(context, self._view.read_model())
+        model = await _answer(context, self._view.read_model(request.round))
         for message in model.to_messages():
             yield message
 

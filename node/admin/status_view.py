@@ -14,6 +14,7 @@ from node.consensus.service import RoundService
 from node.consensus.upgrade import describe_upgrade
 from node.finite import to_finite
 from node.ledger.reader import Ledger
+from node.ledger.selected_view import show_selected
 from node.offload import Offload
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
@@ -57,6 +58,9 @@ class StatusView:
         status = self._process.show(name)
         for part in (self._show_round(), self._show_sight(), self._show_training()):
             status.MergeFrom(part)
+        tip = self._service.tip
+        if tip.state.run.select is not None:
+            status.selected.CopyFrom(show_selected(tip.state.run, tip.selection))
         self._add_federation(status)
         measured, status.database_bytes, status.disk_free_bytes = await self._disk.run(self._read_disk)
         self._add_measured(status, measured)
@@ -74,10 +78,10 @@ class StatusView:
             head_time=format_time(tip.header.time_ms),
             run=run.number,
             method=run.method["name"],
-            rounds=run.num_heights,
+            rounds=run.num_heights if run.select is None else run.last_round,
             members=tip.state.n,
             quorum=tip.state.q,
-            round=run.get_round(tip.height if service.is_done or machine is None else machine.height),
+            round=run.get_trained(tip.height if service.is_done or machine is None else machine.height),
             phase=_get_phase(service),
             view=0 if machine is None else machine.view,
             done=service.is_done,
@@ -137,11 +141,13 @@ class StatusView:
             beta_s=service.local_work.beta_s,
             training_trouble=service.learner.trouble or service.learner.failure,
             data_change=service.learner.data_change,
-            not_learning=service.records.learning.lasting.values(),
+            not_learning=service.records.learning.not_learned,
+            model_signs=service.records.learning.others,
         )
         if (info := service.learner.info) is not None:
             status.device, status.parameters, status.model_bytes = info.device, info.parameters, info.model_bytes
             status.num_train, status.num_test, status.precision = info.num_train, info.num_test, info.precision
+            status.num_val = info.num_val
         if (progress := service.learner.progress) is not None:
             status.train_step, status.train_steps = progress.step, progress.steps
         return status

@@ -12,11 +12,14 @@ from chain.checkpoint import get_marked
 from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
 from chain.join_file import JoinFile
+from chain.run import Run
 from chain.state import State
 from chain.store.sqlite import SqliteStore
+from chain.tip import Tip
 from node.ledger.audit import Call
 from node.ledger.joining import make_join_file
 from node.offload import Offload
+from node.runs.chosen_round import ChosenRound, choose_round
 from node.runs.specs import RunSpecs
 
 T = TypeVar("T")
@@ -31,6 +34,13 @@ class StoredChain:
     store: SqliteStore
     disk: Offload
     get_state: Callable[[], State]  # that after the head
+    get_tip: Callable[[], Tip]
+
+    def choose_round(self, asked: str, run: Run) -> ChosenRound:
+        """The round of a run whose model is asked for. Raises InvalidRequest and NotFound."""
+        tip = self.get_tip()
+        is_over = run.number != tip.state.run.number or not tip.state.has_round(tip.height + 1)
+        return choose_round(asked, run, tip.selection, is_over=is_over)
 
     async def get_block(self, height: int) -> Block:
         """A block up to the head. Raises StoreCorrupted."""

@@ -44,7 +44,7 @@ from node.p2p.transport.base import PeerUnavailable, Transport
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from node.runs.initial import read_initial
-from node.training.model_file import ModelFile, find_run, is_initial_needed, read_model
+from node.training.model_file import ModelFile, find_aggregate, find_run, is_initial_needed, read_chosen
 from node.version import get_version
 
 EVENT_KINDS = (
@@ -289,14 +289,21 @@ class NodeView:
 
     # ---- the model
 
-    async def read_model(self) -> ModelFile:
-        """The model of the last checkpoint; one at a time. Raises NotFound, VerificationFailed and NodeError."""
+    async def read_model(self, asked: str = "") -> ModelFile:
+        """The model after the round that is asked for (`choose_round`); one at a time. Raises NotFound,
+        VerificationFailed, InvalidRequest and NodeError."""
         chain, data_dir, initial = self._chain, self._config.node.data_dir, None
         async with self._exporting:
             run = await asyncio.to_thread(find_run, data_dir, chain.runs.calendar)
             if is_initial_needed(run):
                 initial = await chain.disk.run(self._read_initial, run)
-            return await asyncio.to_thread(read_model, data_dir, chain.genesis, run, initial)
+            chosen = chain.choose_round(asked, run)
+            call = chain.make_call()
+
+            def find(run: Run, number: int) -> bytes | None:
+                return call(lambda: find_aggregate(chain.store, chain.runs.calendar, run, number))
+
+            return await asyncio.to_thread(read_chosen, data_dir, chain.genesis, run, initial, chosen, find)
 
     def _read_initial(self, run: Run) -> bytes:
         """Runs on the disk's thread."""

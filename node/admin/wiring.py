@@ -99,4 +99,4 @@ def make_reloading(
 
 
 def make_stored_chain(service: RoundService, c: NodeContext) -> StoredChain:
-    return StoredChain(c.genesis, c.runs, c.store, c.disk, lambda: service.tip.state)
+    return StoredChain(c.genesis, c.runs, c.store, c.disk, lambda: service.tip.state, lambda: service.tip)

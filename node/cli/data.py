@@ -351,6 +351,8 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
             *((f"sha256 {part.split}", part.sha256) for part in split),
         ]
     )
+    if train.num_val:
+        print(f"{train.num_val} {samples} of {train.split} are val: not trained on, and rounds are compared by them")
     if _is_held_out(split) and not asked.get("split"):
         share = asked.get("held_out") or SHARE
         part = "a fifth" if share == SHARE else f"{share:.0%}"

@@ -23,6 +23,7 @@ def resplit(
     """Choose anew which of a site's samples are held out.
 
     They are known by data.group or data.id of its configuration, or by what they are, and data.held_out is how many.
+    With data.val as many of the others are held out of training to compare rounds by.
     The node has to be stopped. It keeps the split that it has trained by, also that of a release before, until this is
     asked for. Which of the new test samples were trained on is said: until a run begins anew its figures on these are
     too good.
@@ -79,10 +80,10 @@ def resplit(
         if lock is not None:
             os.close(lock)
     if as_json:
-        facts = {"train": made.num_train, "test": made.num_test}
+        facts = {"train": made.num_train, "test": made.num_test, "val": made.num_val}
         print_json({**facts, "trained_on": None if trained_on is None else list(trained_on)})
         return
-    print(f"{made.num_train} train, {made.num_test} test")
+    print(f"{made.num_train} train, {made.num_test} test{f', {made.num_val} val' if made.num_val else ''}")
     print(_describe(made.num_test, trained_on))
     for place in (trained_on or ())[:SHOWN]:
         print(f"  {place}")

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import AsJson, LabelOption
+from node.cli.options import AsJson, LabelOption, RoundOption
 from node.cli.target import NodeConfigFile, Socket
+
+TRAINED_ON = "members may have trained on rows of this: only samples that nobody trained on say what the model is worth"
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +32,7 @@ def evaluate(
         float,
         typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long the node may train on first."),
     ] = 60.0,
+    round_: RoundOption = "",
     socket: Socket = None,
     config: NodeConfigFile = None,
     as_json: AsJson = False,
@@ -43,11 +46,15 @@ def evaluate(
     mean squared error and R2 of each target, in its own unit.
 
     Where the node also trains without the others (training.compare_local: true), each measure of that model stands
-    beside, on the same samples.
+    beside, on the same samples, and a sentence says which of the two is better, if so many samples can show it.
+
+    A node cannot know which rows of a file it, or another member, has trained on; on such rows any model looks better
+    than it is.
 
     Examples: fednode evaluate test.csv --config node.yaml, or fednode evaluate scans/ --json
     """
     from ml.data.column_checks import describe_passed_over
+    from ml.measures.collapse import NOT_LEARNED
     from node.admin.asking import Labelled
     from node.admin.judging import evaluate_node
     from node.cli.evaluation import print_evaluation
@@ -58,14 +65,15 @@ def evaluate(
     try:
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
-            found = evaluate_node(node, inputs, labelled, resamples=resamples, timeout_s=timeout_s)
+            found = evaluate_node(node, inputs, labelled, resamples=resamples, timeout_s=timeout_s, round_=round_)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if as_json:
         print_json(found.to_record())
         return
-    print_evaluation(found, name_model([found.applied_round]))
+    print_evaluation(found, name_model([found.applied_round], is_best=found.is_best))
     for file, passed_over in found.passed_over.items():
         print(f"fednode: {file}: {describe_passed_over(passed_over)}", file=sys.stderr)
-    for text in found.signs.values():
-        print(f"fednode: this model has not learned: {text}", file=sys.stderr)
+    print(f"fednode: {TRAINED_ON}", file=sys.stderr)
+    for name, text in found.signs.items():
+        print(f"fednode: this model{' has not learned' if name in NOT_LEARNED else ''}: {text}", file=sys.stderr)

@@ -9,6 +9,7 @@ from node.cli.measures import (
     OF_TARGETS,
     describe_measures,
     describe_progress,
+    describe_verdict,
     list_figures,
     print_classes,
     show_of_class,
@@ -39,7 +40,8 @@ def print_evaluation(found: Evaluation, model: str) -> None:
         print_classes(found.measures)
         return
     samples = str(found.measures.num_samples)
-    print_facts([("model", model), ("alone", describe_progress(alone)), ("test samples", samples)])
+    facts = [("model", model), ("alone", describe_progress(alone)), ("test samples", samples)]
+    print_facts([*describe_verdict(alone), *facts])
     beside = dict(list_figures(alone.measures))
     rows = [(title, figure, beside.get(title, "-")) for title, figure in list_figures(found.measures)]
     print()

@@ -34,10 +34,12 @@ def list_figures(measures: pb.Measures) -> list[tuple[str, str]]:
 def describe_briefly(measures: pb.Measures) -> str:
     """The figures that an accuracy hides, in a line."""
     told = [f"{TITLES[name]} {show_figure(measures.summary[name])}" for name in BRIEF if name in measures.summary]
-    found = [(one.values["sensitivity"], one.class_name) for one in measures.classes if "sensitivity" in one.values]
+    found = [(one.values["sensitivity"], i) for i, one in enumerate(measures.classes) if "sensitivity" in one.values]
     if found:
-        (least, hardest), (most, easiest) = min(found), max(found)
-        told.append(f"sensitivity {least:.3f} ({hardest}) to {most:.3f} ({easiest})")
+        ends = sorted([min(found), max(found)], key=lambda end: end[1])  # so that two models name classes alike
+        told.append(
+            f"sensitivity {' to '.join(f'{value:.3f} ({measures.classes[i].class_name})' for value, i in ends)}"
+        )
     return ", ".join(told)
 
 
@@ -66,6 +68,11 @@ def describe_alone(alone: pb.TrainedAlone) -> str:
     if "accuracy" in alone.measures.summary:
         told = ", ".join(filter(None, (f"accuracy {alone.measures.summary['accuracy']:.3f}", told)))
     return f"{told}; {describe_progress(alone)}"
+
+
+def describe_verdict(alone: pb.TrainedAlone) -> list[tuple[str, str]]:
+    """How the federation's model compares with it, as a fact; none where nothing could be compared."""
+    return [("verdict", alone.verdict.sentence)] if alone.HasField("verdict") else []
 
 
 def describe_progress(alone: pb.TrainedAlone) -> str:
@@ -126,6 +133,9 @@ def print_published(entry: pb.Round) -> None:
     ]
     print("\nWhat members say of their own models, on their own test samples:")
     print_table(("MEMBER", ">SAMPLES", *(f">{TITLES[name].upper()}" for name in told)), rows)
+    for one in entry.published:
+        if one.HasField("verdict"):
+            print(f"{one.name}: {one.verdict.sentence}")
 
 
 def show_of_class(one: pb.ClassMeasures, name: str) -> str:

@@ -66,7 +66,7 @@ def show(
 
     With --members there is a column for each member that publishes its measures (training.publish_metrics): its own
     word. These are accuracy, balanced_accuracy, macro_f1, weighted_f1, auc, average_precision, brier, calibration_error
-    and loss.
+    and loss, and where a member also trains alone gain: by how much federating is better there.
 
     Examples: fednode metrics --series accuracy,loss --csv --config node.yaml > run.csv, or with --data-dir data
     """

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import AsJson, make_group
+from node.cli.options import AsJson, RoundOption, make_group
 from node.cli.target import DataDir, NodeConfigFile, Socket
 from node.errors import NodeError
 
@@ -24,12 +24,16 @@ def register(app: typer.Typer) -> None:
 
 
 def show_info(
-    socket: Socket = None, config: NodeConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False
+    round_: RoundOption = "",
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a node's model: architecture, classes, size, arrays. Also its input, and the newest round that is in it.
 
-    It is the node's own, after the newest round whose aggregate it has applied and written down; SHA-256 is that of the
-    file that fednode model export would write.
+    It is the node's own, after the newest round whose aggregate it has applied and written down, or after that which
+    --round names; SHA-256 is that of the file that fednode model export would write.
 
     Examples: fednode model info --config node.yaml, or fednode model info --data-dir data --json
     """
@@ -38,7 +42,7 @@ def show_info(
     from node.cli.target import open_ledger
 
     with open_ledger(socket, config, data_dir) as node:
-        info = node.get_model_info()
+        info = node.get_model_info(round_)
     if as_json:
         print_json(to_json(info))
         return
@@ -46,7 +50,7 @@ def show_info(
         [
             ("model", info.model),
             ("chain", f"{info.chain_name} ({info.chain_id[:8]}), {info.method}"),
-            ("round", str(info.applied_round)),
+            ("round", f"{info.applied_round}{', the best of its run' if info.is_best else ''}"),
             ("classes", ", ".join(info.classes)),
             ("input", info.input),
             ("size", f"{info.numbers:,} numbers, {show_bytes(info.bytes)}"),
@@ -63,6 +67,7 @@ def export(
         Path,
         typer.Argument(metavar="OUT", help="A name that ends in .safetensors or .onnx; never written over."),
     ],
+    round_: RoundOption = "",
     socket: Socket = None,
     config: NodeConfigFile = None,
     data_dir: DataDir = None,
@@ -84,6 +89,7 @@ def export(
     from node.admin.exported_model import write_model
     from node.admin.json_view import to_json
     from node.cli.output import print_json, show_bytes
+    from node.cli.predict import name_model
     from node.cli.target import open_ledger
 
     kind = out.suffix.lower()
@@ -92,18 +98,20 @@ def export(
     if out.exists() or out.is_symlink():
         raise NodeError(f"{out}: expected no file, as nothing is written over")
     if kind == ONNX:
-        _export_onnx(out, socket, config, data_dir, as_json)
+        _export_onnx(out, round_, socket, config, data_dir, as_json)
         return
     with open_ledger(socket, config, data_dir) as node:
-        info = write_model(out, node.export_model())
+        info = write_model(out, node.export_model(round_))
     if as_json:
         print_json({"file": str(out), **to_json(info)})
         return
     print(f"{out}: {show_bytes(info.bytes)}, SHA-256 {info.sha256}")
-    print(f"fednode: the model after round {info.applied_round}", file=sys.stderr)
+    print(f"fednode: the {name_model([info.applied_round], is_best=info.is_best)}", file=sys.stderr)
 
 
-def _export_onnx(out: Path, socket: str | None, config: Path | None, data_dir: Path | None, as_json: bool) -> None:
+def _export_onnx(
+    out: Path, round_: str, socket: str | None, config: Path | None, data_dir: Path | None, as_json: bool
+) -> None:
     from ml.plugins import NO_PLUGINS
     from node.admin.json_view import to_json
     from node.cli.model_onnx import require_onnx, write_onnx
@@ -114,7 +122,7 @@ def _export_onnx(out: Path, socket: str | None, config: Path | None, data_dir: P
     require_onnx()
     plugins = NO_PLUGINS if config is None else load_config(config, (), os.environ).plugins
     with open_ledger(socket, config, data_dir) as node:
-        made = write_onnx(out, node.export_model(), plugins=plugins)
+        made = write_onnx(out, node.export_model(round_), plugins=plugins)
     if as_json:
         written = {"bytes": made.num_bytes, "sha256": made.sha256, "max_difference": made.difference}
         print_json({"file": str(out), **to_json(made.info), "onnx": written})

@@ -25,6 +25,15 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in training.seed=5. May be repeated."),
 ]
 MAX_HEIGHT = (1 << 63) - 1  # what a request can ask for
+RoundOption = Annotated[
+    str,
+    typer.Option(
+        "--round",
+        metavar="newest|best|N",
+        help="Whose model: the newest round's, the best's, or that of a round that is kept. Default: the best of a run "
+        "that selects one and is over, else the newest.",
+    ),
+]
 LabelOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import AsJson, LabelOption
+from node.cli.options import AsJson, LabelOption, RoundOption
 from node.cli.target import NodeConfigFile, Socket
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def predict(
         float,
         typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long the node may train on first."),
     ] = 60.0,
+    round_: RoundOption = "",
     socket: Socket = None,
     config: NodeConfigFile = None,
     as_json: AsJson = False,
@@ -68,21 +69,22 @@ def predict(
 
     Examples: fednode predict scan1.png scan2.png --config node0.yaml, or fednode predict test.npz --prior 0.25 --json
     """
-    from node.admin.asking import Labelled, Terms, ask
+    from node.admin.asking import AtRound, Labelled, Terms, ask
     from node.cli.output import print_json, print_table
     from node.cli.target import open_node
 
     try:
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
-            answers = list(ask(node, Terms.fetch(node), inputs, top, labelled, timeout_s, prior=prior))
+            asked = AtRound(node, round_)
+            answers = list(ask(asked, Terms.fetch(node), inputs, top, labelled, timeout_s, prior=prior))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if as_json:
         print_json({"predictions": [describe(answered) for answered in answers]})
         return
     print_table(*make_table(answers))
-    print(f"fednode: {summarise(answers)}", file=sys.stderr)
+    print(f"fednode: {summarise(answers, is_best=asked.is_best)}", file=sys.stderr)
 
 
 def read_columns(label: list[str] | None) -> str | tuple[str, ...] | None:
@@ -173,19 +175,20 @@ def _show_expected(answered: Answered) -> str:
     return "correct" if answered.is_correct else f"wrong: {expected}"
 
 
-def name_model(rounds: Sequence[int]) -> str:
+def name_model(rounds: Sequence[int], *, is_best: bool = False) -> str:
     """The model that gave answers after these rounds."""
     first, last = min(rounds), max(rounds)
     if not last:
         return "initial model"
-    return f"model after round {last}" if first == last else f"model after rounds {first} to {last}"
+    best = ", the best of its run" if is_best else ""
+    return f"model after round {last}{best}" if first == last else f"model after rounds {first} to {last}"
 
 
-def summarise(answers: Sequence[Answered]) -> str:
+def summarise(answers: Sequence[Answered], *, is_best: bool = False) -> str:
     """Which model it was, how often it agreed with the files' own labels, and which of their columns it did not see."""
     from ml.data.column_checks import describe_passed_over
 
-    model = name_model([answered.applied_round for answered in answers])
+    model = name_model([answered.applied_round for answered in answers], is_best=is_best)
     text = f"{len(answers)} sample{'s' if len(answers) != 1 else ''}, by the {model}"
     judged = [answered.is_correct for answered in answers if answered.is_correct is not None]
     if judged:

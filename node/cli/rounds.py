@@ -21,6 +21,10 @@ SIGNS = {
     "prior": "loss",
     "mean": "no better than the mean",
     "worse": "got worse",
+    "overfitting": "overfits",
+    "unfound": "a class unfound",
+    "miscalibrated": "miscalibrated",
+    "averaging": "averaging costs",
 }
 PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
@@ -111,6 +115,13 @@ def list_some(
     cost = (">E", ">TRAIN", ">MINE", ">SECONDS", ">SENT")
     found = (">BEFORE", ">AFTER", *(("BRANCH",) if has_branches else ()), *(("TROUBLE",) if has_troubles else ()))
     print_table((*who, *cost, *found), rows)
+    newest = max((entry for entry in entries if entry.alone.HasField("verdict")), key=_get_height, default=None)
+    if newest is not None:
+        print(f"\n{newest.alone.verdict.sentence}")
+
+
+def _get_height(entry: pb.Round) -> int:
+    return entry.height
 
 
 def _get_branch(entry: pb.Round) -> str:
@@ -212,7 +223,7 @@ def _name_round(entry: pb.Round) -> str:
 
 
 def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
-    from node.cli.measures import describe_alone, describe_measures, describe_privacy, get_scores
+    from node.cli.measures import describe_alone, describe_measures, describe_privacy, describe_verdict, get_scores
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken
 
@@ -262,14 +273,29 @@ def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
         facts.append(("pulled", f"{show_bytes(entry.pulled_bytes)}{_describe_peers(entry)}"))
     facts += [(f"went without {show_id(author)}", why) for author, why in sorted(entry.gone.items())]
     score, before, after = get_scores(entry)
+    facts += describe_verdict(entry.alone)
     facts.append((score, f"{show_number(before)} before the exchange, {show_number(after)} after"))
     if entry.HasField("measures"):
         facts += [(title, told) for title, told in describe_measures(entry.measures) if title != "accuracy"]
+    if "val_loss" in entry.apply:
+        area = f", AUC {entry.apply['val_auc']:.3f}" if "val_auc" in entry.apply else ""
+        facts.append(("val", f"loss {entry.apply['val_loss']:.3f}{area}, {entry.apply['val_samples']:.0f} samples"))
     if entry.HasField("alone"):
         facts.append(("alone", describe_alone(entry.alone)))
     if entry.HasField("privacy"):
         facts.append(("privacy", describe_privacy(entry.privacy)))
-    return facts + [("not learned" if i == 0 else "", text) for i, (_, text) in enumerate(sorted(entry.signs.items()))]
+    return facts + list_signs(entry)
+
+
+def list_signs(entry: pb.Round) -> list[tuple[str, str]]:
+    """What speaks against the model: that it has not learned, and then what else there is to say."""
+    from ml.measures.collapse import NOT_LEARNED
+
+    facts: list[tuple[str, str]] = []
+    for title, is_told in (("not learned", True), ("model", False)):
+        texts = [text for name, text in sorted(entry.signs.items()) if (name in NOT_LEARNED) == is_told]
+        facts += [(title if i == 0 else "", text) for i, text in enumerate(texts)]
+    return facts
 
 
 def _describe_sets(entry: pb.Round) -> str:

@@ -90,6 +90,7 @@ def show(
     """
     from node.admin.json_view import to_json
     from node.cli.output import print_facts, print_json, show_number
+    from node.cli.status import describe_selected
     from node.cli.target import open_ledger
 
     with open_ledger(socket, config, data_dir) as ledger:
@@ -110,6 +111,8 @@ def show(
     approved = "all founders, with genesis" if not run.began else describe_approvals(run.approvals)
     facts.append(("approved by", approved))
     accuracy = show_number(run.accuracy if run.HasField("accuracy") else None)
+    if run.HasField("selected"):
+        facts.append(("best round", describe_selected(run.selected, is_over=run.phase != "running")))
     at = f" at height {run.measured}" if run.HasField("measured") else ""
     facts.append(("accuracy here", f"{accuracy}{at}"))
     facts.append(("trained in it", describe_authors(run)))

@@ -181,6 +181,9 @@ def _print_result(result: SimulationResult) -> None:
     if result.epsilon is not None:
         told = f"of any sample others can tell, with delta {result.delta:g}, no more than epsilon {result.epsilon:.2f}"
         console.print(told, highlight=False, soft_wrap=True)
+    if result.best_round is not None:
+        said = f"best round by val samples: {result.best_round} of {len(result.rounds)}"
+        console.print(said, highlight=False, soft_wrap=True)
     for said in _describe_attack(result):
         console.print(said, highlight=False, soft_wrap=True)
     if not result.rounds:

@@ -161,7 +161,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
     if index is not None:
         name = state.members[index].name
         who = f"{config.node.name} is {name} ({encode_id(identity.id)}), member {index + 1} of {state.n},"
-    samples = f"{own.num_train} train / {own.num_test} test samples of {config.data.format}"
+    samples = f"{own.describe()} samples of {config.data.format}"
     print(f"ok: {who} {on_chain}, with {samples}")
 
 

@@ -86,12 +86,14 @@ def _watch(node: AdminClient, interval_s: float) -> None:
 
 
 def describe(status: pb.NodeStatus) -> _Facts:
-    from node.cli.measures import describe_alone, describe_briefly, describe_privacy
+    from node.cli.measures import describe_alone, describe_briefly, describe_privacy, describe_verdict
     from node.cli.output import show_bytes, show_id, show_number, show_seconds
 
     worker = status.unready_reason or "not ready"
     if status.HasField("device"):
-        samples = f"{status.num_train} train / {status.num_test} test"
+        samples = (
+            f"{status.num_train} train / {status.num_test} test{f' / {status.num_val} val' * bool(status.num_val)}"
+        )
         worker = f"{status.device} {status.precision}, {samples}, {status.parameters:,} parameters"
     score, accuracy = "accuracy", "not measured yet"
     if status.HasField("accuracy"):
@@ -105,6 +107,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
         ("chain", f"{status.chain_name} ({show_id(status.chain_id)}), {status.method}"),
         ("head", f"height {status.height}  {show_id(status.head)}  {_describe_head_time(status)}"),
         ("round", _describe_round(status)),
+        *describe_verdict(status.alone),
         (score, accuracy),
         ("pace", _describe_pace(status)),
         ("worker", worker),
@@ -114,8 +117,11 @@ def describe(status: pb.NodeStatus) -> _Facts:
         ("disk", f"{show_bytes(status.database_bytes)} of chain, {show_bytes(status.disk_free_bytes)} free"),
         ("up", f"{show_seconds(status.uptime_s)}, process {status.pid}, fednode {status.version}"),
     ]
+    if status.HasField("selected"):
+        facts.insert(5, ("best round", describe_selected(status.selected, is_over=status.done)))
     if status.HasField("measures") and (told := describe_briefly(status.measures)):
-        facts.insert(5, ("measures", told))
+        at = next(i for i, (name, _) in enumerate(facts) if name == score)
+        facts.insert(at + 1, ("measures", told))
     if status.HasField("alone"):
         at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
         facts.insert(at, ("alone", describe_alone(status.alone)))
@@ -126,7 +132,8 @@ def describe(status: pb.NodeStatus) -> _Facts:
         at = next(i for i, (name, _) in enumerate(facts) if name == "worker")
         facts.insert(at, ("statistics", status.statistics))
     if status.HasField("budget_s"):
-        facts.insert(5, ("budget", _describe_budget(status)))
+        at = next(i for i, (name, _) in enumerate(facts) if name == score)
+        facts.insert(at + 1, ("budget", _describe_budget(status)))
     if status.not_awaited:
         at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
         facts[at:at] = _list_not_awaited(status)
@@ -151,6 +158,7 @@ def list_troubles(status: pb.NodeStatus) -> _Facts:
     if status.HasField("data_change"):
         facts.append(("DATA CHANGED", status.data_change))
     facts += [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
+    facts += [("MODEL" if i == 0 else "", line) for i, line in enumerate(status.model_signs)]
     if status.HasField("spoiled_round"):
         facts.append(("SPOILED", _describe_spoiled(status)))
     if status.paused:
@@ -247,6 +255,24 @@ def describe_changes(status: pb.NodeStatus) -> str:
     here = f", {status.unapproved_changes} of them not approved here" if status.unapproved_changes else ""
     wait = "1 change waits" if status.open_changes == 1 else f"{status.open_changes} changes wait"
     return f"{wait} for approval{here}: fednode proposals"
+
+
+def describe_selected(selected: pb.Selected, *, is_over: bool) -> str:
+    """The best round by val samples, and how much patience is left."""
+    from node.cli.output import show_number
+
+    if not selected.best_round:
+        lacks = "no quorum of members has measured a round by val samples" + ("" if is_over else " yet")
+        return f"{lacks}; the run goes on to its rounds" if selected.patience and not is_over else lacks
+    text = f"{selected.best_round} by val {selected.by} {show_number(selected.score)}"
+    if selected.last_round != selected.best_round:
+        text += f", {show_number(selected.last_score)} in round {selected.last_round}"
+    if selected.stopped:
+        return f"{text}; patience has ended the run after round {selected.stopped}"
+    if selected.patience and not is_over:
+        left = selected.patience - selected.since
+        return f"{text}; {left} more without a better one end the run" if left > 0 else text
+    return text
 
 
 def _describe_round(status: pb.NodeStatus) -> str:

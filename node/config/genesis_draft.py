@@ -62,7 +62,17 @@ CARE: Mapping[str, Any] = {"min_class_samples": 5, "weights": "bucketed"}
 MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
-    *("task", "target", "labels", "quorum", "chain_name", "min_contributions", "keep_heights", "evidence_heights"),
+    *(
+        "task",
+        "target",
+        "labels",
+        "quorum",
+        "chain_name",
+        "min_contributions",
+        "keep_heights",
+        "evidence_heights",
+        "select",
+    ),
 )
 
 
@@ -128,7 +138,7 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     }
     if spec.task != CLASSIFICATION:
         mapping["task"] = spec.task
-    data = make_sites(spec.sites) if spec.sites else None if spec.data is None else make_data(spec.data)
+    data = make_sites(spec.sites, spec.seed) if spec.sites else None if spec.data is None else make_data(spec.data)
     source = apply_settings(mapping | {"data": data}, spec.settings, SETTABLE)
     asked = dict(source.value)
     data, task = asked.pop("data"), asked.get("task", CLASSIFICATION)

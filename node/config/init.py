@@ -49,6 +49,7 @@ _HEADER = """\
 #   - data is what this node has: digits come with the program, fednode data inspect FORMAT:PATH looks at others
 #   - fednode doctor --config node.yaml has nothing to complain of
 """
+_FOOTER = "# http: {listen: 127.0.0.1:8080}  # a page of this node, for this machine: fednode open --config node.yaml\n"
 
 _FOUNDS = "#   - genesis.yaml and its initial model, which all members share, lie where genesis_file says"
 _JOINS = f"#   - a member has the same {JOIN_FILE}: fednode doctor shows its hash, to be compared by voice"
@@ -125,7 +126,8 @@ def make_site(directory: Path, spec: SiteSpec, made_ms: int = 0) -> Site:
         if joined is not None:
             _write(join_file, joined.encode().decode("ascii"))
         hint, federation = SCHEMA_HINT.format(SCHEMA), _FOUNDS if joined is None else _JOINS
-        _write(config_file, _HEADER.format(hint=hint, name=spec.name, federation=federation) + dump_yaml(mapping))
+        header = _HEADER.format(hint=hint, name=spec.name, federation=federation)
+        _write(config_file, header + dump_yaml(mapping) + _FOOTER)
     except OSError as error:
         raise NodeError(f"{error.filename or directory}: cannot be written ({error.strerror})") from error
     address = None if spec.dial_out else config.network.advertise or config.network.listen

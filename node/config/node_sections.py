@@ -191,6 +191,9 @@ class TrainingSection(Section):
     which this node contributes. Local phases of earlier releases whose noise can be guessed count as without noise,
     unless `privacy_set_aside` names them.
 
+    `keep_models` says whose models are kept of a run's rounds besides the newest: best is that of the best round, where
+    the run selects one; newest K that and the K newest.
+
     With `publish_metrics` the node signs its measures of each round and sends them to all members and observers, with
     the number of its test samples; never where it has fewer of these than `publish_min_samples`.
     """
@@ -204,6 +207,7 @@ class TrainingSection(Section):
     compile: bool = False
     cuda_graphs: bool = True
     checkpoint_every: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    keep_models: Annotated[str, Field(pattern=r"^(all|best|newest [1-9][0-9]{0,5})$")] = "best"
     plugins: tuple[Name, ...] = ()
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
     compare_local: bool = False
@@ -328,9 +332,10 @@ class DataSection(Section):
     What tests is the split of that name, or the samples at `test`, or the rows that the column `split` says; else
     `held_out` of each class is held out, and stays so. Samples of one `group` are on one side: columns of a table,
     `parent` or a regular expression of an image's path, an archive's array. A table's `id` is the column by which
-    a row is known when it changes.
+    a row is known when it changes. `val` is the share of the others that is held out of training to compare rounds by.
 
     `domains` chooses and orders those of format domains, `classes` the classes whose samples are used; all by default.
+    With a `split_seed` each domain holds out samples as a site does, by a seed of its own that follows from it.
     """
 
     format: DataFormat | Name = "digits"
@@ -342,9 +347,11 @@ class DataSection(Section):
     group: Name | tuple[Name, ...] | None = None
     id: Name | None = None
     held_out: Annotated[float, Field(gt=0, lt=1)] = SHARE
+    val: Annotated[float, Field(ge=0, lt=1)] | None = None
     columns: ColumnsSection = ColumnsSection()
     csv: CsvSection = CsvSection()
     domains: tuple[Name, ...] | None = None
+    split_seed: int | None = None
     classes: tuple[Name, ...] | None = None
     images: ImagesSection = ImagesSection()
     cache_gb: Annotated[float, Field(ge=0)] = 20.0

@@ -116,8 +116,9 @@ def make_data(text: str) -> dict[str, Any]:
     return {"format": name} | ({"path": path} if path else {})
 
 
-def make_sites(paths: Sequence[str]) -> dict[str, Any]:
-    """The configuration's `data` of which each path is a domain. Raises ConfigError."""
+def make_sites(paths: Sequence[str], seed: int) -> dict[str, Any]:
+    """The configuration's `data` of which each path is a domain, with a split of its own that follows from the run's
+    seed. Raises ConfigError."""
     whole = [os.path.abspath(Path(path).expanduser()) for path in paths]
     for path in whole:
         if not Path(path).exists():
@@ -127,7 +128,8 @@ def make_sites(paths: Sequence[str]) -> dict[str, Any]:
     if len(whole) < 2:
         raise ConfigError(f"--site: expected two and more, each with the data of one (got {paths[0]})")
     common = os.path.commonpath([os.path.dirname(path) for path in whole])
-    return {"format": "domains", "path": common, "domains": [os.path.relpath(path, common) for path in whole]}
+    domains = [os.path.relpath(path, common) for path in whole]
+    return {"format": "domains", "path": common, "domains": domains, "split_seed": seed}
 
 
 def set_label(data: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:

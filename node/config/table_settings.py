@@ -13,7 +13,7 @@ from typing import Any
 
 from chain.run import encode_canonical
 from ml.data import open_train
-from ml.data.cells import Cells, is_empty, parse_number, to_text
+from ml.data.cells import Cells, find_marks, is_empty, parse_number, to_text
 from ml.data.column_checks import find_identifiers
 from ml.data.columns import ONE_VALUE
 from ml.data.readers.images import SUFFIXES
@@ -97,14 +97,15 @@ def _find_constant_by_site(cells: Cells, part: Part) -> dict[str, str]:
 
 
 def _refuse_marks(cells: Cells, rules: TableInput, part: Part) -> None:
-    """Raise DataError where what is neither a number nor a word, such as ?, stands in a column; and for the first word
-    among numbers that are too many to be the values of a category."""
+    """Raise DataError where what is neither a number nor a word, such as ?, stands in a column, or what programs write
+    for nothing; and for the first word among numbers that are too many to be the values of a category."""
     marks: dict[str, list[str]] = {}
     for name, column in cells.items():
-        texts = {text for text in map(to_text, column) if parse_number(text) is None}
-        if own := sorted(text for text in texts if not any(map(str.isalnum, text))):
+        known = {text for text in map(to_text, column) if not is_empty(text)}
+        texts = {text for text in known if parse_number(text) is None}
+        if own := sorted({text for text in texts if not any(map(str.isalnum, text))} | {*find_marks(known)}):
             marks[name] = own
-        elif texts and len(set(map(to_text, column))) > MAX_VALUES and len(texts) < MAX_VALUES:
+        elif texts and len(known) > MAX_VALUES and len(texts) < MAX_VALUES:
             raise DataError(f"{part.place}: {_describe_words(Column(name, tuple(sorted(texts))), column, part)}")
     if marks:
         shown = "; ".join(f"{name!r} has {', '.join(map(repr, own))}" for name, own in marks.items())

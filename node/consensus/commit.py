@@ -140,8 +140,9 @@ class Committer:
         self._store.append_all([(final.block, final.certificate) for final in blocks], coming.small)
         pulled = coming.pulled | (self._store.take_new_rows() - just_named)
         for final in blocks:
-            if final.block.change is not None:
-                self._runs.calendar.add(final.block.height, self._store.get_state(final.block.height))
+            height = final.block.height
+            if final.block.change is not None or self._store.get_state(height) != self._store.get_state(height - 1):
+                self._runs.calendar.add(height, self._store.get_state(height))
         first, *others = blocks
         with self._boundary.around("retention"):
             self.retention.on_block(first.block, seen, pulled, coming.late)

@@ -16,6 +16,7 @@ from chain.errors import StoreFull
 from chain.tip import Tip
 from ml.measures.collapse import find_signs
 from ml.specs import MaskedSpec
+from node.boundary import Boundary
 from node.clock import Clock
 from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
@@ -25,6 +26,7 @@ from node.consensus.masking import Masking
 from node.consensus.masks import MaskingRefused, is_masked, is_opening
 from node.consensus.published import PublishedRounds
 from node.consensus.record import Records
+from node.consensus.round_measure import RoundMeasure
 from node.consensus.signer import Signer
 from node.consensus.standing import Standing
 from node.events import Events
@@ -34,6 +36,7 @@ from node.payloads.checks import PayloadRefused, check_refs
 from node.payloads.on_demand import OnDemand
 from node.payloads.pushed import PushedPayloads, choose_pushed
 from node.runs.specs import RunRound, RunSpecs
+from node.training.kept_rounds import KeptRounds
 from node.training.learner import Metrics
 from node.training.trainer import Measured, Trained
 
@@ -53,6 +56,8 @@ class Contributor:
         gossip: Gossip,
         records: Records,
         published: PublishedRounds,
+        measure: RoundMeasure,
+        kept: KeptRounds,
         *,
         on_demand: OnDemand,
         pushed: PushedPayloads,
@@ -60,7 +65,9 @@ class Contributor:
         events: Events,
         standing: Standing,
         masking: Masking,
+        boundary: Boundary,
     ) -> None:
+        self._boundary = boundary
         self._standing = standing
         self._masking = masking
         self._current = current
@@ -71,6 +78,8 @@ class Contributor:
         self._gossip = gossip
         self._records = records
         self._published = published
+        self._measure = measure
+        self._kept = kept
         self._on_demand = on_demand
         self._pushed = pushed
         self._peers = peers
@@ -106,8 +115,10 @@ class Contributor:
                 return
         has_budget = round_ is not None and round_.spec.hyperparameters.budget_s is not None
         streamed = () if round_ is None else round_.spec.get_streamed(round_.number)
+        run = tip.state.run
+        measure = self._measure.get(run, run.get_round(height) - 1)
         contribution = await self._signer.sign_contribution(
-            tip, trained, adopted, streamed=streamed, notes_iterations=has_budget
+            tip, trained, adopted, streamed=streamed, notes_iterations=has_budget, measure=measure
         )
         if contribution is None or self._current.tip is not tip:
             return
@@ -133,6 +144,20 @@ class Contributor:
         contribution = await self._signer.sign_contribution(tip, opened)
         if contribution is not None and self._current.tip is tip:
             self._send(contribution, round_, opened)
+
+    async def close(self) -> None:
+        """At the height that closes a run which selects: sends what this node has measured of its last round, once it
+        has taken that in."""
+        tip, machine, run = self._current.tip, self._current.machine, self._current.tip.state.run
+        height = tip.height + 1
+        if not run.is_closing(height) or machine is None or not machine.contributes or self._standing.is_leaving:
+            return
+        if self._signer.id in machine.contributions or not self._measure.has(run, run.last_round):
+            return
+        told = Trained(1, {}, {})
+        contribution = await self._signer.sign_contribution(tip, told, measure=self._measure.get(run, run.last_round))
+        if contribution is not None and self._current.tip is tip:
+            self._send(contribution, self._runs.find(height), told)
 
     async def renew(self) -> bool:
         """Signs anew, for the height after a change, what this node has contributed to the same round for the height
@@ -161,20 +186,32 @@ class Contributor:
     def on_applied(self, height: int, metrics: Metrics) -> None:
         """The worker has applied the aggregate of `height`."""
         self._records.on_applied(height, metrics)
+        span = self._runs.calendar.get_span(height)
+        self._measure.note(span.run, span.run.get_round(height), metrics, span.rules.limits.max_weight)
+        if span.run.select is not None:
+            self._current.call(self.close)
+        selection = self._current.tip.selection
+        with self._boundary.around("kept rounds"):
+            self._kept.prune(span.run.number, selection.best if selection.run == span.run.number else 0)
 
     def on_measured(self, height: int, measured: Measured) -> None:
         """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last
-        thing there is to know of the round."""
-        if (record := self._records.get(height)) is not None:
-            classes = tuple(self._runs.calendar.get_span(height).run.classes)
+        thing there is to know of the round, but for training alone, which may catch up later."""
+        classes = tuple(self._runs.calendar.get_span(height).run.classes)
+        if (alone := measured.alone) is not None and alone.measures is not None:
+            alone = replace(alone, measures=replace(alone.measures, classes=classes))
+        record = self._records.get(height)
+        if record is None and alone is not None:
+            self._records.renew_alone(height, alone)
+        if record is not None:
             if measured.measures is not None:
                 record.measures = replace(measured.measures, classes=classes)
-            if (alone := measured.alone) is not None and alone.measures is not None:
-                alone = replace(alone, measures=replace(alone.measures, classes=classes))
             record.alone, record.privacy = alone, measured.privacy
             round_ = self._runs.find(height)
             if round_ is None or has_trained(round_):
-                record.signs = find_signs(record.measures, record.train)
+                watch, place = self._records.learning, record.place
+                losses = watch.list_losses(place, record.train, record.applied) if place is not None else ()
+                record.signs = find_signs(record.measures, record.train, measured.before, losses)
             self._records.curves = {"height": height, **measured.curves} if measured.curves else None
             self._published.publish(record)
         self._records.on_measured(height)

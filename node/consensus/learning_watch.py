@@ -1,7 +1,8 @@
-"""A watch over what this site's model learns: signs that it does not, once they last.
+"""A watch over what this site's model learns: signs against it, once they last.
 
 A young model shows signs that go by themselves. One that has shown in several rounds in a row is told to the operator,
-in the log once and in the status for as long as it lasts.
+in the log once and in the status for as long as it lasts. What is no alarm is in the round's record alone. Some signs
+are of a run's rounds together: the watch keeps their losses.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Self
 
+from chain.calendar import Place
 from chain.store.sqlite import SqliteStore
+from ml.measures.collapse import NOT_LEARNED, QUIET
+from ml.measures.signs import Losses
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 3  # rounds in a row
+MAX_LOSSES = 100  # rounds of a run that are looked back at
 
 
 class LearningWatch:
@@ -24,31 +29,52 @@ class LearningWatch:
         self.lasting: Mapping[str, str] = {}
         self._run = 0
         self._counts: dict[str, int] = {}  # rounds in a row that showed a sign
+        self._losses: list[Losses] = []  # of the run's rounds
 
     @classmethod
     def load(cls, store: SqliteStore, height: int) -> Self:
         """Of what the newest rounds up to a height have shown; heights that a change took are none. Raises
         StoreCorrupted."""
         watch = cls()
-        for record in store.newest_rounds(height, PATIENCE):
+        for record in store.newest_rounds(height, MAX_LOSSES):
             watch._count(record)
         return watch
+
+    @property
+    def not_learned(self) -> list[str]:
+        """The lasting signs that the model does not learn."""
+        return [text for name, text in self.lasting.items() if name in NOT_LEARNED]
+
+    @property
+    def others(self) -> list[str]:
+        """The lasting signs of what is wrong with a model that learns."""
+        return [text for name, text in self.lasting.items() if name not in NOT_LEARNED]
+
+    def list_losses(self, place: Place, train: Mapping[str, Any], applied: Mapping[str, Any]) -> list[Losses]:
+        """The losses of a run's rounds until this one."""
+        before = self._losses if place.run == self._run else []
+        own = Losses.of(place.round, train, applied)
+        return before if own is None else [*(one for one in before if one.round < place.round), own]
 
     def observe(self, record: Mapping[str, Any]) -> None:
         """A round has been applied; its record."""
         before = self.lasting
         self._count(record)
         for name in self.lasting.keys() - before.keys():
-            log.warning("the model of this site does not learn, for %d rounds now: %s", PATIENCE, self.lasting[name])
+            what = "does not learn" if name in NOT_LEARNED else "shows a sign"
+            log.warning("the model of this site %s, for %d rounds now: %s", what, PATIENCE, self.lasting[name])
         if before and not self.lasting:
             log.info("the model of this site learns again")
 
     def _count(self, record: Mapping[str, Any]) -> None:
-        if (run := record.get("run", 0)) != self._run:
-            self._run, self._counts = run, {}
+        place = Place(record.get("run", 0), record.get("round", 0))
+        losses = self.list_losses(place, record.get("train", {}), record.get("apply", {}))
+        if place.run != self._run:
+            self._run, self._counts = place.run, {}
+        self._losses = losses[-MAX_LOSSES:]
         signs: Mapping[str, str] = record.get("signs", {})
-        self._counts = {name: self._counts.get(name, 0) + 1 for name in signs}
-        self.lasting = {name: text for name, text in signs.items() if self._counts[name] >= PATIENCE}
+        self._counts = {name: self._counts.get(name, 0) + 1 for name in signs if name not in QUIET}
+        self.lasting = {name: signs[name] for name, count in self._counts.items() if count >= PATIENCE}
 
     def __repr__(self) -> str:
         return f"<LearningWatch of run {self._run}: {self._counts}>"

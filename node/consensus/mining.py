@@ -11,8 +11,6 @@ from random import Random
 
 from chain import codec
 from chain.block import Block, Body, Digest, Header, Id
-from chain.changes.base import Place
-from chain.changes.execution import compute_state_after
 from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.miner import Miner
@@ -41,7 +39,7 @@ async def mine_block(
     `random` says where the search begins.
     """
     state = tip.state
-    state_next = compute_state_after(state, body, Place(tip.height + 1, tip.header.aggregate))
+    state_next = tip.compute_state(body)
     body_digest = codec.compute_body_digest(body)
     start_ms = max(clock.now_ms(), tip.header.time_ms + 1)
     slice_s = RESEAL_S

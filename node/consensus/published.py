@@ -135,6 +135,8 @@ class PublishedRounds:
             return
         if self._is_member(self._signer.id) and self._may_tell(measures, self._publish_from):
             values = measures.summarise()
+            if record.alone is not None and record.alone.verdict is not None:
+                values |= record.alone.verdict.to_values()
             published = self._signer.sign_measures(place, num_samples=measures.num_samples, values=values)
             self._put(record.height, published)
 

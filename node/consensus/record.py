@@ -335,6 +335,15 @@ class Records:
             await self._disk.run(self._store.put_round, height, record)
             self._events.publish("training", **record)
 
+    def renew_alone(self, height: int, alone: TrainedAlone) -> None:
+        """Training alone has caught up with a round whose record is written."""
+        self._call(partial(self._renew, height, alone.to_mapping()))
+
+    async def _renew(self, height: int, alone: Mapping[str, Any]) -> None:
+        with self._boundary.around("record"):
+            if (record := await self._disk.run(self._store.get_round, height)) is not None:
+                await self._disk.run(self._store.put_round, height, {**record, "alone": alone})
+
     def __repr__(self) -> str:
         current = None if self.current is None else self.current.height
         return f"<Records of round {current}, and {len(self)} not written yet>"

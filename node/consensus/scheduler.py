@@ -116,7 +116,7 @@ class TrainingScheduler:
         """On the tip, whose run's last round is to be applied, unless the worker `only_starts`."""
         tip = self._current.tip
         run = tip.state.run
-        made_height = self._runs.calendar.get_height(Place(run.number, run.get_round(tip.height)))
+        made_height = self._runs.calendar.get_height(Place(run.number, run.get_trained(tip.height)))
         is_coming = not self._has_part and self._is_coming
         return Target(
             tip.block,

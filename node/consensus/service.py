@@ -270,7 +270,8 @@ class RoundService:
         collect_s = self.tasks.get_collect_s(height)
         machine = await self.opener.open(tip, collect_s, seen=seen, is_behind=self._sync.is_behind)
         self.tasks.begin(tip)
-        if is_done:
+        is_closing = self.tip.state.run.is_closing(height)
+        if is_done or is_closing:  # what was measured of the last round is that round's
             self.records.end()
         else:
             place = get_next_place(tip.state, tip.height)
@@ -291,7 +292,8 @@ class RoundService:
             is_untrained = self.opener.masking.has_to_send(height)
             if machine.contributes and not is_renewed and before.started.contribution is None and is_untrained:
                 self.tasks.open_masks(tip)
-            self._scheduler.begin(machine, before, is_renewed=is_renewed, trains=not is_untrained)
+            self._scheduler.begin(machine, before, is_renewed=is_renewed, trains=not (is_untrained or is_closing))
+            await self._contributor.close()
         if self.current.machine is not None:
             self._reporter.publish_phase(self.current.machine)
 
@@ -312,6 +314,8 @@ class RoundService:
             await self._handle(machine, actions.Resumed())
             if self.opener.masking.has_to_send(machine.height):
                 self.tasks.open_masks(self.tip)
+            elif self.tip.state.run.is_closing(machine.height):
+                await self._contributor.close()
             else:
                 self._scheduler.resume(machine)
             self.gossip.on_step()

@@ -23,6 +23,7 @@ from chain.block import (
     Digest,
     Header,
     Id,
+    Measure,
     PayloadRef,
     Phase,
     Readiness,
@@ -164,12 +165,13 @@ class Signer:
         *,
         streamed: Collection[str] = (),
         notes_iterations: bool = False,
+        measure: Measure | None = None,
     ) -> Contribution | None:
         """The durable contribution on `tip`, its blobs first or with it: this one, or the one signed for it before.
         None when the height was finalised meanwhile: there is nothing to sign for it any more. Payloads of kinds that
         are `streamed` become files, whatever their size. With `notes_iterations` it is kept what it was trained
-        with."""
-        return await self._disk.run(self._put_contribution, tip, trained, adopted, streamed, notes_iterations)
+        with. `measure` is that of the round before."""
+        return await self._disk.run(self._put_contribution, tip, trained, adopted, streamed, notes_iterations, measure)
 
     def _put_contribution(
         self,
@@ -178,6 +180,7 @@ class Signer:
         adopted: tuple[PayloadRef, ...],
         streamed: Collection[str],
         notes_iterations: bool,
+        measure: Measure | None,
     ) -> Contribution | None:
         """Runs on the disk's thread."""
         if self._store.head_height > tip.height:
@@ -200,7 +203,9 @@ class Signer:
         if notes_iterations:  # before it is signed for good: a repetition has to give the same bytes
             iterations = int(trained.metrics["iterations"])
             self._store.put_meta(ITERATIONS, {"height": tip.height + 1, "iterations": iterations})
-        return self._sign_contribution(tip, trained.weight, tuple(sorted(refs, key=lambda ref: ref.kind)), small)
+        return self._sign_contribution(
+            tip, trained.weight, tuple(sorted(refs, key=lambda ref: ref.kind)), small, measure
+        )
 
     async def renew_contribution(
         self, tip: Tip, heights: Sequence[int], fits: Callable[[Contribution], bool]
@@ -219,10 +224,15 @@ class Signer:
             return None
         if not all(self._store.has_blob(ref.digest) for ref in earlier.payloads):
             return None
-        return self._sign_contribution(tip, earlier.weight, earlier.payloads)
+        return self._sign_contribution(tip, earlier.weight, earlier.payloads, measure=earlier.measure)
 
     def _sign_contribution(
-        self, tip: Tip, weight: int, payloads: tuple[PayloadRef, ...], small: Sequence[bytes] = ()
+        self,
+        tip: Tip,
+        weight: int,
+        payloads: tuple[PayloadRef, ...],
+        small: Sequence[bytes] = (),
+        measure: Measure | None = None,
     ) -> Contribution:
         """The durable one, with its `small` blobs: this, or what was signed for its height before. Runs on the disk's
         thread."""
@@ -234,6 +244,7 @@ class Signer:
             weight=weight,
             payloads=payloads,
             reveal=make_reveal(self._key, self._chain_id, tip.block, tip.state.protocol),
+            measure=measure,
         )
         try:
             self._store.put_contribution(contribution, small)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from chain.proposals import Proposals
+from chain.selection import read_selection
 from chain.tip import Tip, get_first_read
 from node.consensus.admissions import Admissions
 from node.consensus.auditor import Auditor
@@ -41,6 +42,7 @@ from node.consensus.record import Records
 from node.consensus.recount import Recount
 from node.consensus.relay import Relay
 from node.consensus.reporter import RoundReporter
+from node.consensus.round_measure import RoundMeasure
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.scheduler import TrainingScheduler
 from node.consensus.second_histories import SecondHistories
@@ -60,6 +62,8 @@ from node.p2p.peers import Peers
 from node.payloads.checks import RoundPayloads
 from node.payloads.retention import Retention
 from node.runs.specs import RunRound
+from node.training.checkpoint import CHECKPOINTS
+from node.training.kept_rounds import KeptRounds
 from node.training.learner import Learner
 from node.training.local_work import BETA_ROUNDS, LocalWork
 from node.training.observer_trainer import ObserverTrainer
@@ -428,12 +432,15 @@ def _make_contributor(
         talk.gossip,
         ground.records,
         talk.published,
+        RoundMeasure(c.measure_from, tells=not c.own_noise),
+        KeptRounds(c.store.path / CHECKPOINTS, c.keep_models),
         on_demand=payloads.on_demand,
         pushed=payloads.pushed,
         peers=ground.peers,
         events=ground.events,
         standing=ground.standing,
         masking=masking,
+        boundary=c.boundary,
     )
 
 
@@ -491,7 +498,8 @@ def _load_tip(c: NodeContext) -> Tip:
     head = c.store.head_height
     newest = c.store.blocks(get_first_read(head), head)
     state, judged_by = c.store.get_state(head), c.store.get_state(max(0, head - 1))
-    return Tip.at(state, [stored.block for stored in newest], judged_by)
+    selection = read_selection(c.store.get_state, c.store.read_blocks, head)
+    return Tip.at(state, [stored.block for stored in newest], judged_by, selection)
 
 
 def _load_local_work(c: NodeContext, head: int) -> LocalWork:

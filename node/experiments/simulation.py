@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chain.errors import GenesisError
+from chain.schema import Section
+from chain.select import Select
 from ml.clients.client import Client
 from ml.data import get_classes, open_once
+from ml.data.split import complete_val
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
+from ml.specs.task import USUAL_MAX_WEIGHT
 from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors
 from node.config.recommended import AUTO, choose_method, choose_model
@@ -25,6 +30,7 @@ from node.config.settings import (
     split_classes,
 )
 from node.errors import ConfigError
+from node.experiments.selected import SelectedRounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +81,12 @@ def run_simulation(
     asked = {
         "method": {},
         "model": {},
-        "data": make_sites(spec.sites) if spec.sites else make_data(spec.data),
+        "data": make_sites(spec.sites, spec.seed) if spec.sites else make_data(spec.data),
         "input": {},
         "task": spec.task,
         "target": None,
         "classes": None,
+        "select": None,
     }
     lies = {} if spec.attack is None else {"attack": make_attack(spec.attack)}
     source = apply_settings({**asked, **lies}, spec.settings, tuple(asked))
@@ -95,7 +102,7 @@ def run_simulation(
         method, model = _choose(spec, source.value, own, task)
         config = SimulationConfig(
             method=method,
-            data=own,
+            data=complete_val(own, selects=source.value["select"] is not None),
             model=model,
             input=make_input(own, model, spec.size, source.value["input"], task=task, labels=labels),
             partition=spec.partition,
@@ -112,6 +119,7 @@ def run_simulation(
             target=source.value["target"],
             participation=spec.participation,
             labels=labels,
+            select=source.value["select"],
         )
         names = get_classes(own, task) if labels is None else tuple(labels)
 
@@ -119,7 +127,18 @@ def run_simulation(
             if on_end is not None:
                 on_end(Outcome(config, names, clients))
 
-        return simulate(config, on_round=on_round, on_end=end)
+        return simulate(config, on_round=on_round, on_end=end, selector=make_selector(config))
+
+
+def make_selector(config: SimulationConfig) -> SelectedRounds | None:
+    """The follower of the best round, where the configuration selects. Raises ConfigError."""
+    if config.select is None:
+        return None
+    try:
+        select = Select.read(Section("", {"select": config.select}, ("select",)))
+    except GenesisError as error:
+        raise ConfigError(f"--set {error}") from error
+    return None if select is None else SelectedRounds(select, config.clients, USUAL_MAX_WEIGHT)
 
 
 def _choose(spec: SimulationSpec, asked: Mapping[str, Any], data: Mapping[str, Any], task: str) -> tuple[Any, Any]:

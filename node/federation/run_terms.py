@@ -30,7 +30,7 @@ from node.config.settings import apply_settings
 from node.errors import ChangeRefused, ConfigError
 from node.training.model_file import without_card
 
-SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target", "labels")
+SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target", "labels", "select")
 CARD_BYTES = 64 << 20  # that a model file may have beyond its arrays
 
 

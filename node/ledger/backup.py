@@ -53,7 +53,7 @@ SMALL_FILES = (
 )  # of tokens there are digests alone
 
 _BLOB = re.compile(r"blobs/([0-9a-f]{2})/(\1[0-9a-f]{62})")
-_CHECKPOINT = re.compile(r"checkpoints/run-[0-9]{1,10}/[a-z]{1,32}\.safetensors")
+_CHECKPOINT = re.compile(r"checkpoints/run-[0-9]{1,10}/[a-z]{1,32}(-[0-9]{1,10})?\.safetensors")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 OnProgress = Callable[[float, str], None]  # the part that is done, and of what

@@ -149,7 +149,7 @@ def _make_fork(store: SqliteStore, old: Genesis, founders: Sequence[Founder]) ->
 def restart_run(run: Run) -> Run:
     """The run as a chain's first. Statistics that it inherited are agreed on anew, by those who are there."""
     input_ = {**run.input, "normalize": AGREED} if run.input.get("normalize") == INHERITED else run.input
-    return replace(run, number=1, first_height=1, is_ended=False, input=input_)
+    return replace(run, number=1, first_height=1, is_ended=False, stopped=0, input=input_)
 
 
 def _read_blobs(store: SqliteStore, aggregate: Digest, run: Run) -> list[bytes]:

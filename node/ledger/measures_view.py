@@ -11,6 +11,7 @@ from ml.measures.classification import ClassMeasures
 from ml.measures.intervals import Interval
 from ml.measures.kinds import AnyMeasures
 from ml.measures.regression import OneTarget
+from ml.measures.verdict import Verdict
 from node.pb import admin_pb2 as pb
 
 
@@ -37,14 +38,38 @@ def show_alone(alone: TrainedAlone) -> pb.TrainedAlone:
     )
     if alone.measures is not None:
         shown.measures.CopyFrom(show_measures(alone.measures))
+    if alone.verdict is not None:
+        shown.verdict.CopyFrom(show_verdict(alone.verdict))
+    return shown
+
+
+def show_verdict(verdict: Verdict) -> pb.Verdict:
+    """How the federation's model and the one trained alone compare."""
+    shown = pb.Verdict(
+        measure=verdict.measure,
+        together=verdict.together,
+        alone=verdict.alone,
+        difference=verdict.difference,
+        num_samples=verdict.num_samples,
+        rounds=verdict.rounds,
+        owed_steps=verdict.owed_steps,
+        outcome=verdict.outcome,
+        sentence=verdict.sentence,
+    )
+    if verdict.interval is not None:
+        shown.interval.CopyFrom(_show_interval(verdict.interval))
     return shown
 
 
 def show_published(published: PublishedMeasures, name: str) -> pb.PublishedMeasures:
     """What the member of this name says of its own model."""
-    return pb.PublishedMeasures(
-        author=encode_id(published.key), name=name, num_samples=published.num_samples, values=published.get_values()
+    values = published.get_values()
+    shown = pb.PublishedMeasures(
+        author=encode_id(published.key), name=name, num_samples=published.num_samples, values=values
     )
+    if (verdict := Verdict.from_values(values, published.num_samples)) is not None:
+        shown.verdict.CopyFrom(show_verdict(verdict))
+    return shown
 
 
 def _show_class(one: ClassMeasures | OneTarget) -> pb.ClassMeasures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +15,7 @@ from chain.block import ZERO, Block
 from chain.checkpoint import get_marked
 from chain.errors import ChainError, StoreCorrupted, StoreForbidden, StoreLocked, StoreMismatch
 from chain.genesis import Genesis
+from chain.selection import read_selection
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
@@ -27,12 +28,14 @@ from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
 from node.ledger.runs_view import AuthorCount, RunsReader
 from node.ledger.scores import add_scores_of_stopped
+from node.ledger.selected_view import show_selected
 from node.ledger.site_statistics import read_statistics
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
+from node.runs.chosen_round import choose_round
 from node.runs.initial import read_initial
 from node.runs.specs import RunSpecs
-from node.training.model_file import ModelFile, find_run, is_initial_needed, read_model
+from node.training.model_file import ModelFile, find_aggregate, find_run, is_initial_needed, read_chosen
 
 
 @contextmanager
@@ -139,6 +142,10 @@ class OfflineNode:
             while reader.read_states(head):
                 pass
             runs = [reader.show(index, head) for index in reader.choose(number)]
+            run = self._store.get_state(head).run
+            if run.select is not None and runs[-1].number == run.number:
+                found = read_selection(self._store.get_state, self._store.read_blocks, head)
+                runs[-1].selected.CopyFrom(show_selected(run, found))
             if number is not None:
                 count = AuthorCount(runs[0])
                 for first, last in count.get_pages():
@@ -156,18 +163,24 @@ class OfflineNode:
         with _translated(self._data_dir):
             return take_snapshot(self._store, self.genesis, folder, on_progress)
 
-    def get_model_info(self) -> pb.ModelInfo:
-        return self._read_model().info
+    def get_model_info(self, round_: str = "") -> pb.ModelInfo:
+        return self._read_model(round_).info
 
-    def export_model(self) -> Iterator[pb.ModelChunk]:
-        yield from self._read_model().to_messages()
+    def export_model(self, round_: str = "") -> Iterator[pb.ModelChunk]:
+        yield from self._read_model(round_).to_messages()
 
-    def _read_model(self) -> ModelFile:
+    def _read_model(self, asked: str) -> ModelFile:
         with _translated(self._data_dir):
             run = find_run(self._data_dir, self._runs.calendar)
             blobs = [self._store.locate_blob(each.initial_model) for each in self._runs.list_origins(run.number)]
             initial = read_initial(run, blobs) if is_initial_needed(run) else None
-            return read_model(self._data_dir, self.genesis, run, initial)
+            head = self._store.head_height
+            selection = read_selection(self._store.get_state, self._store.read_blocks, head)
+            state = self.read_state(head)
+            is_over = run.number != state.run.number or not state.has_round(head + 1)
+            chosen = choose_round(asked, run, selection, is_over=is_over)
+            find = partial(find_aggregate, self._store, self._runs.calendar)
+            return read_chosen(self._data_dir, self.genesis, run, initial, chosen, find)
 
     def get_height(self) -> int:
         with _translated(self._data_dir):

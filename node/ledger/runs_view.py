@@ -69,8 +69,12 @@ class RunsReader:
         return [index]
 
     def read_page(self, first: int, last: int) -> tuple[list[Block], State]:
-        """Blocks, and the state that judges the first of them, as `AuthorCount` takes them."""
-        return [stored.block for stored in self._store.blocks(first, last)], self._store.get_state(first - 1)
+        """Blocks, and the state that judges the first of them, as `AuthorCount` takes them; without what closes a run
+        that selects, which nobody trains for."""
+        blocks, state = list(self._store.read_blocks(first, last)), self._store.get_state(first - 1)
+        if state.run.select is not None:
+            blocks = [b for b in blocks if not self._store.get_state(b.height - 1).run.is_closing(b.height)]
+        return blocks, state
 
     def read_change(self, height: int) -> tuple[Change, ApprovedChange]:
         """The change in the block at `height`, and the answers to it. Raises StoreCorrupted."""
@@ -84,16 +88,17 @@ class RunsReader:
         span = self._spans[index]
         is_over = index + 1 < len(self._spans)
         last = self._spans[index + 1].began - 1 if is_over else max(head, span.began)
-        run = span.run
-        made = max(0, run.get_round(last))
+        run = span.run if span.run.select is None else self._store.get_state(last).run  # patience may have ended it
+        planned = run.num_heights if run.select is None else run.last_round  # what closes it is no round
+        made = max(0, run.get_trained(last))
         terms = {key: value for key, value in run.to_terms().items() if key != "schema"}
         shown = pb.RunView(
             number=run.number,
             method=run.method["name"],
             model=run.model["name"],
             terms=json.dumps(terms),
-            rounds=run.num_heights,
-            made=min(made, run.num_heights) if run.rounds else made,
+            rounds=planned,
+            made=min(made, planned) if run.last_round else made,
             phase=_get_phase(run, last, is_over=is_over),
             began=span.began,
             last=last,

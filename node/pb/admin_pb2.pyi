@@ -12,7 +12,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "run", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "other_history", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "data_change", "not_learning", "measures", "alone", "privacy", "statistics", "open_changes", "unapproved_changes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
+    __slots__ = ("id", "name", "version", "chain_id", "chain_name", "method", "height", "head", "head_time", "round", "run", "phase", "view", "rounds", "done", "contributions", "candidates", "difficulty", "peers_connected", "members", "members_in_sight", "quorum", "stalled", "stall_reason", "ready", "unready_reason", "applied_round", "measured_round", "accuracy", "local_accuracy", "loss", "device", "precision", "num_train", "num_test", "parameters", "model_bytes", "bytes_sent", "bytes_received", "hashes", "database_bytes", "disk_free_bytes", "train_step", "train_steps", "local_iterations", "counts_epochs", "budget_s", "alpha_s", "beta_s", "train_s", "mine_s", "transfers", "not_awaited", "clocks_wrong", "silence", "other_history", "upgrade", "not_approved", "clock_ahead_s", "paused", "contributes", "stops_after", "training_trouble", "spoiled_round", "spoiled_reason", "data_change", "not_learning", "num_val", "model_signs", "measures", "alone", "privacy", "statistics", "selected", "open_changes", "unapproved_changes", "time", "started_at", "uptime_s", "pid", "worker_pid", "miner_pids")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -80,10 +80,13 @@ class NodeStatus(_message.Message):
     SPOILED_REASON_FIELD_NUMBER: _ClassVar[int]
     DATA_CHANGE_FIELD_NUMBER: _ClassVar[int]
     NOT_LEARNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_VAL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SIGNS_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
     STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
     OPEN_CHANGES_FIELD_NUMBER: _ClassVar[int]
     UNAPPROVED_CHANGES_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
@@ -159,10 +162,13 @@ class NodeStatus(_message.Message):
     spoiled_reason: str
     data_change: str
     not_learning: _containers.RepeatedScalarFieldContainer[str]
+    num_val: int
+    model_signs: _containers.RepeatedScalarFieldContainer[str]
     measures: Measures
     alone: TrainedAlone
     privacy: PrivacySpent
     statistics: str
+    selected: Selected
     open_changes: int
     unapproved_changes: int
     time: str
@@ -171,7 +177,7 @@ class NodeStatus(_message.Message):
     pid: int
     worker_pid: int
     miner_pids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., run: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., other_history: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., data_change: _Optional[str] = ..., not_learning: _Optional[_Iterable[str]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., statistics: _Optional[str] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[str] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., height: _Optional[int] = ..., head: _Optional[str] = ..., head_time: _Optional[str] = ..., round: _Optional[int] = ..., run: _Optional[int] = ..., phase: _Optional[str] = ..., view: _Optional[int] = ..., rounds: _Optional[int] = ..., done: _Optional[bool] = ..., contributions: _Optional[int] = ..., candidates: _Optional[int] = ..., difficulty: _Optional[int] = ..., peers_connected: _Optional[int] = ..., members: _Optional[int] = ..., members_in_sight: _Optional[int] = ..., quorum: _Optional[int] = ..., stalled: _Optional[bool] = ..., stall_reason: _Optional[str] = ..., ready: _Optional[bool] = ..., unready_reason: _Optional[str] = ..., applied_round: _Optional[int] = ..., measured_round: _Optional[int] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., loss: _Optional[float] = ..., device: _Optional[str] = ..., precision: _Optional[str] = ..., num_train: _Optional[int] = ..., num_test: _Optional[int] = ..., parameters: _Optional[int] = ..., model_bytes: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., hashes: _Optional[int] = ..., database_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., train_step: _Optional[int] = ..., train_steps: _Optional[int] = ..., local_iterations: _Optional[int] = ..., counts_epochs: _Optional[bool] = ..., budget_s: _Optional[float] = ..., alpha_s: _Optional[float] = ..., beta_s: _Optional[float] = ..., train_s: _Optional[float] = ..., mine_s: _Optional[float] = ..., transfers: _Optional[_Iterable[_Union[Transfer, _Mapping]]] = ..., not_awaited: _Optional[_Iterable[_Union[NotAwaited, _Mapping]]] = ..., clocks_wrong: _Optional[_Iterable[str]] = ..., silence: _Optional[str] = ..., other_history: _Optional[str] = ..., upgrade: _Optional[str] = ..., not_approved: _Optional[str] = ..., clock_ahead_s: _Optional[float] = ..., paused: _Optional[bool] = ..., contributes: _Optional[bool] = ..., stops_after: _Optional[int] = ..., training_trouble: _Optional[str] = ..., spoiled_round: _Optional[int] = ..., spoiled_reason: _Optional[str] = ..., data_change: _Optional[str] = ..., not_learning: _Optional[_Iterable[str]] = ..., num_val: _Optional[int] = ..., model_signs: _Optional[_Iterable[str]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., statistics: _Optional[str] = ..., selected: _Optional[_Union[Selected, _Mapping]] = ..., open_changes: _Optional[int] = ..., unapproved_changes: _Optional[int] = ..., time: _Optional[str] = ..., started_at: _Optional[str] = ..., uptime_s: _Optional[float] = ..., pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., miner_pids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NotAwaited(_message.Message):
     __slots__ = ("id", "name", "reason")
@@ -683,7 +689,7 @@ class Measures(_message.Message):
     def __init__(self, num_samples: _Optional[int] = ..., summary: _Optional[_Mapping[str, float]] = ..., intervals: _Optional[_Mapping[str, Interval]] = ..., classes: _Optional[_Iterable[_Union[ClassMeasures, _Mapping]]] = ...) -> None: ...
 
 class PublishedMeasures(_message.Message):
-    __slots__ = ("author", "name", "num_samples", "values")
+    __slots__ = ("author", "name", "num_samples", "values", "verdict")
     class ValuesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -695,25 +701,53 @@ class PublishedMeasures(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     author: str
     name: str
     num_samples: int
     values: _containers.ScalarMap[str, float]
-    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., num_samples: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    verdict: Verdict
+    def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., num_samples: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
 
 class TrainedAlone(_message.Message):
-    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure")
+    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure", "verdict")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     OWED_STEPS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     owed_steps: int
     seconds: float
     measures: Measures
     failure: str
-    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ...) -> None: ...
+    verdict: Verdict
+    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+
+class Verdict(_message.Message):
+    __slots__ = ("measure", "together", "alone", "difference", "interval", "num_samples", "rounds", "owed_steps", "outcome", "sentence")
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    OWED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    measure: str
+    together: float
+    alone: float
+    difference: float
+    interval: Interval
+    num_samples: int
+    rounds: int
+    owed_steps: int
+    outcome: str
+    sentence: str
+    def __init__(self, measure: _Optional[str] = ..., together: _Optional[float] = ..., alone: _Optional[float] = ..., difference: _Optional[float] = ..., interval: _Optional[_Union[Interval, _Mapping]] = ..., num_samples: _Optional[int] = ..., rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., outcome: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class PrivacySpent(_message.Message):
     __slots__ = ("phases", "epsilon", "epsilon_phases", "delta", "budget", "guessable", "set_aside")
@@ -959,34 +993,38 @@ class Event(_message.Message):
     def __init__(self, cursor: _Optional[str] = ..., time: _Optional[str] = ..., kind: _Optional[str] = ..., data: _Optional[str] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("samples", "top", "wait_s", "alone", "prior")
+    __slots__ = ("samples", "top", "wait_s", "alone", "round", "prior")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
     PRIOR_FIELD_NUMBER: _ClassVar[int]
     samples: bytes
     top: int
     wait_s: float
     alone: bool
+    round: str
     prior: float
-    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ..., prior: _Optional[float] = ...) -> None: ...
+    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ..., round: _Optional[str] = ..., prior: _Optional[float] = ...) -> None: ...
 
 class PredictReply(_message.Message):
-    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone", "passed_over")
+    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone", "is_best", "passed_over")
     APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     TRAINED_ALONE_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
+    IS_BEST_FIELD_NUMBER: _ClassVar[int]
     PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
     applied_round: int
     run: int
     predictions: _containers.RepeatedCompositeFieldContainer[Prediction]
     trained_alone: TrainedAlone
     alone: _containers.RepeatedCompositeFieldContainer[Prediction]
+    is_best: bool
     passed_over: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., passed_over: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., is_best: _Optional[bool] = ..., passed_over: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Prediction(_message.Message):
     __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values", "notes")
@@ -1133,11 +1171,13 @@ class RemovePeerRequest(_message.Message):
     def __init__(self, peer: _Optional[str] = ...) -> None: ...
 
 class GetModelInfoRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: str
+    def __init__(self, round: _Optional[str] = ...) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("applied_round", "run", "chain_id", "chain_name", "method", "model", "input", "classes", "numbers", "bytes", "sha256", "arrays", "task", "target")
+    __slots__ = ("applied_round", "run", "chain_id", "chain_name", "method", "model", "input", "classes", "numbers", "bytes", "sha256", "arrays", "task", "target", "is_best")
     APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     CHAIN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -1152,6 +1192,7 @@ class ModelInfo(_message.Message):
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    IS_BEST_FIELD_NUMBER: _ClassVar[int]
     applied_round: int
     run: int
     chain_id: str
@@ -1166,11 +1207,14 @@ class ModelInfo(_message.Message):
     arrays: _containers.RepeatedCompositeFieldContainer[Array]
     task: str
     target: str
-    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., input: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., numbers: _Optional[int] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., arrays: _Optional[_Iterable[_Union[Array, _Mapping]]] = ..., task: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
+    is_best: bool
+    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., chain_id: _Optional[str] = ..., chain_name: _Optional[str] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., input: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., numbers: _Optional[int] = ..., bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., arrays: _Optional[_Iterable[_Union[Array, _Mapping]]] = ..., task: _Optional[str] = ..., target: _Optional[str] = ..., is_best: _Optional[bool] = ...) -> None: ...
 
 class ExportModelRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: str
+    def __init__(self, round: _Optional[str] = ...) -> None: ...
 
 class ModelChunk(_message.Message):
     __slots__ = ("info", "data")
@@ -1527,8 +1571,28 @@ class ListRunsReply(_message.Message):
     runs: _containers.RepeatedCompositeFieldContainer[RunView]
     def __init__(self, runs: _Optional[_Iterable[_Union[RunView, _Mapping]]] = ...) -> None: ...
 
+class Selected(_message.Message):
+    __slots__ = ("by", "best_round", "score", "since", "patience", "stopped", "last_round", "last_score")
+    BY_FIELD_NUMBER: _ClassVar[int]
+    BEST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
+    LAST_ROUND_FIELD_NUMBER: _ClassVar[int]
+    LAST_SCORE_FIELD_NUMBER: _ClassVar[int]
+    by: str
+    best_round: int
+    score: float
+    since: int
+    patience: int
+    stopped: int
+    last_round: int
+    last_score: float
+    def __init__(self, by: _Optional[str] = ..., best_round: _Optional[int] = ..., score: _Optional[float] = ..., since: _Optional[int] = ..., patience: _Optional[int] = ..., stopped: _Optional[int] = ..., last_round: _Optional[int] = ..., last_score: _Optional[float] = ...) -> None: ...
+
 class RunView(_message.Message):
-    __slots__ = ("number", "method", "model", "terms", "rounds", "made", "phase", "began", "last", "change", "note", "accuracy", "measured", "approvals", "authors", "counted")
+    __slots__ = ("number", "method", "model", "terms", "rounds", "made", "phase", "began", "last", "change", "note", "accuracy", "measured", "approvals", "authors", "counted", "selected")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -1545,6 +1609,7 @@ class RunView(_message.Message):
     APPROVALS_FIELD_NUMBER: _ClassVar[int]
     AUTHORS_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
     number: int
     method: str
     model: str
@@ -1561,7 +1626,8 @@ class RunView(_message.Message):
     approvals: _containers.RepeatedCompositeFieldContainer[ApprovalView]
     authors: _containers.RepeatedCompositeFieldContainer[RunAuthor]
     counted: int
-    def __init__(self, number: _Optional[int] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., terms: _Optional[str] = ..., rounds: _Optional[int] = ..., made: _Optional[int] = ..., phase: _Optional[str] = ..., began: _Optional[int] = ..., last: _Optional[int] = ..., change: _Optional[str] = ..., note: _Optional[str] = ..., accuracy: _Optional[float] = ..., measured: _Optional[int] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., authors: _Optional[_Iterable[_Union[RunAuthor, _Mapping]]] = ..., counted: _Optional[int] = ...) -> None: ...
+    selected: Selected
+    def __init__(self, number: _Optional[int] = ..., method: _Optional[str] = ..., model: _Optional[str] = ..., terms: _Optional[str] = ..., rounds: _Optional[int] = ..., made: _Optional[int] = ..., phase: _Optional[str] = ..., began: _Optional[int] = ..., last: _Optional[int] = ..., change: _Optional[str] = ..., note: _Optional[str] = ..., accuracy: _Optional[float] = ..., measured: _Optional[int] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., authors: _Optional[_Iterable[_Union[RunAuthor, _Mapping]]] = ..., counted: _Optional[int] = ..., selected: _Optional[_Union[Selected, _Mapping]] = ...) -> None: ...
 
 class RunAuthor(_message.Message):
     __slots__ = ("id", "name", "rounds")

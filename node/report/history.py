@@ -233,6 +233,8 @@ def _add(found: RunHistory, before: State, after: State, block: Block, certifica
     if block.change is not None:
         found.changes.append(_show_change(before, after, block))
         return
+    if before.run.is_closing(block.height):
+        return
     place = get_next_place(before, block.height - 1)
     found.rounds.append(_show_round(before, place, block, len(decode_certificate(certificate).signatures)))
 

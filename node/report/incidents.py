@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ml.measures.collapse import QUIET
 from node.p2p.refusals import Reason
 from node.pb import admin_pb2 as pb
 from node.report.elements import (
@@ -27,6 +28,12 @@ SIGNS = {
     "prior": "a loss no better than the classes' shares",
     "mean": "no better than the mean",
     "worse": "got worse",
+}
+MODEL_SIGNS = {
+    "overfitting": "it overfits",
+    "unfound": "a class is never found",
+    "miscalibrated": "it is miscalibrated",
+    "averaging": "averaging costs this site",
 }
 
 
@@ -105,7 +112,10 @@ def _list_incidents(report: RunReport, each: pb.Round) -> Iterator[Incident]:
         if each.HasField(field):
             yield Incident(own, what, getattr(each, field))
     for sign in sorted(each.signs):
-        yield Incident(own, "model does not learn", SIGNS.get(sign, sign))
+        if sign in MODEL_SIGNS:
+            yield Incident(own, "sign against the model", MODEL_SIGNS[sign])
+        elif sign not in QUIET:
+            yield Incident(own, "model does not learn", SIGNS.get(sign, sign))
 
 
 def _is_usual(reason: str) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from node.ledger.measure_titles import TITLES, show_figure, show_interval
 from node.pb import admin_pb2 as pb
 from node.report.charts import Line, Point, draw_lines
-from node.report.elements import Html, count, make_figure, make_paragraph, make_section, make_table
+from node.report.elements import Html, count, join, make_figure, make_list, make_paragraph, make_section, make_table
 from node.report.record import RunReport
 
 CHARTED = ("accuracy", "exact_match", "r2", "mae")  # the first of them that was measured
@@ -35,6 +35,7 @@ def render_learning(report: RunReport) -> Html:
     return make_section(
         "learning",
         title,
+        _render_verdict(measured),
         make_paragraph(intro),
         _draw_course(report),
         _render_summary(measured.measures, alone),
@@ -43,6 +44,10 @@ def render_learning(report: RunReport) -> Html:
         _render_confusion(measured.measures),
         _render_published(report),
     )
+
+
+def _render_verdict(measured: pb.Round) -> Html:
+    return make_paragraph(measured.alone.verdict.sentence, "lead") if measured.alone.HasField("verdict") else Html("")
 
 
 def _draw_course(report: RunReport) -> Html:
@@ -113,8 +118,8 @@ def _explain_alone(measured: pb.Round) -> Html:
     behind = f", and was {count(alone.owed_steps, 'step')} behind" if alone.owed_steps else ""
     return make_paragraph(
         "Trained alone: the same model from the same start, on this site's samples only. It had done the work of "
-        f"{count(alone.rounds, 'round')} when this was measured{behind}. Where two intervals overlap, the difference "
-        "may be chance.",
+        f"{count(alone.rounds, 'round')} when this was measured{behind}. A difference between two figures of "
+        "the table may be chance; the verdict above, where there is one, compares the two models sample by sample.",
         "note",
     )
 
@@ -170,9 +175,11 @@ def _render_published(report: RunReport) -> Html:
         ]
         for one in newest.published
     ]
-    return make_table(
+    table = make_table(
         f"What sites say of their own models after round {newest.round}",
         ["site", ">test samples", *(f">{TITLES[name]}" for name in names)],
         rows,
         note="Each site's word, on its own test samples: nobody else can check it.",
     )
+    verdicts = [f"{one.name}: {one.verdict.sentence}" for one in newest.published if one.HasField("verdict")]
+    return join([table, make_list(verdicts)]) if verdicts else table

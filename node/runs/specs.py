@@ -24,6 +24,7 @@ from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from ml.specs import MethodSpec
 from ml.specs.architectures import initial_schema
+from ml.specs.closing import ClosingSpec
 from node.config.genesis_file import make_spec
 
 _CACHED = 16  # specs
@@ -76,7 +77,7 @@ class RunSpecs:
             spec = self._get_spec(span)
         except SpecError:
             return None
-        return RunRound(height, span.run, span.run.get_round(height), spec, span.rules)
+        return _make_round(height, span.run, spec, span.rules)
 
     def find_newest(self, head: int) -> MethodSpec | None:
         """The spec of the run in force above `head`, if this release knows it."""
@@ -185,5 +186,9 @@ class RunSpecs:
 
 def make_round(state: State, height: int) -> RunRound:
     """The round at a height that `state` judges. Raises SpecError."""
-    spec = make_spec(state.run, state.rules, state.n)
-    return RunRound(height, state.run, state.run.get_round(height), spec, state.rules)
+    return _make_round(height, state.run, make_spec(state.run, state.rules, state.n), state.rules)
+
+
+def _make_round(height: int, run: Run, spec: MethodSpec, rules: Rules) -> RunRound:
+    judge = ClosingSpec.of(spec, run.schema.get("aggregate", ())) if run.is_closing(height) else spec
+    return RunRound(height, run, run.get_round(height), judge, rules)

@@ -23,7 +23,7 @@ from chain.block import EvidenceKind, Id
 from chain.genesis import PROTOCOL_VERSION, Genesis
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
-from ml.measures.collapse import Sign
+from ml.measures.collapse import NOT_LEARNED, QUIET, Sign
 from node.boundary import Boundary
 from node.consensus.actions import Absence
 from node.consensus.miner import Miner
@@ -240,9 +240,14 @@ class NodeMetrics(Collector):
         signs = GaugeMetricFamily(
             "fednode_not_learning", "1 while a sign lasts that the model of this site does not learn.", labels=("sign",)
         )
+        others = GaugeMetricFamily(
+            "fednode_model_sign", "1 while another sign against the model of this site lasts.", labels=("sign",)
+        )
         for sign in Sign:
-            signs.add_metric((sign.value,), sign.value in self._service.records.learning.lasting)
-        yield signs
+            if sign not in QUIET:
+                family = signs if sign in NOT_LEARNED else others
+                family.add_metric((sign.value,), sign.value in self._service.records.learning.lasting)
+        yield from (signs, others)
 
     def _collect_training(self) -> Iterable[Metric]:
         contributions = CounterMetricFamily(

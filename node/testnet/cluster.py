@@ -209,4 +209,8 @@ async def _get_status_if_running(process: NodeProcess) -> dict[str, Any] | None:
 
 
 def _has_applied(status: Mapping[str, Any] | None, height: int) -> bool:
-    return status is not None and (status["applied_round"] or 0) >= height
+    """Also where the last round is applied, and patience has ended the run with it."""
+    if status is None:
+        return False
+    stopped = (status.get("selected") or {}).get("stopped") or height
+    return (status["applied_round"] or 0) >= min(height, stopped)

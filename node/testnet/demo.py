@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chain.run import Run
 from chain.signing import encode_id
 from node.config.node_config import load_config
 from node.errors import NodeError
@@ -76,7 +77,7 @@ async def run_demo(
     """
     async with LocalCluster(testnet) as cluster:
         await cluster.start()
-        async for number in _follow(cluster, testnet.genesis.run.num_heights, on_statuses, stall_after_s):
+        async for number in _follow(cluster, testnet.genesis.run, on_statuses, stall_after_s):
             records = await asyncio.gather(*(process.get_round(number) for process in cluster.processes))
             nodes = zip(cluster.processes, records, strict=True)
             on_round(number, {process.name: record["accuracy"] for process, record in nodes})
@@ -92,9 +93,9 @@ async def run_demo(
 
 
 async def _follow(
-    cluster: LocalCluster, rounds: int, on_statuses: Callable[[Statuses], None], stall_after_s: float
+    cluster: LocalCluster, run: Run, on_statuses: Callable[[Statuses], None], stall_after_s: float
 ) -> AsyncIterator[int]:
-    """Each round up to the last, once all nodes have applied it."""
+    """Each round up to the last, once all nodes have applied it; of a run that selects until it is closed."""
     reported = 0
     loop = asyncio.get_running_loop()
     best: dict[str, tuple[int, int]] = {}
@@ -106,7 +107,7 @@ async def _follow(
         while reported < min(done):
             reported += 1
             yield reported
-        if reported >= rounds:
+        if reported >= _find_last(run, statuses) and (run.select is None or _are_done(statuses)):
             return
         further = {
             name: place
@@ -120,6 +121,18 @@ async def _follow(
             logs = "\n".join(f"--- {process.name}\n{process.read_log_tail()}" for process in cluster.processes)
             raise DemoStalled(f"no progress for {stall_after_s:g} s\n{logs}")
         await asyncio.sleep(REFRESH_S)
+
+
+def _are_done(statuses: Statuses) -> bool:
+    return all(status is not None and status["done"] for status in statuses.values())
+
+
+def _find_last(run: Run, statuses: Statuses) -> int:
+    """The last round of a run, as far as its nodes know."""
+    if run.select is None:
+        return run.num_heights
+    stopped = [status["selected"]["stopped"] for status in statuses.values() if status is not None]
+    return max(stopped, default=0) or run.rounds
 
 
 def _summarise(testnet: Testnet, statuses: Statuses, rounds: Sequence[Sequence[Mapping[str, Any]]]) -> DemoResult:
@@ -141,7 +154,7 @@ def _summarise(testnet: Testnet, statuses: Statuses, rounds: Sequence[Sequence[M
     everything = [record for records in rounds for record in records]
     return DemoResult(
         nodes=tuple(nodes),
-        rounds=testnet.genesis.run.num_heights,
+        rounds=_find_last(testnet.genesis.run, statuses),
         payload_bytes_per_round=_mean([record["payload_bytes"] / len(record["contributors"]) for record in everything]),
         model_bytes=next(status["model_bytes"] for status in statuses.values() if status is not None),
         seconds={phase: statistics.median(record["seconds"][phase] for record in everything) for phase in PHASES},

@@ -24,6 +24,7 @@ import hashlib
 import logging
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -166,11 +167,15 @@ def read_checkpoint(directory: Path, phase: Phase) -> Checkpoint | None:
 class Checkpoints:
     """The two files in `directory`, which is made if it is missing. `close` waits for what is still being written.
 
-    `faults` hears of every step of writing one; nothing in production does.
+    With `keep_as` each state that a round's aggregate has left stays under the name that this gives it, too. `faults`
+    hears of every step of writing one; nothing in production does.
     """
 
-    def __init__(self, directory: Path, faults: Faults | None = None) -> None:
+    def __init__(
+        self, directory: Path, faults: Faults | None = None, keep_as: Callable[[int], Path] | None = None
+    ) -> None:
         self.directory = directory
+        self.keep_as = keep_as
         self._faults = faults
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -244,6 +249,10 @@ class Checkpoints:
         self._reach(phase, "synced")
         temporary.replace(path)  # not synced itself: after a power cut the older file is as good a place to start from
         self._reach(phase, "renamed")
+        if phase is Phase.APPLIED and self.keep_as is not None and round_number:
+            kept = self.keep_as(round_number)
+            kept.unlink(missing_ok=True)
+            os.link(path, kept)  # the file's bytes are written once
         self._set_saved((round_number, phase is Phase.APPLIED))
 
     def _reach(self, phase: Phase, step: str) -> None:

@@ -48,6 +48,7 @@ from node.training.trainer import (
 log = logging.getLogger(__name__)
 
 RETRY_S = 60.0  # before training that has failed is tried again on the same head
+LOOK_AGAIN_S = 5.0  # until it is asked, while nothing else is to do, whether training alone has caught up
 DEADLY = 2  # workers that died over one head: then its aggregate is passed over
 HOPELESS = 4  # and then training for the height has failed
 STARTING = "it is being started, imports the model and reads the data"
@@ -65,7 +66,8 @@ class Listener(Protocol):
     def on_applied(self, height: int, metrics: Metrics) -> None: ...
 
     def on_measured(self, height: int, measured: Measured) -> None:
-        """Hears what the model was worth when it had taken in the aggregate of this height."""
+        """Hears what the model was worth when it had taken in the aggregate of this height; and once more when training
+        alone has caught up, which lagged then."""
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
         """Hears that this peer's offer at this height would have harmed the client, and was not taken."""
@@ -136,6 +138,7 @@ class Learner:
         self.metrics: Metrics = {}  # as measured then
         self._applied = -1  # and that in rounds of the run, measured or not
         self._unmeasured: tuple[int, int] | None = None  # the height of a round that was taken in, and of its head
+        self._lagging: int | None = None  # the height of a round that training alone had not caught up with
         self._trained = -1
         self._has_model = False  # another than the initial one
         self._deaths: tuple[Place, int] | None = None  # of workers, over a round
@@ -175,11 +178,28 @@ class Learner:
         run only."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self.trouble is None else RETRY_S):
+                async with asyncio.timeout(self._get_patience_s()):
                     await self._changed.wait()
+            if self.trouble is None and not self._changed.is_set():
+                await self._look_again()
+                continue
             self._changed.clear()
             if self._target is not None:
                 await self._approach(self._target)
+
+    def _get_patience_s(self) -> float | None:
+        if self.trouble is not None:
+            return RETRY_S
+        return None if self._lagging is None else LOOK_AGAIN_S
+
+    async def _look_again(self) -> None:
+        """Tells of training alone once it has caught up: after a run's last round nothing else would."""
+        height, self._lagging = self._lagging, None
+        measured = await self._measure()
+        if _lags(measured):
+            self._lagging = height
+        elif height is not None and measured.alone is not None:
+            self._listener.on_measured(height, measured)
 
     async def _approach(self, target: Target) -> None:
         try:
@@ -235,12 +255,13 @@ class Learner:
         self._trained = self.info.trained_round
         self._has_model = self._trained > 0 or bool(self.info.checkpoint_round)
         log.info(
-            "worker ready  run %d  device %s  %s  %d train / %d test samples  %d parameters",
+            "worker ready  run %d  device %s  %s  %d train / %d test%s samples  %d parameters",
             target.run.number,
             self.info.device,
             self.info.precision,
             self.info.num_train,
             self.info.num_test,
+            f" / {self.info.num_val} val" if self.info.num_val else "",
             self.info.parameters,
         )
         return not self._changed.is_set()
@@ -251,6 +272,7 @@ class Learner:
             self.spoiled, self.metrics = None, {}
         self.run_number, self._terms = target.run.number, target.terms
         self.info = self.failure = self._given = self._shared_sets = self._deaths = self._unmeasured = None
+        self._lagging = None
         self.applied = self._applied = -1
 
     async def _tell_failed(self, target: Target, reason: str) -> None:
@@ -300,6 +322,7 @@ class Learner:
         if self._unmeasured is not None:
             height, self.applied = self._unmeasured
             self._unmeasured = None
+            self._lagging = height if _lags(measured) else None
             self._listener.on_measured(height, measured)
 
     async def _take_in(self, made: Place, height: int, given: RoundInput) -> Metrics:
@@ -447,3 +470,8 @@ class Learner:
             return False
         task.result()
         return True
+
+
+def _lags(measured: Measured) -> bool:
+    """Whether training alone has work left of the rounds until now."""
+    return measured.alone is not None and measured.alone.failure is None and measured.alone.owed_steps > 0

@@ -9,30 +9,34 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chain.calendar import Calendar
+from chain.calendar import Calendar, Place
 from chain.genesis import Genesis
 from chain.run import CLASSIFICATION, Run
 from chain.run_input import OF_TABLES
+from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import get_kind
-from ml.specs.architectures import frozen_shapes, tied_names
+from ml.specs.architectures import frozen_shapes, initial_schema, tied_names
 from ml.specs.statistics import Constants, get_num_values, get_statistics
 from node.errors import NodeError, NotFound, VerificationFailed
 from node.pb import admin_pb2 as pb
+from node.runs.chosen_round import NEWEST_ROUND, ChosenRound
 from node.training.checkpoint import (
     CHECKPOINTS,
+    Checkpoint,
     CheckpointCorrupted,
     Phase,
     decode_checkpoint,
     get_run_dir,
     list_runs,
 )
+from node.training.kept_rounds import read_kept
 
 CHUNK_BYTES = 1 << 20  # of one message; gRPC takes 4 MiB
 
@@ -60,25 +64,74 @@ def find_run(data_dir: Path, calendar: Calendar) -> Run:
     return run
 
 
-def read_model(data_dir: Path, genesis: Genesis, run: Run, initial_model: bytes | None) -> ModelFile:
-    """The model of a run as it was after the newest aggregate it has taken in. `initial_model` is the blob that the run
-    began from, where `is_initial_needed`.
+def read_model(
+    data_dir: Path, genesis: Genesis, run: Run, initial_model: bytes | None, chosen: ChosenRound = NEWEST_ROUND
+) -> ModelFile:
+    """The model of a run as it was after the `chosen` round, by default the newest whose aggregate it has taken in.
+    `initial_model` is the blob that the run began from, where `is_initial_needed`.
 
     Raises NotFound where there is none yet, VerificationFailed where the checkpoint is not as it was written.
     """
-    path = get_run_dir(data_dir / CHECKPOINTS, run.number) / f"{Phase.APPLIED.value}.safetensors"
+    run_dir = get_run_dir(data_dir / CHECKPOINTS, run.number)
+    checkpoint = _read_newest(data_dir, run_dir) if chosen.number is None else read_kept(run_dir, chosen.number)
+    file = _make_file(genesis, run, checkpoint.applied_round, checkpoint.arrays, initial_model)
+    file.info.is_best = chosen.is_best
+    return file
+
+
+def read_chosen(
+    data_dir: Path,
+    genesis: Genesis,
+    run: Run,
+    initial_model: bytes | None,
+    chosen: ChosenRound,
+    find_aggregate: Callable[[Run, int], bytes | None],
+) -> ModelFile:
+    """As `read_model`; where the model after the round is not kept, that in the round's aggregate, as `find_aggregate`
+    has it, if it is all of one; and else the newest, where nobody has asked for that very round."""
     try:
-        checkpoint = decode_checkpoint(path.read_bytes(), Phase.APPLIED)
+        return read_model(data_dir, genesis, run, initial_model, chosen)
+    except NotFound:
+        data = None if chosen.number is None else find_aggregate(run, chosen.number)
+        arrays = {} if data is None else decode_arrays(data, len(data))
+        wanted = initial_schema(run.model, run.input["shape"], len(run.classes)).arrays.keys()
+        if chosen.number is not None and wanted <= (get_kind(arrays, "model") or {}).keys():
+            file = _make_file(genesis, run, chosen.number, arrays, None)
+            file.info.is_best = chosen.is_best
+            return file
+        if chosen.is_asked or chosen.number is None:
+            raise
+        return read_model(data_dir, genesis, run, initial_model)
+
+
+def find_aggregate(store: SqliteStore, calendar: Calendar, run: Run, number: int) -> bytes | None:
+    """The aggregate of a round, if it is in the store. Runs on the store's thread."""
+    height = calendar.get_height(Place(run.number, number))
+    stored = None if height is None else store.get_block(height)
+    if stored is None or not store.has_blob(stored.block.header.aggregate):
+        return None
+    return store.get_blob(stored.block.header.aggregate)
+
+
+def _make_file(
+    genesis: Genesis, run: Run, applied_round: int, arrays: Arrays, initial_model: bytes | None
+) -> ModelFile:
+    own = get_kind(arrays, "model") or {}
+    frozen = {} if initial_model is None else _get_frozen(initial_model, own)
+    input_ = write_out_input(run, get_statistics(arrays))
+    return make_model_file(genesis, run, applied_round, _add_tied(run, frozen | own), input_)
+
+
+def _read_newest(data_dir: Path, run_dir: Path) -> Checkpoint:
+    path = run_dir / f"{Phase.APPLIED.value}.safetensors"
+    try:
+        return decode_checkpoint(path.read_bytes(), Phase.APPLIED)
     except FileNotFoundError as error:
         raise NotFound(f"{data_dir}: no model yet, as this node has applied no round") from error
     except CheckpointCorrupted as error:
         raise VerificationFailed(f"{path}: {error}") from error
     except OSError as error:
         raise NodeError(f"{path}: cannot be read ({error.strerror})") from error
-    own = get_kind(checkpoint.arrays, "model") or {}
-    frozen = {} if initial_model is None else _get_frozen(initial_model, own)
-    input_ = write_out_input(run, get_statistics(checkpoint.arrays))
-    return make_model_file(genesis, run, checkpoint.applied_round, _add_tied(run, frozen | own), input_)
 
 
 def write_out_input(run: Run, statistics: Arrays) -> Mapping[str, Any]:

@@ -61,7 +61,9 @@ class ObserverTrainer:
     async def measure(self) -> Measured:
         return Measured()
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         raise WorkerFailed("an observer has no model")
 
     async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:

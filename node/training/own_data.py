@@ -14,23 +14,30 @@ from ml.data.checks import check_data, is_quick
 from ml.data.findings import Finding
 from ml.data.image_cache import ImageCache
 from ml.data.partition import split_from_mapping
+from ml.data.split import complete_val, divide
 from node.training.own_split import open_own_sides
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnData:
-    """The samples, what is odd about them, and how many train and test here, where the site has a part of them."""
+    """The samples, what is odd about them, and how many train, test and are val here, where the site has a part of
+    them."""
 
     train: ArrayDataset
     test: ArrayDataset
     findings: Sequence[Finding]
     num_train: int
     num_test: int
+    num_val: int = 0
+
+    def describe(self) -> str:
+        """How many samples there are on each side."""
+        return f"{self.num_train} train / {self.num_test} test{f' / {self.num_val} val' if self.num_val else ''}"
 
     @classmethod
     def open(cls, data: Mapping[str, Any], data_dir: Path, run: Run) -> OwnData:
         """By the site's own split and decoded images, in its data directory. Raises DataError."""
-        wanted = InputFormat.from_mapping(run.input)
+        wanted, data = InputFormat.from_mapping(run.input), complete_val(data, selects=run.select is not None)
         train, test = open_dataset(
             data,
             shape=wanted.shape,
@@ -43,6 +50,7 @@ class OwnData:
         )
         findings = check_data(train, test, input_=wanted, thorough=is_quick(train, test))
         if data["partition"] is None:
-            return cls(train, test, findings, len(train), len(test))
+            return cls(train, test, findings, len(train) - train.num_val, len(test), train.num_val)
         split = split_from_mapping(data["partition"], train.y, test.y, SampleDomains.of(train, test))
-        return cls(train, test, findings, len(split.train), len(split.test))
+        num_val = 0 if train.is_val is None else len(divide(split.train, train.is_val, train.y)[1])
+        return cls(train, test, findings, len(split.train) - num_val, len(split.test), num_val)

@@ -44,8 +44,8 @@ class Target:
 
     @property
     def made(self) -> Place:
-        """The last round of the run, 0 where there is none yet."""
-        return Place(self.run.number, self.run.get_round(self.head.height))
+        """The last round of the run that was trained for, 0 where there is none yet."""
+        return Place(self.run.number, self.run.get_trained(self.head.height))
 
     @property
     def terms(self) -> RunTerms:

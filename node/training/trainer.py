@@ -90,6 +90,7 @@ class TrainerInfo:
     checkpoint_round: int | None = None
     trained_round: int = 0
     data_change: str | None = None
+    num_val: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,16 @@ class Trained:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
-    was trained without the others, None where there is none. `curves` are those of `describe_curves`, `privacy` is what
-    the site has told of its samples (`PrivacySpent` of admin.proto), None where the run does not hide them."""
+    was trained without the others, None where there is none. `before` are the measures before the exchange, of the
+    model that the round's training had left, where it has trained for it. `curves` are those of `describe_curves`,
+    `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the run does not hide
+    them."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
     curves: Mapping[str, Any] | None = None
     privacy: Mapping[str, Any] | None = None
+    before: AnyMeasures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +185,9 @@ class Trainer(Protocol):
         on_refused: OnRefused | None = None,
     ) -> Metrics:
         """Takes in a round's aggregate (None where the method has none) and what was taken of single peers, and
-        evaluates. Before it returns, `on_refused` hears of each peer whose model would have harmed the client. Raises
-        like `train`, and AggregateSpoiled; then the client still stands before that round."""
+        evaluates, also by the val samples, where the site has some (`ValMeasures`). Before it returns, `on_refused`
+        hears of each peer whose model would have harmed the client. Raises like `train`, and AggregateSpoiled; then
+        the client still stands before that round."""
         ...
 
     async def pass_over(self, round_number: int, /) -> Metrics:
@@ -195,9 +200,12 @@ class Trainer(Protocol):
         over; nothing where this trainer has not lived through that. Raises as `predict`."""
         ...
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         """Classifies the array `x` of these canonical bytes, if asked by the model trained `alone` too, and leaves the
-        client as it is. With `kappa` the answer leans to the client's own prior (`ml.training.prior`).
+        client as it is. With `kappa` the answer leans to the client's own prior (`ml.training.prior`). `kept` asks the
+        client as it was after that round.
 
         It waits for the end of the call under way, and holds the next one up by no more than itself: of several
         predictions, `train` or `apply` waits for one. Raises AnswerRefused, WorkerDied and WorkerFailed.
@@ -237,6 +245,8 @@ class Client(Protocol):
     def num_train(self) -> int: ...
     @property
     def num_test(self) -> int: ...
+    @property
+    def num_val(self) -> int: ...
     def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None: ...
     def train(
         self,
@@ -274,8 +284,11 @@ class Client(Protocol):
         self, round_number: int, aggregates: Iterable[Arrays], /, *, should_stop: Callable[[], bool] = ...
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
+    def measure_val(self) -> Metrics: ...
     def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]: ...
+    @property
+    def arrays_before(self) -> Arrays | None: ...
     def state_arrays(self) -> Arrays: ...
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 
@@ -296,6 +309,7 @@ def get_info(
     return TrainerInfo(
         num_train=client.num_train,
         num_test=client.num_test,
+        num_val=client.num_val,
         device=device,
         parameters=client.spec.task.num_parameters,
         model_bytes=client.spec.model_bytes,

@@ -170,16 +170,19 @@ class WorkerProcess:
 
     async def measure(self) -> Measured:
         result = (await self._request(Call({"call": "measure"}, {}))).header["result"]
-        measures, alone = result["measures"], result["alone"]
+        measures, alone, before = result["measures"], result["alone"], result["before"]
         return Measured(
             None if measures is None else read_measures(measures),
             None if alone is None else TrainedAlone.from_mapping(alone),
             result["curves"],
             result["privacy"],
+            None if before is None else read_measures(before),
         )
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
-        header = {"call": "predict", "alone": alone, "kappa": kappa}
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
+        header = {"call": "predict", "alone": alone, "kappa": kappa, "kept": kept}
         async with self._predicting:
             reply = await self._request(Call(header, {"samples": samples}))
         result = reply.header["result"]

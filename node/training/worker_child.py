@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from chain.store.interface import Faults
 from ml.data.base import Samples
 from ml.errors import Abandoned, DataError, MlError, SpecError, Spoiled, Stopped
-from ml.measures.kinds import AnyMeasures
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
 from ml.specs import get_kind
@@ -45,6 +44,8 @@ from node.training.checkpoint import Checkpoint, Checkpoints, Phase, Position, f
 from node.training.data_watch import DataWatch
 from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
+from node.training.kept_answers import KeptAnswers
+from node.training.kept_rounds import get_kept_path, standing_after
 from node.training.own_split import OwnSplit, open_own_sides
 from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
 from node.training.progress import ProgressMeter
@@ -109,8 +110,7 @@ class Session:
         self._run = run
         self._round, self._phase = 0, Phase.APPLIED
         self._is_saved = False
-        self._measure: Callable[[], AnyMeasures | None] = lambda: None
-        self._draw: Callable[[], dict[str, Any] | None] = lambda: None
+        self._answers = KeptAnswers()
         self.resumed = self._resume()
         if self.resumed is None and before is not None:
             self._go_on_from(before)
@@ -184,6 +184,7 @@ class Session:
             on_back=on_back,
         )
         self._move(round_number, Phase.TRAINED)
+        self._answers.on_trained(round_number, self._client)
         if self.beside is not None:
             self.beside.owe(round_number, int(trained.metrics["iterations"]))
         streamed = self._client.spec.get_streamed(round_number)
@@ -213,13 +214,13 @@ class Session:
         if (self._round, self._phase) == (round_number, Phase.APPLIED):
             if aggregate is not None:
                 self._client.note_common(round_number, decode_arrays(aggregate, len(aggregate)))
-            metrics = dict(self._client.evaluate())
+            metrics = {**self._client.evaluate(), **self._client.measure_val()}
         else:
             metrics = apply_to(
                 self._client, round_number, aggregate, exchange, lambda peer, why: refused.update({peer.hex(): why})
             )
             self._move(round_number, Phase.APPLIED)
-        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+        self._keep_answers(round_number)
         return {"metrics": metrics, "refused": refused}
 
     def pass_over(self, round_number: int) -> Mapping[str, Any]:
@@ -227,32 +228,42 @@ class Session:
         if (self._round, self._phase) == (round_number, Phase.APPLIED):
             self._client.go_back()
         self._move(round_number, Phase.APPLIED)
-        metrics = dict(self._client.evaluate())
-        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+        metrics = {**self._client.evaluate(), **self._client.measure_val()}
+        self._keep_answers(round_number)
         return {"metrics": metrics}
+
+    def _keep_answers(self, round_number: int) -> None:
+        self._answers.on_taken_in(round_number, self._client)
+        if self.beside is not None:
+            self.beside.note_together(round_number)
 
     def measure(self) -> Mapping[str, Any]:
         """The answer to `measure`: of the client as it last took in a round, though it may have trained since. If it
         has not, nobody waits for its training."""
-        measures = self._measure()
         return {
-            "measures": None if measures is None else measures.to_mapping(),
-            "curves": self._draw(),
+            **self._answers.describe(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
             "privacy": None if self._ledger is None else self._ledger.describe(has_time=self._phase is Phase.APPLIED),
         }
 
     def predict(
-        self, samples: bytes, alone: bool, kappa: float | None, should_stop: Callable[[], bool]
+        self,
+        samples: bytes,
+        alone: bool,
+        kappa: float | None,
+        should_stop: Callable[[], bool],
+        kept: int | None = None,
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
         x = decode_arrays(samples, len(samples))["x"]
-        attachments = {"answer": encode_arrays(self._answer(x, should_stop, kappa))}
+        with standing_after(self._client, self._checkpoints.directory, kept):
+            attachments = {"answer": encode_arrays(self._answer(x, should_stop, kappa))}
         told = None
         if alone and self.beside is not None:
             told, answer = self.beside.answer(x, should_stop)
             attachments |= {} if answer is None else {"alone": encode_arrays(answer)}
         applied_round = self._round if self._phase is Phase.APPLIED else self._round - 1
+        applied_round = applied_round if kept is None else kept
         result = {"run": self._run, "applied_round": applied_round}
         return {**result, "alone": None if told is None else told.to_mapping()}, attachments
 
@@ -280,7 +291,8 @@ class Session:
 
     def save(self, *, is_last: bool = False) -> None:
         """Makes a checkpoint if this step is due for one, in the background; the last one always."""
-        if self._is_saved or not (is_last or self._round % self._every == 0):
+        is_kept = self._checkpoints.keep_as is not None and self._phase is Phase.APPLIED
+        if self._is_saved or not (is_last or is_kept or self._round % self._every == 0):
             return
         try:
             self._checkpoints.save(Checkpoint(self._round, self._phase, self._client.state_arrays()))
@@ -348,7 +360,9 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
     try:
         initial = _read_initial_model(config, frame.attachments)
         built = build_client(config, initial)
-        checkpoints = Checkpoints(Path(config["checkpoint_dir"]), faults)
+        checkpoint_dir = Path(config["checkpoint_dir"])
+        keep_as = partial(get_kept_path, checkpoint_dir) if config["keeps_rounds"] else None
+        checkpoints = Checkpoints(checkpoint_dir, faults, keep_as)
         forget_old_runs(checkpoints.directory)
         outgoing_dir, before = Path(config["outgoing_dir"]), _read_before(config)
         before_dir = None if config["before_dir"] is None else Path(config["before_dir"])
@@ -410,7 +424,9 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
             case _:
                 asked = frame.header
                 samples = frame.attachments["samples"]
-                result, attachments = session.predict(samples, asked["alone"], asked["kappa"], should_stop)
+                result, attachments = session.predict(
+                    samples, asked["alone"], asked["kappa"], should_stop, asked["kept"]
+                )
     except Abandoned:
         answer: Mapping[str, Any] = {"abandoned": True}
     except Stopped:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ml.aggregation import MAX_WEIGHT
+from ml.data.split import complete_val
 from ml.errors import SpecError
 from ml.seeding import derive_seed
 from ml.specs.task import MAX_ABS
@@ -17,6 +18,7 @@ from node.config.own_noise import get_trained_method
 from node.host.child import make_arguments
 from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from node.training.frames import Frame
+from node.training.kept_rounds import BEST
 from node.training.privacy_ledger import PRIVACY_FILE
 from node.training.trainer import RunTask, WorkerFailed
 
@@ -66,6 +68,7 @@ class WorkerConfig:
     rounds: int = 0
     num_members: int = 0
     checkpoint_every: int = 1
+    keeps_rounds: bool = False
     run: int = 1
     before_dir: Path | None = None
     before_round: int | None = None
@@ -96,6 +99,7 @@ class WorkerConfig:
             "threads",
             "engine",
             "checkpoint_every",
+            "keeps_rounds",
             "plugins",
             "schema",
             "max_loss_ratio",
@@ -135,7 +139,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         task=run.task,
         target=run.target,
         labels=run.labels,
-        data=config.get_data(),
+        data=complete_val(config.get_data(), selects=run.select is not None),
         seed=training.seed if run.number == 1 else derive_seed(training.seed, "run", run.number),
         initial_model=task.initial_model,
         checkpoint_dir=get_run_dir(checkpoints, run.number),
@@ -158,6 +162,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         before_dir=None if task.goes_on_after is None else get_run_dir(checkpoints, run.number - 1),
         before_round=task.goes_on_after,
         checkpoint_every=training.checkpoint_every,
+        keeps_rounds=run.select is not None or training.keep_models != BEST,
         plugins=training.plugins,
         schema=run.schema if "plugin" in run.method else None,
         max_loss_ratio=training.max_loss_ratio,

@@ -28,6 +28,18 @@ _RECORD = {
                     "verdict": {"enum": ["ok", "warn", "fail"]},
                     "found": {"type": "string"},
                     "advice": {"type": ["string", "null"], "description": "What to do, unless it is well."},
+                    "missing": {
+                        "type": "array",
+                        "description": "Of a table the columns with empty cells.",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "column": {"type": "string"},
+                                "missing": {"type": "integer", "description": "Empty cells."},
+                                "rows": {"type": "integer", "description": "All cells."},
+                            },
+                        },
+                    },
                 },
             },
         },

@@ -172,7 +172,7 @@ class Streams:
         return StreamingResponse(write(), media_type=_BYTES, headers=name_file("chain.fednode"))
 
     async def _export_model(self, request: Request) -> Response:
-        model = await self._view.read_model()
+        model = await self._view.read_model(request.query_params.get("round", ""))
 
         async def write() -> AsyncIterator[bytes]:
             for message in model.to_messages():

@@ -23,6 +23,7 @@ from bench.commands.share import bench_share
 from bench.commands.simulate import bench_simulate
 from bench.commands.soak import bench_soak
 from bench.commands.transfer import bench_transfer
+from bench.commands.verdict import bench_verdict
 from bench.commands.virtual_ledger import bench_virtual_ledger
 from node.cli.app import run
 from node.cli.options import make_group
@@ -45,6 +46,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "simulate": bench_simulate,
     "soak": bench_soak,
     "transfer": bench_transfer,
+    "verdict": bench_verdict,
     "virtual-ledger": bench_virtual_ledger,
 }
 

@@ -324,6 +324,22 @@ def test_doctor_speaks_of_features_and_of_what_genesis_leaves(capsys: Captured, 
         assert all("genesis leaves them so, and the wide ones drown the others" in text for text in warned)
 
 
+def test_doctor_says_what_is_missing_of_each_column(capsys: Captured, tmp_path: Path) -> None:
+    table = tmp_path / "patients.csv"
+    lines = [f"{i % 17},{'' if i % 4 else i % 9},{'' if i == 7 else i % 5},{'ab'[i % 2]}" for i in range(40)]
+    table.write_text("\n".join(["age,ca,chol,label", *lines]) + "\n")
+    made = ("-n", 1, "-o", tmp_path / "net", "--data", f"csv:{table}", "--partition", "iid", "--base-port", 0)
+    code, _, err = run(capsys, "testnet", *made, "--set", "input.missing=mean")
+    assert code == 0, err
+    checks = json.loads(run(capsys, "doctor", "-c", tmp_path / "net" / "node0.yaml", "--json")[1])["checks"]
+    assert [one for check in checks for one in check["missing"]] == [
+        {"column": "ca", "missing": 30, "rows": 40},
+        {"column": "chol", "missing": 1, "rows": 40},
+    ]
+    found = [check["found"] for check in checks if check["verdict"] == "warn" and check["check"] == "data"]
+    assert found == ["empty cells: 'ca' 30 of 40, 'chol' 1 of 40"]
+
+
 def test_each_site_has_a_file_of_its_own_in_a_simulation_and_a_test_network(capsys: Captured, tmp_path: Path) -> None:
     for name, columns in (("a", "age,crp,kind"), ("b", "kind,crp,age")):
         rows = [{"age": i % 17, "crp": i / 9, "kind": "xy"[i % 2]} for i in range(40)]
@@ -347,6 +363,25 @@ def test_each_site_has_a_file_of_its_own_in_a_simulation_and_a_test_network(caps
     assert (code, "--site: expected no --partition beside it" in err) == (78, True)
     code, _, err = run(capsys, "simulate", *sites[:2])
     assert (code, "--site: expected two and more" in err) == (78, True)
+
+
+def test_the_split_of_each_site_of_a_rehearsal_follows_from_the_seed(capsys: Captured, tmp_path: Path) -> None:
+    for name in "ab":
+        lines = [f"{RNG.normal(i % 2):.4f},{RNG.normal():.4f},{'xy'[i % 2]}" for i in range(60)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,crp,label", *lines]) + "\n")
+    options = ("--site", tmp_path / "a.csv", "--site", tmp_path / "b.csv", "--rounds", 1, "--method", "fedavg")
+    held = []
+    for seed in (5, 6):
+        net = tmp_path / f"net{seed}"
+        assert run(capsys, "testnet", "-o", net, *options, "--seed", seed, "--base-port", 0)[0] == 0
+        nodes = [load_config(net / f"node{i}.yaml").get_data() for i in range(2)]
+        code, out, err = run(capsys, "simulate", *options, "--seed", seed, "--json")
+        assert code == 0, err
+        simulated = json.loads(out)["config"]["data"]
+        assert [data["split_seed"] for data in (*nodes, simulated)] == [seed] * 3
+        held.append({open_dataset(data)[1].sha256 for data in (*nodes, simulated)})
+    assert list(map(len, held)) == [1, 1]
+    assert not held[0] & held[1]
 
 
 # ---- images

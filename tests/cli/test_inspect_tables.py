@@ -56,7 +56,7 @@ def test_a_raw_table_comes_with_what_genesis_new_may_be_told(capsys: Captured, r
     assert "row              5 features, float32 from 0 to 26" in out
     for text in (
         "warning: empty cells: 'ca' 40 of 60\n",
-        "warning: '?' among the numbers of 'ca': an empty cell? input.empty in genesis may list it\n",
+        "warning: '?' among the values of 'ca': an empty cell? input.empty in genesis may list it\n",
         "warning: 'chol': 15 times 0, far from the others: not known? Leave such cells empty, or list it in ",
         "warning: 'id': another value in each row: is it a feature?\n",
         "warning: 'dataset': one value: is it a feature?\n",
@@ -134,3 +134,13 @@ def test_doctor_tells_what_is_missing_and_odd(capsys: Captured, tmp_path: Path) 
     assert ("warn", "'id': another value in each row: is it a feature?") in found
     out = run(capsys, "data", "inspect", "--config", tmp_path / "net/node0.yaml")[1]
     assert re.search(r"\nca +number +30 \(50%\) ", out)
+
+
+def test_marks_among_words_are_no_category_until_somebody_says_so(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "age,sex,label\n" + "".join(f"{i % 9},{('f', 'm', 'NULL', '?')[i % 4]},{'xy'[i % 2]}\n" for i in range(32))
+    )
+    made = ("testnet", "-n", 2, "-o", tmp_path / "net", "--data", f"csv:{path}", "--set", "input.columns=auto")
+    code, _, err = run(capsys, *made)
+    assert (code, "'sex' has '?', 'NULL'. Where that means an empty cell" in err) == (78, True)

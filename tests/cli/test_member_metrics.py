@@ -12,12 +12,14 @@ import pytest
 from chain.calendar import Place
 from chain.published import sign_published
 from chain.store.sqlite import SqliteStore
+from ml.measures.verdict import Verdict
 from node.cli import main
 from support.data.chains import make_keys
 from support.federation.ledgers import make_ledgers
 
 Captured = pytest.CaptureFixture[str]
 ROUNDS = 3
+COMPARED = Verdict("auc", 0.9, 0.85, 60, 0.01, 0.09)
 TOLD = {(0, 1): 0.5, (1, 1): 0.6, (1, 3): 0.75}  # accuracy by member and round
 
 
@@ -35,7 +37,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
                         genesis.chain_id,
                         Place(1, height),
                         num_samples=60,
-                        values={"accuracy": accuracy, "loss": 0.25},
+                        values={"accuracy": accuracy, "loss": 0.25} | COMPARED.to_values(),
                     )
                     for (who, number), accuracy in TOLD.items()
                     if number == height
@@ -78,7 +80,7 @@ def test_no_words_and_no_measure(capsys: Captured, data_dir: Path) -> None:
     assert (code, out.strip()) == (0, "No member has published measures of these rounds (training.publish_metrics).")
     code, _, err = ask(capsys, data_dir, "metrics", "--members", "--series", "seconds.wall")
     assert code == 2
-    assert "expected one of accuracy, auc" in err
+    assert "expected one of accuracy, alone_auc" in err
     assert ask(capsys, data_dir, "metrics", "--members", "--max-points", "10")[0] == 2
 
 
@@ -88,7 +90,12 @@ def test_a_round_shows_each_members_word(capsys: Captured, data_dir: Path) -> No
     rows = [line.split() for line in out.splitlines()]
     assert ["MEMBER", "SAMPLES", "ACCURACY", "LOSS"] in rows
     assert ["node1", "60", "0.6000", "0.2500"] in rows
+    assert f"\nnode1: {COMPARED.sentence}\n" in out
     _, out, _ = ask(capsys, data_dir, "rounds", "show", "1", "--json")
-    assert [one["name"] for one in json.loads(out)["published"]] == ["node0", "node1"]
+    published = json.loads(out)["published"]
+    assert [(one["name"], one["verdict"]["sentence"]) for one in published] == [
+        ("node0", COMPARED.sentence),
+        ("node1", COMPARED.sentence),
+    ]
     _, out, _ = ask(capsys, data_dir, "rounds", "show", "2")
     assert "What members say" not in out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,16 @@ def test_settings_of_a_split_that_cannot_be_are_one_line(
     code, _, err = run(capsys, "start", "--check", "-c", config, *options)
     assert code == 78
     assert message.replace(".*", "") in err or all(part in err for part in message.split(".*"))
+
+
+def test_a_site_that_asks_for_val_gets_it_and_is_told_how_many(capsys: Captured, config: Path) -> None:
+    config.write_text(config.read_text().replace("data:\n", "data:\n  val: 0.2\n", 1))
+    code, out, err = run(capsys, "data", "resplit", "-c", config)
+    assert code == 0, err
+    assert re.match(r"\d+ train, \d+ test, \d+ val\n", out)
+    kept = json.loads((config.parent / "data/node0" / SPLIT_FILE).read_text())
+    assert kept["val"]
+    out = run(capsys, "data", "inspect", "-c", config)[1]
+    assert re.search(r"\d+ rows of \w+ are val: not trained on, and rounds are compared by them", out)
+    checks = json.loads(run(capsys, "doctor", "-c", config, "--json")[1])["checks"]
+    assert any(re.search(r" train / \d+ test / \d+ val rows", check["found"]) for check in checks)

@@ -17,8 +17,10 @@ from chain.changes.rules import SetRules
 from chain.genesis import Genesis
 from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
+from ml.measures.alone import TrainedAlone
 from ml.measures.classification import measure
 from ml.measures.collapse import find_signs
+from ml.measures.verdict import Verdict
 from ml.specs.uapdfl import compute_divergence
 from node.cli import main
 from node.cli.rounds import print_scores
@@ -247,7 +249,9 @@ def test_a_round_shows_what_its_answers_were_worth_and_what_speaks_against_the_m
     y, labels = np.array([0] * 21 + [1] * 36), np.ones(57, np.int64)
     measures = replace(measure(y, labels, np.full((57, 3), 1 / 3), 0.7), classes=("malignant", "benign", "none"))
     signs = find_signs(measures, {})
-    record = {"accuracy": 0.63, "measures": measures.to_mapping(), "signs": signs}
+    verdict = Verdict("auc", 0.9, 0.85, 57, -0.01, 0.09, rounds=2).of_newest(2)
+    alone = TrainedAlone(2, 0, 0.5, measures, verdict=verdict)
+    record = {"accuracy": 0.63, "measures": measures.to_mapping(), "signs": signs, "alone": alone.to_mapping()}
     with SqliteStore.open(tmp_path / "node0", genesis) as store:
         store.put_round(2, record)
     out = run(capsys, "rounds", "show", "2", "--data-dir", tmp_path / "node0")
@@ -261,8 +265,11 @@ def test_a_round_shows_what_its_answers_were_worth_and_what_speaks_against_the_m
     assert shown["signs"].keys() == {"one_class", "prior"}
     assert shown["measures"]["summary"]["accuracy"] == pytest.approx(36 / 57)
     assert shown["measures"]["classes"][2]["values"] == {"specificity": 1.0}
+    assert shown["alone"]["verdict"]["sentence"] == verdict.sentence
+    assert verdict.sentence in out
     listed = run(capsys, "rounds", "--data-dir", tmp_path / "node0")
     assert "one answer, loss" in listed
+    assert listed.endswith(f"\n{verdict.sentence}\n")
     series = run_json(capsys, "metrics", "--data-dir", tmp_path / "node0", "--series", "measures.sensitivity.benign")
     assert series["rounds"][-1]["measures.sensitivity.benign"] == 1.0
 
@@ -301,3 +308,21 @@ def test_without_a_round_there_is_no_newest(capsys: Captured, tmp_path: Path) ->
     assert "expected a round, but none has been finalised yet" in capsys.readouterr().err
     assert main(["rounds", "show", "newest", "--data-dir", str(tmp_path)]) == 2
     assert "or head (got 'newest')" in capsys.readouterr().err
+
+
+def test_what_val_samples_show_and_other_signs_stand_with_the_round(capsys: Captured, tmp_path: Path) -> None:
+    genesis = make_ledgers(tmp_path, 2)
+    signs = {"overfitting": "it overfits: since round 1", "few": "9 test samples are too few to tell"}
+    val = {"val_loss": 0.4321, "val_auc": 0.9, "val_samples": 24}
+    with SqliteStore.open(tmp_path / "node0", genesis) as store:
+        store.put_round(2, {"accuracy": 0.63, "apply": val, "signs": signs})
+    lines = run(capsys, "rounds", "show", "2", "--data-dir", tmp_path / "node0").splitlines()
+    told = [line.split(None, 1) for line in lines]
+    assert ["val", "loss 0.432, AUC 0.900, 24 samples"] in told
+    assert ["model", signs["few"]] in told
+    assert any(signs["overfitting"] in line and "model" not in line for line in lines)
+    listed = run(capsys, "rounds", "--data-dir", tmp_path / "node0")
+    assert "overfits" in listed
+    assert "few" not in listed
+    series = run_json(capsys, "metrics", "--data-dir", tmp_path / "node0", "--series", "apply.val_loss")
+    assert series["rounds"][-1]["apply.val_loss"] == 0.4321

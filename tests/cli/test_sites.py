@@ -82,6 +82,14 @@ def test_a_site_listens_at_the_port_that_its_peers_dial_unless_told_otherwise(
     assert (network.listen, network.advertise) == (listen, advertise)
 
 
+def test_init_names_the_page_as_a_comment(capsys: Captured, tmp_path: Path) -> None:
+    init(capsys, tmp_path / "site", "--advertise", "alice.example:7000")
+    text = (tmp_path / "site" / "node.yaml").read_text()
+    assert "http" not in yaml.safe_load(text)
+    [line] = [line for line in text.splitlines() if line.startswith("# http:")]
+    assert yaml.safe_load(line.removeprefix("# ")) == {"http": {"listen": "127.0.0.1:8080"}}
+
+
 def test_init_keeps_the_key_to_its_owner_and_says_the_id_it_has(capsys: Captured, tmp_path: Path) -> None:
     site = tmp_path / "alice"
     peer = init(capsys, site, "--listen", "0.0.0.0:7777", "--advertise", "alice.example:7000")

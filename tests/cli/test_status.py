@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from node.cli.measures import describe_briefly
 from node.cli.status import MAX_NOT_AWAITED, MAX_TRANSFERS, describe, describe_in_a_line
 from node.pb import admin_pb2 as pb
 
@@ -99,6 +102,26 @@ def test_measures_and_what_is_not_learned_are_told() -> None:
     assert "measures" not in get_facts()
 
 
+def test_the_verdict_stands_before_the_figures_it_judges() -> None:
+    told = "Federating helps here: AUC 0.910 against 0.880 alone (+0.030, +0.004 to +0.056), on 61 test samples."
+    alone = pb.TrainedAlone(rounds=12, verdict=pb.Verdict(measure="auc", sentence=told))
+    facts = describe(make_status(alone=alone, measures=pb.Measures(summary={"auc": 0.91})))
+    at = [name for name, _ in facts].index("verdict")
+    assert facts[at : at + 3] == [("verdict", told), ("accuracy", "not measured yet"), ("measures", "AUC 0.910")]
+    assert "verdict" not in get_facts(alone=pb.TrainedAlone(owed_steps=3))
+
+
+def test_classes_are_named_in_one_order() -> None:
+    measures = [pb.Measures(), pb.Measures()]
+    for found, values in zip(measures, ((0.5, 0.75), (1.0, 0.25)), strict=True):
+        for name, value in zip(("benign", "malignant"), values, strict=True):
+            found.classes.add(class_name=name, num_samples=9, values={"sensitivity": value})
+    assert [describe_briefly(found) for found in measures] == [
+        "sensitivity 0.500 (benign) to 0.750 (malignant)",
+        "sensitivity 1.000 (benign) to 0.250 (malignant)",
+    ]
+
+
 def test_what_was_told_of_samples_shows_with_its_budget() -> None:
     told = pb.PrivacySpent(phases=12, epsilon=2.25, epsilon_phases=12, delta=1e-5, budget=8.0)
     assert get_facts(privacy=told)["privacy"] == "epsilon 2.25, of 8, delta 1e-05, after 12 local phases"
@@ -116,3 +139,26 @@ def test_what_was_told_of_samples_shows_with_its_budget() -> None:
     )
     none = pb.PrivacySpent(phases=3, epsilon_phases=3, delta=1e-5)  # infinite, which JSON has no number for
     assert get_facts(privacy=none)["privacy"] == "3 local phases told of, with noise so small that nothing is hidden"
+
+
+def test_a_sign_against_a_model_that_learns_is_not_called_not_learning() -> None:
+    sign = "it overfits: since round 2, the best, the training loss fell"
+    assert describe(make_status(model_signs=[sign]))[0] == ("MODEL", sign)
+
+
+def test_the_best_round_is_shown_with_the_patience_that_is_left() -> None:
+    assert "best round" not in get_facts()
+
+    def show(done: bool = False, **fields: object) -> str:
+        usual: dict[str, object] = {"by": "loss", "patience": 3, "best_round": 7, "score": 0.25, "last_round": 7}
+        return get_facts(selected=pb.Selected(**(usual | fields)), done=done)["best round"]  # type: ignore[arg-type]
+
+    assert show() == "7 by val loss 0.2500; 3 more without a better one end the run"
+    later: dict[str, Any] = {"since": 2, "last_round": 9, "last_score": 0.3}
+    assert show(**later) == "7 by val loss 0.2500, 0.3000 in round 9; 1 more without a better one end the run"
+    assert show(done=True, stopped=11, **later).endswith("0.3000 in round 9; patience has ended the run after round 11")
+    assert show(patience=0) == "7 by val loss 0.2500"
+    assert show(done=True) == "7 by val loss 0.2500"
+    none = "no quorum of members has measured a round by val samples"
+    assert show(best_round=0) == f"{none} yet; the run goes on to its rounds"
+    assert show(best_round=0, done=True) == none

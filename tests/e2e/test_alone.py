@@ -25,7 +25,12 @@ async def test_a_site_sees_what_it_would_have_without_the_others(tmp_path: Path)
     async with Federation(directory) as net:
         await net.start()
         await net.wait_for(
-            lambda all_: all_["node0"]["alone"] is not None and _count(all_["node0"]) >= 3, "three rounds done alone"
+            lambda all_: (
+                all_["node0"]["alone"] is not None
+                and _count(all_["node0"]) >= 3
+                and all_["node0"]["alone"]["verdict"] is not None
+            ),
+            "three rounds done alone",
         )
         statuses = await net.get_statuses()
         assert statuses["node1"]["alone"] is None
@@ -35,6 +40,10 @@ async def test_a_site_sees_what_it_would_have_without_the_others(tmp_path: Path)
         assert alone["failure"] is None
         shown = run_command("rounds", "show", statuses["node0"]["measured_round"], "-c", file)
         assert "after the work of" in shown.out
+        verdict = alone["verdict"]
+        assert verdict["interval"]["low"] <= verdict["difference"] <= verdict["interval"]["high"]
+        assert verdict["measure"] == "auc"
+        assert verdict["sentence"] in shown.out
         check_evaluation(tmp_path, file)
         assert await net.stop("node0") == 0
         before = _count(statuses["node0"])
@@ -62,6 +71,9 @@ def check_evaluation(tmp_path: Path, config: Path) -> None:
     assert found["alone"]["rounds"] >= 3
     done = run_command("evaluate", tmp_path / "own.npz", "-c", config)
     assert "FEDERATION" in done.out
+    assert found["alone"]["verdict"]["num_samples"] == 200
+    assert done.out.startswith("verdict       ")
+    assert "members may have trained on rows of this" in done.err
     assert sum(line.split()[:1] == ["alone"] for line in done.out.splitlines()) == 21  # how far, and each class twice
 
 

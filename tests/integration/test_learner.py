@@ -16,9 +16,11 @@ from chain.block import Block, Id
 from chain.calendar import Place
 from chain.state import State
 from ml.guard import OnRefused
+from ml.measures.alone import TrainedAlone
 from node.boundary import UNFORESEEN
 from node.training.exchange import Exchange
 from node.training.learner import (
+    LOOK_AGAIN_S,
     MAX_RECALLED,
     RETRY_S,
     STARTING,
@@ -118,7 +120,9 @@ class SlowTrainer:
     async def measure(self) -> Measured:
         return Measured()
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         raise AssertionError
 
     async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
@@ -321,6 +325,42 @@ def telling(trainer: Trainer, inputs: RoundInputs | None = None) -> Iterator[tup
 
 async def rest(seconds: float = 1.0) -> None:
     await asyncio.sleep(seconds)  # of virtual time
+
+
+def test_training_alone_is_told_of_once_more_when_it_has_caught_up() -> None:
+    class Lagging(MoodyTrainer):
+        """Training alone does a step a second."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.owed = 12
+
+        async def measure(self) -> Measured:
+            self.log.append("measure")
+            return Measured(alone=TrainedAlone(1, max(0, self.owed), 0.5))
+
+    async def story() -> None:
+        trainer = Lagging()
+        with telling(trainer) as (learner, told):
+            learner.set_target(make_target(1, trains=False))
+            await rest()
+            assert told.measured == ["1 after applied 1 0.5"]
+            for _ in range(12):
+                await rest()
+                trainer.owed -= 1
+            await rest(LOOK_AGAIN_S)
+            assert told.measured == ["1 after applied 1 0.5"] * 2
+            assert trainer.log.count("measure") == 4
+            await rest(10 * LOOK_AGAIN_S)
+            assert trainer.log.count("measure") == 4
+            trainer.owed = 3
+            learner.set_target(make_target(2, trains=True))  # where there is other work, nobody looks again before it
+            await rest()
+            learner.set_target(make_target(3, trains=False))
+            await rest()
+            assert trainer.log.count("measure") == 6
+
+    run_virtual(story())
 
 
 def test_the_model_is_measured_when_the_next_training_is_over_or_there_is_none() -> None:

@@ -428,8 +428,10 @@ def test_a_member_that_shows_what_it_must_not_is_refused_and_left_out(
 class Answering(BesideTrainer):
     """Answers by one prototype of each of three members."""
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
-        predicted = await super().predict(samples, alone=alone, kappa=kappa)
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
+        predicted = await super().predict(samples, alone=alone, kappa=kappa, kept=kept)
         nearest: Arrays = {"authors": np.arange(3), "distances": np.ones(3, np.float32)}
         answer = {**decode_arrays(predicted.answer, len(predicted.answer)), **nearest}
         return replace(predicted, answer=encode_arrays(answer))

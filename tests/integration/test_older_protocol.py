@@ -1,7 +1,8 @@
-"""Chains of protocols 2 and 3, as the last release that spoke nothing newer left each: a data directory and genesis.
+"""Chains of protocols 2 to 4, as the last release that spoke nothing newer left each: a data directory and genesis.
 
 `vectors/protocol2.tar.xz` has six rounds of four members and a change of their number in between, `protocol3.tar.xz`
-four rounds of four on a table with a category, the first of which agrees on statistics.
+four rounds of four on a table with a category, the first of which agrees on statistics, `protocol4.tar.xz` as many on a
+table with empty cells, which are filled and flagged, and labels of classes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from chain.store.sqlite import SqliteStore
 from support.federation.real_nodes import run_command
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-HEIGHTS = {2: 7, 3: 4}
+HEIGHTS = {2: 7, 3: 4, 4: 4}
 
 
 @pytest.fixture(params=HEIGHTS)

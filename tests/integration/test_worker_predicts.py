@@ -119,6 +119,22 @@ async def test_a_trainer_answers_as_it_stands_and_says_whose_aggregate_it_has(ki
     await trainer.close()
 
 
+async def test_a_worker_answers_as_after_a_round_that_is_kept_and_stands_where_it_stood(tmp_path: Path) -> None:
+    async with running(make_config(tmp_path, keeps_rounds=True, checkpoint_every=10)) as worker:
+        for number, shared in enumerate((4.0, 7.0, 2.0), start=1):
+            await worker.train(number, TRAIN)
+            await worker.apply(number, aggregate(shared))
+        now = await worker.predict(make_samples())
+        first = await worker.predict(make_samples(), kept=1)
+        assert (first.applied_round, now.applied_round) == (1, 3)
+        assert get_number(first) == 5.0
+        assert get_number(await worker.predict(make_samples())) == get_number(now) != get_number(first)
+        with pytest.raises(AnswerRefused, match="round 9: its model is not kept here"):
+            await worker.predict(make_samples(), kept=9)
+        await worker.train(4, TRAIN)
+        assert get_number(await worker.predict(make_samples(), kept=1)) == 5.0
+
+
 async def test_a_trainer_that_only_trains_refuses() -> None:
     with pytest.raises(AnswerRefused, match="got one that only trains"):
         await InlineTrainer(FakeClient({"model/w": np.zeros(1)})).predict(make_samples())

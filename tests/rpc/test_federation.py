@@ -145,7 +145,7 @@ async def propose_elsewhere(one: Running, kind: Any, name: str = "node1") -> str
         (("set", "waits.colect_s=5"), "there is no such rule. Did you mean 'waits.collect_s'?"),
         (("set", "keep_heights=1000"), "at most 64 times more or less than 2"),
         (("rounds", "0"), "there are 0 already"),
-        (("upgrade", "5", "--from", "500"), "protocol 5: this release speaks 2, 3 and 4"),
+        (("upgrade", "6", "--from", "500"), "protocol 6: this release speaks 2, 3, 4 and 5"),
         (("pardon", "node1"), "node1 is not suspended"),
         (("pardon", "node7"), "no member is called 'node7'"),
         (("remove-observer", "x"), "no observer is called 'x'"),

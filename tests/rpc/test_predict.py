@@ -58,7 +58,9 @@ class Telling(ScriptedTrainer):
         self.is_let = asyncio.Event()
         self.is_let.set()
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         await self.is_let.wait()
         if self.error is not None:
             raise self.error
@@ -393,6 +395,7 @@ async def test_the_model_trained_alone_is_measured_beside_on_the_same_samples(tm
         _, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where)
         lines = [line.split() for line in out.splitlines()]
         assert ["alone", "after", "the", "work", "of", "2", "rounds,", "9", "steps", "behind"] in lines
+        assert lines[0][:7] == ["verdict", "Training", "alone", "lags", "by", "9", "steps:"]
         assert ["accuracy", "0.875", "(0.739", "to", "0.945)", "0.625", "(0.470", "to", "0.758)"] in lines
         missed = next(i for i, line in enumerate(lines) if line[:2] == ["0", "federation"])
         assert lines[missed][2:4] == ["15", "1.000"]  # sensitivity
@@ -403,6 +406,9 @@ async def test_the_model_trained_alone_is_measured_beside_on_the_same_samples(tm
         assert (shown["alone"]["rounds"], shown["alone"]["owed_steps"], shown["alone"]["failure"]) == (2, 9, None)
         assert shown["alone"]["measures"]["summary"]["accuracy"] == 0.625
         assert shown["measures"]["summary"]["accuracy"] == 0.875
+        verdict = shown["alone"]["verdict"]
+        assert (verdict["outcome"], verdict["rounds"], verdict["num_samples"]) == ("together", None, 40)
+        assert verdict["difference"] == verdict["together"] - verdict["alone"]
         many = payload.encode_arrays({"x": np.zeros((1639, 1, 8, 8), np.uint8)})
         with pytest.raises(InvalidRequest, match="expected at most 1638 in one request, got 1639"):
             await one.ask(lambda node: node.predict(many, NUM_CLASSES, PATIENCE_S, alone=True))

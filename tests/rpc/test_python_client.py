@@ -36,7 +36,9 @@ ROUNDS = 3
 class Telling(ScriptedTrainer):
     """Tells of each sample the class that its first pixel is."""
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         labels = payload.decode_arrays(samples, len(samples))["x"][:, 0, 0, 0].astype(np.int64)
         probabilities = np.full((len(labels), NUM_CLASSES), 0.05, np.float32)
         probabilities[np.arange(len(labels)), labels] = 0.55

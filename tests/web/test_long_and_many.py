@@ -89,8 +89,8 @@ def test_the_charts_of_a_long_chain_are_drawn_whole_of_few_points(long_chain: Se
         [history] = [answer for answer in answers if "/metrics" in answer.url]  # read once
         assert 100 < len(history.json()["rounds"]) <= MOST_POINTS
         assert sum(len(answer.body()) for answer in answers) < MOST_BYTES
-        label = one.page.get_attribute(".chart[aria-label^='Loss']", "aria-label")
-        assert label.startswith(f"Loss by height. At {ROUNDS}: ")
+        label = one.page.get_attribute(".chart[aria-label^='Training loss']", "aria-label")
+        assert label.startswith(f"Training loss by height. At {ROUNDS}: ")
         points = long_chain.ask("metrics?from=0&max_points=2000")["rounds"]
         assert (points[0]["height"], points[-1]["height"]) == (1, ROUNDS)
         assert max(point["values"]["loss"] for point in points) == 50  # of one round among ten thousand

@@ -58,6 +58,19 @@ PROPOSAL = {
     "height": 12,
 }
 
+VERDICT = {
+    "measure": "auc",
+    "together": 0.91,
+    "alone": 0.88,
+    "difference": 0.03,
+    "interval": {"low": 0.004, "high": 0.056},
+    "num_samples": 61,
+    "rounds": 12,
+    "owed_steps": 0,
+    "outcome": "together",
+    "sentence": "Federating helps here: AUC 0.910 against 0.880 alone (+0.030, +0.004 to +0.056), on 61 test samples.",
+}
+
 COUNT_VIOLATIONS = (
     "addEventListener('securitypolicyviolation', () => { window.violations = (window.violations ?? 0) + 1; })"
 )
@@ -169,6 +182,48 @@ def test_learning_says_what_was_measured(site: Served, visit: Visits) -> None:
     with page.expect_download() as picture:
         page.click("text=PNG")
     assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_verdict_comes_first_and_stands_beside_training_alone(site: Served, visit: Visits) -> None:
+    one = visit()
+
+    def compare(route: Any) -> None:
+        response = route.fetch()
+        overview = response.json()
+        alone = {"rounds": 12, "owed_steps": 0, "seconds": 1.5, "measures": None, "failure": None, "verdict": VERDICT}
+        overview["status"]["alone"] = alone
+        route.fulfill(response=response, json=overview)
+
+    one.page.route("**/api/v1/overview", compare)
+    page = one.show()
+    assert page.inner_text("h1").startswith(f"{VERDICT['sentence']} All {ROUNDS} rounds")
+    page = one.show("learning")
+    card = page.locator("section[aria-label='Beside training alone']").inner_text()
+    for told in (VERDICT["sentence"], "AUC together", "0.910", "0.880", "+0.030", "+0.004 to +0.056"):
+        assert told in card
+    options = page.locator("main select option").all_inner_texts()
+    assert {"training loss", "test loss"} <= set(options)
+    assert "loss" not in options
+
+
+def test_charts_show_what_there_is_and_where_a_run_begins(visit: Visits) -> None:
+    page = visit().show()
+    assert page.evaluate("""async () => {
+      const { findRuns, spread } = await import("./chart.js");
+      const points = [1, 1, 2, 2, 3].map((run, i) => ({ run, height: i + 1 }));
+      const [low, high] = spread(0.74, 0.82, true);
+      return [findRuns(points), low > 0.7 && low < 0.74 && high > 0.82 && high < 0.86, spread(0.5, 1, true)[1] <= 1.01];
+    }""") == [[{"at": 3, "label": "run 2"}, {"at": 5, "label": "run 3"}], True, True]
+
+
+def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(visit: Visits) -> None:
+    one = visit()
+    page = one.show("learning")
+    hint = page.locator("section[aria-label='Class by class'] .hint")
+    page.set_viewport_size({"width": 390, "height": 800})
+    hint.wait_for()
+    page.set_viewport_size({"width": 1600, "height": 900})
+    hint.wait_for(state="detached")
 
 
 def test_curves_are_those_of_the_newest_model_on_the_own_test_samples(site: Served, visit: Visits) -> None:
@@ -326,6 +381,19 @@ def test_the_doctor_is_asked_and_says_what_the_command_says(site: Served, visit:
     assert looking.page.locator("text=Ask the doctor").count() == 0
     assert looking.page.evaluate(PAUSE.replace("pause", "doctor")) == 401
     looking.said.clear()  # the console told of the refusal
+
+
+def test_the_doctor_shows_what_is_missing_of_each_column(visit: Visits) -> None:
+    one = visit(key=True)
+    missing = [{"column": column, "missing": num, "rows": 293} for column, num in (("ca", 290), ("chol", 1))]
+    check = {"check": "data", "verdict": "ok", "found": "csv: 234 train / 59 test rows", "advice": None}
+    told = {"ok": True, "checks": [check | {"missing": missing}]}
+    one.page.route("**/api/v1/doctor", lambda route: route.fulfill(json=told))
+    page = one.show("settings")
+    page.click("text=Ask the doctor")
+    page.wait_for_selector("section [aria-label=missing]")
+    rows = page.locator("[aria-label=missing] tbody tr").all_inner_texts()
+    assert [row.split() for row in rows] == [["ca", "290", "(99%)"], ["chol", "1", "(<1%)"]]
 
 
 # ---- the browser checks blocks

@@ -7,7 +7,8 @@
 Where a directory has none in it, its tables and archives are the domains. Domains are sorted by name, or chosen and
 ordered by `data.domains`, where they may lie deeper down, too. A domain's format is guessed from what lies there.
 Its training and test samples are found as if it stood alone: one without a test split has a fifth of each of its
-classes held out, whatever the others have. Classes are matched by name, and are those of all domains: sorted, numbers
+classes held out, whatever the others have; with `data.split_seed` as a site holds out its own samples, by a seed of its
+own that follows from it. Classes are matched by name, and are those of all domains: sorted, numbers
 by value. A label 7 and a directory called 7 are the same class; so are SVHN's 10 and the digit 0, as everywhere.
 
 Tables are matched by the names of their columns; those that not all have are passed over.
@@ -37,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from ml.data.base import AnyLabels, Samples, Shape
-from ml.data.cut import cut
+from ml.data.cut import cut, hold_out_val
 from ml.data.detect_format import guess_format
 from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, number_labels
@@ -47,8 +48,10 @@ from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.readers.folders import list_folders
 from ml.data.registry import open_splits, translated
 from ml.data.source import HELD_OUT, DataSource, Part, Parts
+from ml.data.split import Sides
 from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest
+from ml.seeding import derive_key
 from ml.tasks import CLASSIFICATION
 
 _FILES = (*ENDINGS, ".parquet", ".npz")  # each of which holds a whole data set
@@ -73,8 +76,9 @@ class Domain:
     others: tuple[str, ...]
 
     @classmethod
-    def open(cls, name: str, path: Path, source: DataSource) -> Domain:
-        """The directory or file `path`, asked for what `source` asks of all. Raises DataError naming the domain."""
+    def open(cls, name: str, path: Path, source: DataSource, index: int) -> Domain:
+        """The directory or file `path`, the domain of that number, asked for what `source` asks of all. Raises
+        DataError naming the domain."""
         with _named(name, path):
             own = replace(source, format=_guess(path), path=path, domains=None)
             splits = open_splits(own)
@@ -90,9 +94,11 @@ class Domain:
                     raise DataError(f"{part.place}: expected samples{of}, got none")
             train, test = splits.train, splits.test
             if test is None:
-                rows = cut(train, own, labels[0], classes)
-                test, train = train.select(rows.test), train.select(rows.train)
+                rows = cut(train, _take_own_sides(own, index), labels[0], classes)
+                test, train = train.select(rows.test), replace(train.select(rows.train), is_val=rows.is_val)
                 labels = [labels[0][rows.train], labels[0][rows.test]]
+            else:
+                train = replace(train, is_val=hold_out_val(train, _take_own_sides(own, index), labels[0])[0])
             return cls(
                 name=name,
                 path=path,
@@ -170,7 +176,14 @@ def open_domains(source: DataSource) -> list[Domain]:
     for name in source.domains or ():
         if name not in places:
             raise DataError(f"data.domains: {path} has no directory {name!r}: {suggest(name, places)}")
-    return [Domain.open(name, places[name], source) for name in source.domains or places]
+    return [Domain.open(name, places[name], source, i) for i, name in enumerate(source.domains or places)]
+
+
+def _take_own_sides(source: DataSource, index: int) -> DataSource:
+    """The source of one domain, under the split of its own that a rehearsal's seed gives it, if there is one."""
+    if source.split_seed is None or source.sides is not None:
+        return source
+    return replace(source, sides=Sides(derive_key(source.split_seed, "split", index)))
 
 
 def _guess(path: Path) -> str:
@@ -239,7 +252,11 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Any
         for note in part.notes
     )
     whole_y: Any = np.concatenate(labels)
-    part = Part(place, whole_y, shape, read, locate, domain_of=domain_N, notes=notes)
+    is_val = [
+        np.zeros(len(y), np.bool_) if own.is_val is None else own.is_val for own, y in zip(parts, labels, strict=True)
+    ]
+    marked = np.concatenate(is_val) if any(own.is_val is not None for own in parts) else None
+    part = Part(place, whole_y, shape, read, locate, domain_of=domain_N, notes=notes, is_val=marked)
     return part if columns is None else _join_tables(part, domains, parts, columns)
 
 

@@ -41,7 +41,14 @@ def examine(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = F
     failed = sum(finding.verdict is Verdict.FAIL for finding in findings)
     if as_json:
         checks = [
-            {"check": f.check, "verdict": f.verdict.value, "found": f.found, "advice": f.advice} for f in findings
+            {
+                "check": f.check,
+                "verdict": f.verdict.value,
+                "found": f.found,
+                "advice": f.advice,
+                "missing": [{"column": name, "missing": num, "rows": rows} for name, num, rows in f.missing],
+            }
+            for f in findings
         ]
         print_json({"ok": not failed, "checks": checks})
     if failed:

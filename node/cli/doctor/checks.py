@@ -235,12 +235,18 @@ def _check_data_dir(config: NodeConfig, read: Federation | None, node: pb.NodeSt
 
 
 def _check_disk(config: NodeConfig, read: Federation | None) -> Iterator[Finding]:
+    from node.training.kept_rounds import count_kept
+
     place = find_existing(config.node.data_dir)
     free = shutil.disk_usage(place).free
-    wanted = LITTLE_BYTES
+    wanted, kept = LITTLE_BYTES, ""
     if read is not None and read.initial_model is not None:
-        wanted = max(wanted, MODELS_KEPT * read.genesis.state.n * read.initial_model.stat().st_size)
-    shown = f"{free / 1e9:.1f} GB free at {place}"
+        size, run = read.initial_model.stat().st_size, read.genesis.run
+        wanted = max(wanted, MODELS_KEPT * read.genesis.state.n * size)
+        if num := count_kept(config.training.keep_models, run):
+            wanted += num * size
+            kept = f"; training.keep_models keeps {num} models of a run, {num * size / 1e9:.3g} GB"
+    shown = f"{free / 1e9:.1f} GB free at {place}{kept}"
     if free < FEW_BYTES:
         yield fail("disk", shown, "make room: a node that cannot write stops")
     elif free < wanted:
@@ -280,6 +286,7 @@ def _check_device(config: NodeConfig) -> Iterator[Finding]:
 
 
 def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Finding]:
+    from ml.data.columns import sort_by_missing
     from ml.errors import DataError
     from node.training.own_data import OwnData
 
@@ -299,7 +306,8 @@ def _check_data(config: NodeConfig, path: Path, genesis: Genesis) -> Iterator[Fi
     noun = {"multilabel": "labels", "regression": "targets"}.get(genesis.run.task, "classes")
     fits = f"{len(genesis.run.classes)} {noun} and {shown} as genesis has them"
     rows = "rows" if is_table else "samples"
-    yield ok("data", f"{config.data.format}: {own.num_train} train / {own.num_test} test {rows}; {fits}")
+    missing = tuple((one.name, one.num_missing, one.num_rows) for one in sort_by_missing(own.train.columns))
+    yield ok("data", f"{config.data.format}: {own.describe()} {rows}; {fits}", missing)
 
 
 # ---- whom it talks to

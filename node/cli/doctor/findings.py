@@ -14,16 +14,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, what was found, and what to do unless it is ok."""
+    """One line: what was looked at, what was found, and what to do unless it is ok. Of a table `missing` are the
+    columns with empty cells, each with the number of these and of all rows."""
 
     check: str
     verdict: Verdict
     found: str
     advice: str | None = None
+    missing: tuple[tuple[str, int, int], ...] = ()
 
 
-def ok(check: str, found: str) -> Finding:
-    return Finding(check, Verdict.OK, found)
+def ok(check: str, found: str, missing: tuple[tuple[str, int, int], ...] = ()) -> Finding:
+    return Finding(check, Verdict.OK, found, missing=missing)
 
 
 def warn(check: str, found: str, advice: str) -> Finding:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from chain.schema import format_time
+from ml.measures.collapse import NOT_LEARNED
 from ml.measures.kinds import AnyMeasures, get_kept, read_measures
 from node.telemetry.sinks.base import Point
 
@@ -34,7 +35,7 @@ def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
         "apply": record.get("apply", {}),
         "measures": _list_all(measures),
         "alone": _list_all(alone),
-        "not_learned": sorted(record.get("signs", {})),
+        "not_learned": sorted(name for name in record.get("signs", {}) if name in NOT_LEARNED),
     }
 
 

@@ -24,10 +24,13 @@ function useScheme() {
   return isDark;
 }
 
-// `series`: [{ label, values }], each as long as `x`. `range` fixes the scale, as [0, 1] of shares.
-export function Chart({ label, x, series, range, format = (value) => value.toFixed(3), xLabel = "round", name }) {
+// `series`: [{ label, values }], each as long as `x`. `isShare`: the scale stays within 0 and 1. `marks` are lines across,
+// [{ at, label }] by x, such as where a run begins.
+export function Chart({ label, x, series, isShare = false, marks = [], format = (value) => value.toFixed(3), xLabel = "round", name }) {
   const place = useRef(null);
   const plot = useRef(null);
+  const marked = useRef(marks);
+  marked.current = marks;
   const isDark = useScheme();
   const shape = series.map((one) => one.label).join("|");
   useEffect(() => {
@@ -47,13 +50,14 @@ export function Chart({ label, x, series, range, format = (value) => value.toFix
       {
         width: within.clientWidth || 600,
         height: HEIGHT,
-        scales: { x: { time: false }, y: range ? { range: () => range } : {} },
+        scales: { x: { time: false }, y: { range: (_, low, high) => spread(low, high, isShare) } },
         axes: [
           { ...axis, font, size: 32, incrs: WHOLE, values: (_, ticks) => ticks.map(String) },
           { ...axis, font, size: 48, values: (_, ticks) => ticks.map((tick) => String(Number(tick.toPrecision(4)))) },
         ],
         series: [{ label: xLabel, value: (_, value) => value ?? "–" }, ...lines],
         cursor: { drag: { x: true, y: false } },
+        hooks: { drawClear: [(drawn) => drawMarks(drawn, marked.current)] },
       },
       [x, ...series.map((one) => one.values)],
       within,
@@ -81,6 +85,43 @@ export function Chart({ label, x, series, range, format = (value) => value.toFix
       <button onClick=${() => plot.current?.ctx.canvas.toBlob((blob) => save(blob, `${name}.png`))}>PNG</button>
     </figcaption>`}
   </figure>`;
+}
+
+// An axis that shows what there is: the values and a little more, and of shares no more than all of them.
+export function spread(low, high, isShare) {
+  if (low === null || high === null) return [0, 1];
+  const room = Math.max(0.08 * (high - low), isShare ? 0.01 : 0.05 * Math.abs(high), 1e-6);
+  const least = low >= 0 ? Math.max(0, low - room) : low - room;
+  return [least, isShare ? Math.min(1.005, high + room) : high + room];
+}
+
+// Where each run begins, of points in order: those after the first.
+export function findRuns(points) {
+  return points.flatMap((point, i) => (i > 0 && point.run !== points[i - 1].run ? [{ at: point.height, label: `run ${point.run}` }] : []));
+}
+
+function drawMarks(plot, marks) {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.strokeStyle = getColour("--soft");
+  ctx.fillStyle = getColour("--soft");
+  ctx.font = `${12 * ratio}px ${getColour("--sans")}`;
+  ctx.textBaseline = "top";
+  ctx.lineWidth = ratio;
+  ctx.setLineDash([2 * ratio, 4 * ratio]);
+  for (const { at, label } of marks) {
+    const left = Math.round(plot.valToPos(at, "x", true));
+    if (left < bbox.left || left > bbox.left + bbox.width) continue;
+    ctx.beginPath();
+    ctx.moveTo(left, bbox.top);
+    ctx.lineTo(left, bbox.top + bbox.height);
+    ctx.stroke();
+    const isLast = left + 50 * ratio > bbox.left + bbox.width;
+    ctx.textAlign = isLast ? "right" : "left";
+    ctx.fillText(label, left + (isLast ? -4 : 4) * ratio, bbox.top);
+  }
+  ctx.restore();
 }
 
 // The legend says the newest values while nobody points at others.

@@ -1,6 +1,6 @@
 // The small parts of every view: states, cards, tables, facts, and what stands where there is nothing yet.
 
-import { html, useEffect, useRef } from "./lib.js";
+import { html, useEffect, useRef, useState } from "./lib.js";
 
 // A colour and a shape for each state, so that neither has to be seen to tell them apart.
 export function Mark({ state, size = 12 }) {
@@ -69,7 +69,7 @@ export function Awaited({ found, children }) {
 // `columns`: [heading, what a row shows, options]. A heading that is a number's stands to the right.
 export function Table({ label, columns, rows, getKey, empty }) {
   if (!rows.length) return html`<${Empty} title=${empty ?? "nothing yet"} />`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+  return html`<${Scroll} label=${label}>
     <table>
       <thead><tr>${columns.map(([heading, , kind]) => html`<th scope="col" class=${kind ?? ""}>${heading}</th>`)}</tr></thead>
       <tbody>
@@ -78,7 +78,24 @@ export function Table({ label, columns, rows, getKey, empty }) {
         </tr>`)}
       </tbody>
     </table>
-  </div>`;
+  <//>`;
+}
+
+// What is wider than its place scrolls, and says so.
+function Scroll({ label, children }) {
+  const place = useRef(null);
+  const [isWider, setWider] = useState(false);
+  useEffect(() => {
+    const look = () => setWider(place.current !== null && place.current.scrollWidth > place.current.clientWidth + 1);
+    const watching = new ResizeObserver(look);
+    watching.observe(place.current);
+    watching.observe(place.current.firstElementChild);
+    look();
+    return () => watching.disconnect();
+  }, []);
+  return html`
+    <div class="scroll" ref=${place} tabindex="0" role="region" aria-label=${label}>${children}</div>
+    ${isWider && html`<p class="hint small soft">More to the right: scroll the table.</p>`}`;
 }
 
 export function Facts({ facts }) {
@@ -107,7 +124,7 @@ export function Bars({ rows, show = String }) {
 export function Matrix({ label, corner, rows, columns, values, show = (value) => value, diagonal = false }) {
   const all = values.flat().filter((value) => value !== null);
   const most = Math.max(...all, 1e-9);
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+  return html`<${Scroll} label=${label}>
     <table class="matrix">
       <caption class="unseen">${label}</caption>
       <thead><tr><th scope="col">${corner}</th>${columns.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
@@ -118,7 +135,7 @@ export function Matrix({ label, corner, rows, columns, values, show = (value) =>
         </tr>`)}
       </tbody>
     </table>
-  </div>`;
+  <//>`;
 }
 
 function shade(value, most, isWrong) {

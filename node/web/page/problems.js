@@ -97,6 +97,9 @@ function findTraining(status) {
   for (const sign of status.not_learning) {
     add("warn", `The model does not learn: ${sign}.`, "Look at the classes one by one; mend the data, or agree on other settings.", ["#/learning", "learning"]);
   }
+  for (const sign of status.model_signs) {
+    add("warn", `The model learns, but ${sign}.`, "The curves and the classes show more.", ["#/learning", "learning"]);
+  }
   if (status.paused) add("off", "Training is paused here; this node goes on voting.", "Resume it in the settings.", ["#/settings", "settings"]);
   if (status.stops_after !== null) add("off", `This node ends after round ${status.stops_after}.`, "Withdraw that in the settings.", ["#/settings", "settings"]);
   return found;

@@ -120,9 +120,10 @@ function parseBody(bytes) {
       const start = reader.at;
       reader.take(8 + 32);
       const author = reader.take(32);
-      reader.take(4);
+      const weight = reader.u32();
       const count = reader.u8();
       if (count & 0x80) reader.take(64); // since protocol 3: a secret that is opened, and the commitment to the next
+      if (weight >= 0x80000000) reader.take(8); // a measure of the round before
       reader.take(41 * (count & 0x7f));
       found.contributions.push({ author, signed: bytes.subarray(start, reader.at), signature: reader.take(64) });
     }

@@ -45,7 +45,7 @@ ARMS: Mapping[str, Arm] = {
     "linear": Arm("fedavg", "linear", ("optimizer=sgd", "lr=0.1", "weight_decay=0.1", "local_iterations=5")),
     "fedprox": Arm("fedprox"),
     "fedper": Arm("fedper"),
-    "uapdfl": Arm("uapdfl"),
+    "uapdfl": Arm("uapdfl", tasks=CLASSES),
     "dfpl": Arm("dfpl", tasks=CLASSES),
     "mpfedcl": Arm("mpfedcl", tasks=CLASSES),
 }

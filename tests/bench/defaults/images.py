@@ -60,7 +60,7 @@ def run_images_bench(
 
 def _draw_fashion(path: Path, samples: int) -> Path:
     draw = np.random.default_rng(0)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for part, prefix, number in (("train", "train", samples), ("test", "t10k", samples // 2)):
         x = np.frombuffer(gzip.decompress((FASHION / f"{prefix}-images-idx3-ubyte.gz").read_bytes())[16:], np.uint8)
         y = np.frombuffer(gzip.decompress((FASHION / f"{prefix}-labels-idx1-ubyte.gz").read_bytes())[8:], np.uint8)

@@ -35,7 +35,8 @@ def run_defaults_bench(
             report(f"{name}: not here: make bench-defaults-data")
             continue
         report(f"{name}: {len(table.frame)} rows at {len(set(table.sites))} sites")
-        figures["tables"][name] = _measure(table, arms, folds, repeats, rounds)
+        figures["tables"][name] = found = _measure(table, arms, folds, repeats, rounds)
+        report(f"{name}: {found['measure']} {found['arms']['together'][found['measure']]['mean']:.3f} together")
     return figures
 
 

@@ -5,15 +5,16 @@ All that is made here is valid unless an argument makes it otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from chain import pow as work
 from chain.approvals import sign_approval, sign_readiness
 from chain.beacon import make_reveal
-from chain.block import Answer, ApprovedChange, Block, Body, Certificate, Digest, Header, Id, Phase, Readiness
+from chain.block import Answer, ApprovedChange, Block, Body, Certificate, Digest, Header, Id, Measure, Phase, Readiness
 from chain.changes.base import Kind, Place
 from chain.changes.change import Change, read_change
 from chain.changes.execution import compute_next_state, execute_change, get_aggregate
@@ -87,6 +88,8 @@ def seal(chain_id: Digest, header: Header, body: Body, key: SigningKey) -> Block
 def extend_with(tip: Tip, body: Body, miner: SigningKey, **header: Any) -> Block:
     """A block on `tip` with this body; what its header says of a change follows from it."""
     after, aggregate = tip.state, make_digest(f"aggregate {tip.height + 1}")
+    if body.change is None:
+        after = tip.compute_state(body)
     if body.change is not None:
         aggregate = tip.header.aggregate
         if "state_next" not in header:
@@ -109,8 +112,8 @@ def extend_with(tip: Tip, body: Body, miner: SigningKey, **header: Any) -> Block
     return seal(tip.state.chain_id, replace(good, **header), body, miner)
 
 
-def make_round(tip: Tip, authors: Iterable[SigningKey]) -> Body:
-    """A contribution of each of `authors` to the block after `tip`."""
+def make_round(tip: Tip, authors: Iterable[SigningKey], measures: Mapping[Id, Measure] = MappingProxyType({})) -> Body:
+    """A contribution of each of `authors` to the block after `tip`, with what some measured of the round before."""
     contributions = [
         sign_contribution(
             key,
@@ -120,6 +123,7 @@ def make_round(tip: Tip, authors: Iterable[SigningKey]) -> Body:
             weight=1,
             payloads=(),
             reveal=make_reveal(key, tip.state.chain_id, tip.block, tip.state.protocol),
+            measure=measures.get(key.id),
         )
         for key in authors
     ]
@@ -170,11 +174,11 @@ class LivingChain:
     def add_change(self, kind: Kind) -> Block:
         return self.add(self.make_change(kind))
 
-    def add_rounds(self, count: int = 1) -> None:
+    def add_rounds(self, count: int = 1, measures: Mapping[Id, Measure] = MappingProxyType({})) -> None:
         for _ in range(count):
             active = self.get_active()
             miner = active[self.tip.height % len(active)]
-            self.add(extend_with(self.tip, make_round(self.tip, active), miner))
+            self.add(extend_with(self.tip, make_round(self.tip, active, measures), miner))
 
     def add(self, block: Block) -> Block:
         """Make this block final."""

@@ -157,7 +157,9 @@ class ScriptedTrainer:
     async def measure(self) -> Measured:
         return Measured()
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         """Always class 0, with as much certainty as there is."""
         count = len(payload.decode_arrays(samples, len(samples))["x"])
         answer: dict[str, payload.Array] = {

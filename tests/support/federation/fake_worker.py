@@ -87,7 +87,7 @@ class FakeClient:
         self.spec: Any = SimpleNamespace(
             task=SimpleNamespace(num_parameters=1), model_bytes=8, get_streamed=get_streamed
         )
-        self.num_train, self.num_test = 2, 1
+        self.num_train, self.num_test, self.num_val = 2, 1, 0
         self._number = float(initial["model/w"][0])
         self._before: float | None = None
 
@@ -225,9 +225,16 @@ class FakeClient:
         number = self._number
         return lambda: Measures(2, 1, number, 0.25, 0.1, [[1, 1], [0, 0]], [None, None], [None, None])
 
+    def measure_val(self) -> dict[str, float]:
+        return {}
+
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]:
         number = self._number
         return lambda: {"roc": [[[0, 0], [1, 1]]], "reliability": None, "number": number}
+
+    @property
+    def arrays_before(self) -> Arrays | None:
+        return None
 
     def state_arrays(self) -> Arrays:
         return {"model/w": np.array([self._number])}

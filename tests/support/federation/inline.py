@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from chain.pow import search
 from ml.errors import MlError, Spoiled
 from ml.guard import OnRefused
-from ml.measures.kinds import AnyMeasures
 from ml.payload import decode_arrays, encode_arrays
 from node.consensus.miner import validate_range
 from node.training.exchange import Exchange, FileUnusable
+from node.training.kept_answers import KeptAnswers
 from node.training.progress import OnProgress, ProgressMeter
 from node.training.trainer import (
     NOTHING_TAKEN,
@@ -84,8 +84,7 @@ class InlineTrainer:
         self._answer = answer
         self._applied_round = 0
         self._run = 1
-        self._measure: Callable[[], AnyMeasures | None] = lambda: None
-        self._draw: Callable[[], dict[str, Any] | None] = lambda: None
+        self._answers = KeptAnswers()
 
     @property
     def client(self) -> Client:
@@ -113,6 +112,7 @@ class InlineTrainer:
             result = train_with(self._client, round_number, beacon, num_iterations, shared, on_step=on_step)
         except (MlError, FileUnusable) as error:
             raise TrainingFailed(f"round {round_number}: {error}") from error
+        self._answers.on_trained(round_number, self._client)
         payloads = {kind: encode_arrays(arrays) for kind, arrays in result.payloads.items()}
         return Trained(result.weight, payloads, dict(result.metrics), went_back=result.went_back)
 
@@ -139,18 +139,21 @@ class InlineTrainer:
     async def pass_over(self, round_number: int) -> Metrics:
         if self._applied_round == round_number:
             self._client.go_back()
-        metrics = self._client.evaluate()
+        metrics = {**self._client.evaluate(), **self._client.measure_val()}
         self._keep(round_number)
         return metrics
 
     def _keep(self, round_number: int) -> None:
         self._applied_round = round_number
-        self._measure, self._draw = self._client.keep_answers(), self._client.keep_curves()
+        self._answers.on_taken_in(round_number, self._client)
 
     async def measure(self) -> Measured:
-        return Measured(self._measure(), curves=self._draw())
+        kept = self._answers
+        return Measured(kept.measure_after(), curves=kept.draw(), before=kept.measure_before())
 
-    async def predict(self, samples: bytes, *, alone: bool = False, kappa: float | None = None) -> Predicted:
+    async def predict(
+        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+    ) -> Predicted:
         if self._answer is None:
             raise AnswerRefused("expected a client that can be asked, got one that only trains")
         try:

@@ -20,6 +20,7 @@ from support.federation.virtual_time import run_virtual
 
 NODES = ("node0", "node1", "node2", "node3")
 MODEL = {"name": "mlp", "hidden": [16]}
+DIGITS = {"format": "digits"}
 SCHEMA = {"aggregate": {"model": "the same"}}  # so that one run may continue the other
 
 
@@ -38,10 +39,13 @@ def make_initial(model: Mapping[str, Any], run: Run, seed: int = 2) -> bytes:
 class RunTrainer(InlineTrainer):
     """Client `index` of as many on digits as there are members. It keeps what it was told."""
 
-    def __init__(self, index: int, num_clients: int, *, partition: str = "dirichlet:5") -> None:
+    def __init__(
+        self, index: int, num_clients: int, *, partition: str = "dirichlet:5", data: Mapping[str, Any] = DIGITS
+    ) -> None:
         self._index = index
         self._num_clients = num_clients
         self._partition = partition
+        self._data = data
         self.tasks: list[RunTask] = []
         self.trained: list[tuple[int, int]] = []  # runs and rounds
 
@@ -60,7 +64,7 @@ class RunTrainer(InlineTrainer):
         )
         clients = make_clients(
             federation,
-            data={"format": "digits"},
+            data=self._data,
             partition=self._partition,
             run_seed=run.number,
             initial=decode_arrays(data, len(data)),
@@ -77,11 +81,13 @@ def learn(
     path: Path,
     method: Mapping[str, Any],
     story: Callable[[Cluster, list[RunTrainer]], Coroutine[Any, Any, None]],
+    *,
+    data: Mapping[str, Any] = DIGITS,
     **settings: Any,
 ) -> None:
     """`story` of four members that train real clients on digits."""
-    trainers = [RunTrainer(index, len(NODES)) for index in range(len(NODES))]
-    input_, classes = get_default_input({"format": "digits"}, MODEL), get_classes({"format": "digits"})
+    trainers = [RunTrainer(index, len(NODES), data=data) for index in range(len(NODES))]
+    input_, classes = get_default_input(DIGITS, MODEL), get_classes(DIGITS)
     genesis = {"method": method, "model": MODEL, "classes": list(classes), "input": input_, "schema": SCHEMA}
     initial = make_initial(MODEL, _Shape(input_["shape"], classes), seed=1)  # type: ignore[arg-type]
 

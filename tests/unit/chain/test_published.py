@@ -62,7 +62,7 @@ def test_the_longest_fits_into_a_message() -> None:
     place = Place(MAX_U32, MAX_HEIGHT)
     longest = sign_published(KEY, CHAIN, place, num_samples=MAX_SAMPLES, values=greatest)
     assert longest.get_values() == greatest
-    assert len(encode_published(longest)) <= MAX_PUBLISHED_BYTES < 512
+    assert len(encode_published(longest)) <= MAX_PUBLISHED_BYTES < 640
     assert decode_published(encode_published(longest)) == longest
 
 

@@ -2,12 +2,13 @@
 
 import { html, useMemo, useState } from "../lib.js";
 import { useLive, useSeries } from "../live.js";
-import { Chart } from "../chart.js";
+import { Chart, findRuns } from "../chart.js";
 import { Curves } from "../curves.js";
 import { Card, Empty, Facts, Figures, Matrix, Note, Notes, Table, Title } from "../parts.js";
 import { MEASURES, getMain, plural, showNumber, showSeconds } from "../words.js";
 
 const SHARES = ["accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "average_precision"];
+const TRAINING = "training_loss"; // of the local phase; the other is that of the test samples
 const MAX_CONFUSED = 40;
 
 export function LearningView() {
@@ -20,13 +21,14 @@ export function LearningView() {
   }
   return html`
     <${Title}>${describe(status, measures)}<//>
-    ${status.not_learning.length > 0 && html`<${Notes} label="signs">
+    ${status.not_learning.length + status.model_signs.length > 0 && html`<${Notes} label="signs">
       ${status.not_learning.map((sign) => html`<${Note} state="warn" what=${sign} remedy="Look at the classes below: one that is never given shows as a column of zeros." />`)}
+      ${status.model_signs.map((sign) => html`<${Note} state="warn" what=${`The model learns, but ${sign}.`} />`)}
     <//>`}
     <${History} points=${live.history.points} measures=${measures} hasAlone=${Boolean(status.alone?.measures)} />
     <div class="grid">
       <${Summary} status=${status} measures=${measures} />
-      <${Alone} alone=${status.alone} measures=${measures} />
+      <${Alone} alone=${status.alone} />
       <${Classes} classes=${measures.classes} />
       ${measures.classes.length > 0 && html`<${Curves} head=${live.head} />`}
       <${Confusion} classes=${measures.classes} />
@@ -41,25 +43,26 @@ function describe(status, measures) {
 }
 
 function History({ points, measures, hasAlone }) {
-  const options = ["accuracy", "loss", ...Object.keys(measures.summary).filter((name) => name !== "accuracy" && name !== "loss")];
+  const options = ["accuracy", TRAINING, ...Object.keys(measures.summary).filter((name) => name !== "accuracy")];
   const [chosen, setChosen] = useState("accuracy");
-  const isKept = chosen === "loss" || (chosen === "accuracy" && !hasAlone);
+  const isKept = chosen === TRAINING || (chosen === "accuracy" && !hasAlone);
   const asked = [...(chosen === "accuracy" ? ["accuracy", "local_accuracy"] : [`measures.${chosen}`]), ...(hasAlone ? [`alone.${chosen}`] : [])];
   const found = useSeries(isKept ? [] : asked);
   const used = isKept ? points : found.points;
   const x = useMemo(() => used.map((point) => point.height), [used]);
   const series = useMemo(() => makeSeries(used, chosen, hasAlone), [used, chosen, hasAlone]);
+  const runs = useMemo(() => findRuns(used), [used]);
   return html`<${Card} title="Round by round" end=${html`<label>measure <select value=${chosen} onChange=${(event) => setChosen(event.target.value)}>
       ${options.map((name) => html`<option value=${name}>${MEASURES[name] ?? name}</option>`)}
     </select></label>`}>
     ${found.error && !isKept ? html`<${Notes}><${Note} state="off" what=${found.error.message} /><//>` : html`
-    <${Chart} key=${chosen} label=${`${MEASURES[chosen] ?? chosen} by height`} x=${x} series=${series} range=${SHARES.includes(chosen) ? [0, 1.02] : undefined} xLabel="height" name=${chosen} />`}
+    <${Chart} key=${chosen} label=${`${MEASURES[chosen] ?? chosen} by height`} x=${x} series=${series} isShare=${SHARES.includes(chosen)} marks=${runs} xLabel="height" name=${chosen} />`}
   <//>`;
 }
 
 function makeSeries(points, chosen, hasAlone) {
   const read = (label, name) => ({ label, values: points.map((point) => point.values[name] ?? null) });
-  if (chosen === "loss") return [read("loss in training", "loss")];
+  if (chosen === TRAINING) return [read("training loss", "loss")];
   const alone = hasAlone ? [read("trained alone", `alone.${chosen}`)] : [];
   if (chosen === "accuracy") return [read("after the exchange", "accuracy"), read("before it", "local_accuracy"), ...alone];
   return [read(MEASURES[chosen] ?? chosen, `measures.${chosen}`), ...alone];
@@ -81,28 +84,34 @@ function Summary({ status, measures }) {
   <//>`;
 }
 
-function Alone({ alone, measures }) {
+function Alone({ alone }) {
   if (!alone) {
     return html`<${Card} title="Beside training alone" wide="w6">
       <${Empty} title="Nothing to compare with"><code>training.compare_local: true</code> in this node's configuration also trains the same model on its own samples only, and shows what the federation adds.<//>
     <//>`;
   }
-  const name = getMain(measures.summary);
-  const other = alone.measures?.summary[name] ?? null;
-  const here = measures.summary[name];
+  const { verdict } = alone;
   return html`<${Card} title="Beside training alone" wide="w6">
-    <${Figures} figures=${[
-      [`${MEASURES[name] ?? name} together`, showNumber(here, 3)],
-      ["alone", showNumber(other, 3)],
-      ["difference", other === null ? "–" : `${here >= other ? "+" : "−"}${Math.abs(here - other).toFixed(3)}`],
-    ]} />
+    ${verdict
+      ? html`<p>${verdict.sentence}</p>
+        <${Figures} figures=${[
+          [`${MEASURES[verdict.measure] ?? verdict.measure} together`, showNumber(verdict.together, 3)],
+          ["alone", showNumber(verdict.alone, 3)],
+          ["difference", showDifference(verdict.difference)],
+        ]} />`
+      : html`<${Empty} title="Not compared yet">It takes a round that both have done.<//>`}
     <${Facts} facts=${[
+      ["95 % interval of it", verdict?.interval ? `${showDifference(verdict.interval.low)} to ${showDifference(verdict.interval.high)}` : null],
       ["rounds alone", alone.rounds],
       ["lags by", alone.owed_steps ? plural(alone.owed_steps, "step") : null],
       ["CPU taken", showSeconds(alone.seconds)],
       ["ended", alone.failure],
     ]} />
   <//>`;
+}
+
+function showDifference(value) {
+  return `${value >= 0 ? "+" : "−"}${Math.abs(value).toFixed(3)}`;
 }
 
 function Classes({ classes }) {
@@ -149,6 +158,6 @@ function RunsBeside({ points }) {
   return html`<${Card} title="Run beside run" wide="w6">
     ${runs.length < 2
       ? html`<${Empty} title=${`Run ${runs[0] ?? 1} is the only one so far`}>The next run shows here beside it, round by round.<//>`
-      : html`<${Chart} label="Accuracy of the newest runs by round" x=${x} series=${series} range=${[0, 1.02]} name="runs" />`}
+      : html`<${Chart} label="Accuracy of the newest runs by round" x=${x} series=${series} isShare name="runs" />`}
   <//>`;
 }

@@ -13,7 +13,7 @@ export function ModelView() {
   const { status } = live.overview;
   const model = useRecord("/model", [live.head]);
   return html`
-    <${Title}>${status.num_train === null ? "Model and data" : `${showCount(status.num_train)} samples to train on, ${showCount(status.num_test)} to test on`}<//>
+    <${Title}>${status.num_train === null ? "Model and data" : `${showCount(status.num_train)} samples to train on, ${showCount(status.num_test)} to test on${status.num_val ? `, ${showCount(status.num_val)} to compare rounds by` : ""}`}<//>
     <div class="grid">
       <${Samples} measures=${status.measures} />
       ${status.privacy && html`<${Privacy} privacy=${status.privacy} />`}

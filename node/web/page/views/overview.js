@@ -5,7 +5,7 @@ import { html, useMemo } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
 import { Card, Empty, Figures, Mark, Note, Notes, Title, Awaited } from "../parts.js";
 import { BlockTable } from "../blocks.js";
-import { Chart } from "../chart.js";
+import { Chart, findRuns } from "../chart.js";
 import { findProblems } from "../problems.js";
 import { Ring } from "../ring.js";
 import { plural, showNumber, showSeconds } from "../words.js";
@@ -40,10 +40,12 @@ export function Overview() {
     </div>`;
 }
 
-// The same sentence that one would say over the phone.
+// The same sentence that one would say over the phone: first whether it helps, where that is known.
 function describe(status, points) {
   const of = status.rounds ? ` of ${status.rounds}` : "";
-  const said = [status.done ? `All ${plural(status.rounds, "round")} of run ${status.run} are done.` : `Round ${status.round}${of} of run ${status.run}.`];
+  const verdict = status.alone?.verdict?.sentence;
+  const said = verdict ? [verdict] : [];
+  said.push(status.done ? `All ${plural(status.rounds, "round")} of run ${status.run} are done.` : `Round ${status.round}${of} of run ${status.run}.`);
   said.push(`${status.members_in_sight} of ${plural(status.members, "member")} in sight.`);
   if (status.accuracy !== null) {
     const before = points.filter((point) => "accuracy" in point.values).at(-1 - ROUNDS_BACK);
@@ -52,6 +54,11 @@ function describe(status, points) {
     said.push(`Accuracy ${status.accuracy.toFixed(3)}${more}.`);
   } else {
     said.push("Nothing measured yet.");
+  }
+  if (status.selected?.best_round) {
+    const by = `${status.selected.by} ${status.selected.score.toPrecision(3)} on val samples`;
+    said.push(`${status.done ? "Best was" : "Best so far is"} round ${status.selected.best_round}, ${by}.`);
+    if (status.selected.stopped) said.push("Patience has ended the run.");
   }
   return said.join(" ");
 }
@@ -65,16 +72,17 @@ function Learning({ points }) {
     ],
     [points],
   );
-  const losses = useMemo(() => [{ label: "loss in training", values: points.map((point) => point.values.loss ?? null) }], [points]);
+  const losses = useMemo(() => [{ label: "training loss", values: points.map((point) => point.values.loss ?? null) }], [points]);
+  const runs = useMemo(() => findRuns(points), [points]);
   if (!points.length) {
     return html`<${Card} title="Accuracy on this site's own test samples">
       <${Empty} title="No round was measured here yet">The first one shows as soon as it is applied.<//>
     <//>`;
   }
   return html`<${Card} title="Accuracy on this site's own test samples" end=${html`<a href="#/learning">more</a>`}>
-    <${Chart} label="Accuracy by height" x=${x} series=${shares} range=${[0, 1.02]} xLabel="height" />
-    <h3>Loss</h3>
-    <${Chart} label="Loss by height" x=${x} series=${losses} xLabel="height" />
+    <${Chart} label="Accuracy by height" x=${x} series=${shares} isShare marks=${runs} xLabel="height" />
+    <h3>Training loss</h3>
+    <${Chart} label="Training loss by height" x=${x} series=${losses} marks=${runs} xLabel="height" />
   <//>`;
 }
 
@@ -101,7 +109,7 @@ function RoundInHand({ status, phase, members }) {
           ]),
       ["training takes", showSeconds(status.train_s)],
       ["mining takes", showSeconds(status.mine_s)],
-      ["loss", showNumber(status.loss)],
+      ["training loss", showNumber(status.loss)],
     ]} />
     ${status.not_awaited.length > 0 && html`<ul class="notes">
       ${status.not_awaited.map((one) => html`<${Note} state="off" what=${`${one.name} is not waited for`} remedy=${one.reason} />`)}

@@ -45,6 +45,15 @@ export function RoundView({ which }) {
     <//>`;
 }
 
+// Signs by which a model has not learned, and such as are no alarm. All others are of one that learns.
+const NOT_LEARNED = ["one_class", "majority", "prior", "mean", "worse"];
+const QUIET = ["behind", "few"];
+
+function describeSign([name, text]) {
+  if (NOT_LEARNED.includes(name)) return ["warn", `Not learned: ${text}.`];
+  return QUIET.includes(name) ? ["off", `Of the model: ${text}.`] : ["warn", `The model learns, but ${text}.`];
+}
+
 function Trouble({ round }) {
   const notes = [
     round.spoiled && ["bad", `Its aggregate was not taken over here: ${round.spoiled}.`],
@@ -53,7 +62,7 @@ function Trouble({ round }) {
     round.went_back && ["warn", `Training began from this node's own model: ${round.went_back}.`],
     round.data_change && ["warn", `It was trained on other data: ${round.data_change}.`],
     ...Object.entries(round.signed_twice).map(([author, what]) => ["bad", `${showId(author)} signed two of one ${what}.`]),
-    ...Object.values(round.signs).map((text) => ["warn", `Not learned: ${text}.`]),
+    ...Object.entries(round.signs).map(describeSign),
     !round.measured && ["off", "This node caught up with the round later, and measured nothing of it."],
   ].filter(Boolean);
   if (!notes.length) return null;
@@ -87,7 +96,7 @@ function Outcome({ round }) {
     <${Figures} figures=${[
       ["accuracy before", showNumber(round.local_accuracy, 3)],
       ["and after", showNumber(round.accuracy, 3)],
-      ["loss", showNumber(round.train.loss)],
+      ["training loss", showNumber(round.train.loss)],
       ["contributions", `${round.contributors.length} of ${round.num_members}`],
       ["votes", `${round.votes}, view ${round.view}`],
       ["mined by", round.miner_name],
@@ -208,13 +217,15 @@ function Schedule({ schedule, round }) {
 }
 
 function Published({ published }) {
-  const names = [...new Set(published.flatMap((one) => Object.keys(one.values)))];
+  const names = [...new Set(published.flatMap((one) => Object.keys(one.values)))].filter((name) => !/^(alone_|gain)/.test(name));
+  const verdicts = published.filter((one) => one.verdict);
   return html`<${Card} title="What members say of their own models">
     <${Table} label="published" rows=${published} getKey=${(one) => one.author} columns=${[
       ["member", (one) => one.name],
       ["samples", (one) => showCount(one.num_samples), "number"],
       ...names.map((name) => [name.replaceAll("_", " "), (one) => showNumber(one.values[name]), "number"]),
     ]} />
+    ${verdicts.length > 0 && html`<${Facts} facts=${verdicts.map((one) => [one.name, one.verdict.sentence])} />`}
     <p class="small soft">Their word: nobody else can check it.</p>
   <//>`;
 }

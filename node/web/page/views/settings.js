@@ -66,6 +66,7 @@ function Checks({ status, members }) {
     [status.disk_free_bytes > 2e9, "disk", `${showBytes(status.disk_free_bytes)} free`],
     [status.training_trouble === null, "training", status.training_trouble ?? status.device ?? "not begun"],
     [status.not_learning.length === 0, "learning", status.not_learning.join("; ") || "no sign against it"],
+    [status.model_signs.length === 0, "model", status.model_signs.join("; ") || "no sign against it"],
   ];
   return html`<${Card} title="Is all well?" wide="w6">
     <${Table} label="checks" rows=${checks} columns=${[
@@ -96,8 +97,18 @@ function Doctor() {
         ["", ({ verdict }) => html`<${State} state=${VERDICTS[verdict][0]}>${VERDICTS[verdict][1]}<//>`],
         ["what", ({ check }) => check],
         ["found, and what to do", ({ found, advice }) => html`${found}${advice && html`<div class="remedy">${advice}</div>`}`, "wide"],
-      ]} />`}
+      ]} />
+      <${Missing} rows=${state.record.checks.flatMap(({ missing }) => missing)} />`}
     </div>`;
+}
+
+// The columns of this site's table with empty cells, as `fednode data inspect` has them.
+function Missing({ rows }) {
+  if (!rows.length) return null;
+  return html`<${Table} label="missing" rows=${rows} getKey=${({ column }) => column} columns=${[
+    ["column", ({ column }) => html`<code>${column}</code>`],
+    ["missing", ({ missing, rows }) => `${showCount(missing)} (${missing / rows < 0.005 ? "<1" : Math.round((100 * missing) / rows)}%)`, "number"],
+  ]} />`;
 }
 
 function About({ status }) {

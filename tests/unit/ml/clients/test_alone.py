@@ -99,6 +99,28 @@ def test_it_goes_on_from_what_it_has_left_and_makes_up_for_rounds_it_missed() ->
     assert again.describe().rounds == 4
 
 
+def test_it_is_compared_with_the_federation_after_as_much_work() -> None:
+    client = make_client("local", hyper=HYPER)
+    alone = TrainingAlone(client)
+    for number in (1, 2):
+        client.train(number, b"", num_iterations=7)
+        alone.owe(number, 7)
+        client.apply(number, None)
+        alone.note_together(number)
+    assert alone.describe().verdict is None
+    for _ in range(7):
+        alone.step()
+    alone.step()  # which ends the first
+    verdict = alone.describe().verdict
+    assert verdict is not None
+    assert (verdict.rounds, verdict.newest, verdict.difference) == (1, 2, 0)  # alone is what the method does itself
+    work_off(alone)
+    verdict = alone.describe().verdict
+    assert verdict is not None
+    assert (verdict.rounds, verdict.low, verdict.high) == (2, 0, 0)
+    assert verdict.sentence.startswith("No difference that ")
+
+
 def test_epochs_are_counted_in_steps() -> None:
     federated = {name: value for name, value in HYPER.items() if name != "local_iterations"}
     client = make_client("fedavg", hyper=federated | {"local_epochs": 2})

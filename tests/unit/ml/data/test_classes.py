@@ -70,6 +70,12 @@ def test_genesis_renumbers_by_name(labels: Any, names: Any, classes: Any, expect
     ("labels", "names", "classes", "message"),
     [
         (["cat", "cow"], None, ("cat", "dog"), "a: sample 1: class 'cow' is not one of genesis' classes: cat, dog"),
+        (
+            ["Cat", "dog"],
+            None,
+            ("cat", "dog"),
+            "a: sample 0: class 'Cat' is not one of genesis' classes: cat, dog; 'cat' differs by case or blanks only",
+        ),
         ([0, 5], None, ("0", "1"), "a: sample 1: label 5 is not one of genesis' classes: 0, 1"),
         ([0, 2], None, ("cat", "dog"), "a: sample 1: expected a label from 0 to 1, got 2"),
         ([0, -1], None, None, "a: sample 1: expected a label from 0 to 65535, got -1"),

@@ -79,6 +79,17 @@ def test_a_mark_among_numbers_is_an_empty_cell_that_nobody_has_named() -> None:
     assert detect(["1", "?", "3"], empty=("?",)) == [{"name": "a"}]
 
 
+def test_a_mark_among_words_is_an_empty_cell_that_nobody_has_named() -> None:
+    own = summarise(["f", "?", "m", "NULL", "f", None])
+    assert (own.kind, own.num_missing, own.values, own.empty) == ("category", 3, (("f", 2), ("m", 1)), ("?", "NULL"))
+    columns, text = [{"name": "a", "values": ["f", "m"]}], "among the values of 'a': an empty cell? input.empty in"
+    assert propose_input([own]).to_mapping() == {"columns": columns, "missing": "mean", "empty": ["?", "NULL"]}
+    assert [text in told for told in warn(["f", "?", "m", "f"])] == [True]
+    assert summarise(["f", "?", "m"], empty=("?",)).empty == ()
+    assert summarise(["+", "-", "+"]).values == (("+", 2), ("-", 1))
+    assert summarise(["none", "unknown", "mild"]).empty == ()  # which may be answers
+
+
 def detect(cells: list[str], empty: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     cleared = TableInput(empty=empty).clear(cells)
     return [column.to_mapping() for column in detect_columns({"a": cleared}, "a.csv")]

@@ -14,9 +14,11 @@ from PIL import Image
 
 from ml.data import open_dataset, open_labels, split_anew
 from ml.data.base import ArrayDataset, InputFormat
+from ml.data.column_checks import check_columns
 from ml.data.labels import choose_held_out
 from ml.data.split import Side, Sides
 from ml.errors import DataError
+from ml.seeding import derive_key
 
 SEED = bytes(range(32))
 ROWS = 200
@@ -315,6 +317,23 @@ def test_domains_keep_their_sides(tmp_path: Path) -> None:
     assert open_both(data, reopen(sides))[1].sha256 == test.sha256 != open_dataset(data)[1].sha256
 
 
+def test_each_domain_of_a_rehearsal_holds_out_what_a_site_of_its_seed_would(tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    for site in range(2):
+        write(tmp_path / "sites" / f"{site}.csv", make_rows(seed=site))
+    data: dict[str, Any] = {"format": "domains", "path": str(tmp_path / "sites")}
+    for seed in (7, 8):
+        _, test = open_dataset(data | {"split_seed": seed})
+        for site, own in enumerate(test.list_domains()):
+            alone = {"format": "csv", "path": str(tmp_path / "sites" / f"{site}.csv")}
+            assert list_rows(own) == list_rows(open_both(alone, Sides(derive_key(seed, "split", site)))[1])
+    assert len({open_dataset(data | {"split_seed": seed})[1].sha256 for seed in (7, 7, 8)}) == 2
+    with pytest.raises(DataError, match=r"data.split_seed: data.format csv has no domains, got 7"):
+        open_dataset(alone | {"split_seed": 7})
+    with pytest.raises(DataError, match=r"data.split_seed: expected a whole number, got True"):
+        open_dataset(data | {"split_seed": True})
+
+
 @pytest.mark.parametrize("sides", [None, Sides(SEED)], ids=["dealt out", "a site's own"])
 def test_domains_that_are_tables_have_groups(tmp_path: Path, sides: Sides | None) -> None:
     for site in range(2):
@@ -344,9 +363,10 @@ def test_a_column_gives_the_split(tmp_path: Path) -> None:
     rows = [f"{i},{('train', 'Test', 'val ')[i % 3]},{'bm'[i % 2]}" for i in range(30)]
     train, test = open_both(write(tmp_path / "a.csv", rows, "a,fold,label") | {"split": "fold"}, Sides(SEED))
     assert train.features == ("a",)
-    assert {row[0] % 3 for row in list_rows(train)} == {0}
+    assert train.is_val is not None
+    assert (train.x.reshape(-1)[~train.is_val] % 3 == 0).all()
+    assert (train.x.reshape(-1)[train.is_val] % 3 == 2).all()
     assert {row[0] % 3 for row in list_rows(test)} == {1}
-    assert [note.text for note in train.notes] == ["10 samples are val: neither trained on nor tested"]
 
 
 def test_groups_on_both_sides_of_a_given_split_are_told(tmp_path: Path) -> None:
@@ -447,6 +467,18 @@ def test_rows_with_a_new_category_are_left_out_and_named(tmp_path: Path) -> None
     everywhere = write(tmp_path / "b.csv", [row.replace("f", "x").replace("m", "x") for row in rows], "a,sex,label")
     with pytest.raises(DataError, match="expected one of f, m"):
         open_both(everywhere, Sides(SEED), **options)
+
+
+def test_a_category_that_differs_by_case_from_one_of_the_run_is_told(tmp_path: Path) -> None:
+    columns = [{"name": "a"}, {"name": "sex", "values": ["f", "m"]}]
+    rows = [f"{i},{'fm'[i % 2]},{'bm'[i // 2 % 2]}" for i in range(40)]
+    data = write(tmp_path / "a.csv", [*rows, "4,M,b"], "a,sex,label")
+    for unknown, text in (("refuse", "'M' is none of f, m"), ("other", "column 'sex': 'M' counts as another value")):
+        input_ = {"shape": [3 + (unknown == "other"), 1, 1], "columns": columns, "unknown": unknown}
+        wanted = InputFormat.from_mapping(input_)
+        train, _ = open_both(data, Sides(SEED), shape=wanted.shape, table=wanted.table)
+        found = [one.text for one in (*train.notes, *check_columns(train, wanted))]
+        assert [one for one in found if one.endswith(f"{text}; 'm' differs by case or blanks only")]
 
 
 def test_what_is_dealt_out_is_cut_as_it_was(tmp_path: Path) -> None:

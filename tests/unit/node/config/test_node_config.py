@@ -166,7 +166,7 @@ genesis_file: g
         "bad.yaml:4:3: network.listen: expected host:port (got '7053')",
         "bad.yaml:6:3: training.seed: must be at least 0 (got -1)",
         "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, precision, deterministic, "
-        "channels_last, compile, cuda_graphs, checkpoint_every, plugins, max_loss_ratio, compare_local, "
+        "channels_last, compile, cuda_graphs, checkpoint_every, keep_models, plugins, max_loss_ratio, compare_local, "
         "privacy_budget, privacy_set_aside, privacy, publish_metrics, publish_min_samples",
     ]
 

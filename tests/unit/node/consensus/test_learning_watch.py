@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from chain.calendar import Place
 from chain.store.sqlite import SqliteStore
+from ml.measures.signs import Losses
 from node.consensus.learning_watch import PATIENCE, LearningWatch
 from support.data.chains import make_genesis, make_keys
 
@@ -65,3 +67,40 @@ def test_a_change_between_rounds_does_not_shorten_what_lasts_over_a_restart(tmp_
     assert LearningWatch.load(store, 4).lasting == ONE
     assert LearningWatch.load(store, 3).lasting == {}
     store.close()
+
+
+def test_what_is_no_alarm_does_not_last(caplog: pytest.LogCaptureFixture) -> None:
+    watch = LearningWatch()
+    for _ in range(PATIENCE):
+        watch.observe(make_record({"behind": "accuracy 0.9 is no better than 0.92", "few": "9 are too few"}))
+    assert watch.lasting == {}
+    assert not caplog.records
+
+
+def test_a_model_that_learns_and_shows_a_sign_is_not_said_not_to_learn(caplog: pytest.LogCaptureFixture) -> None:
+    watch, text = LearningWatch(), "it overfits"
+    for _ in range(PATIENCE):
+        watch.observe(make_record({**ONE, "overfitting": text}))
+    assert watch.not_learned == [ONE["one_class"]]
+    assert watch.others == [text]
+    assert [record.getMessage() for record in caplog.records if text in record.getMessage()] == [
+        "the model of this site shows a sign, for 3 rounds now: it overfits"
+    ]
+
+
+def make_losses(number: int, run: int = 1) -> dict[str, Any]:
+    return {"run": run, "round": number, "train": {"loss": 1 / number}, "apply": {"val_loss": 0.5, "loss": 0.6}}
+
+
+def test_the_losses_of_a_run_are_kept_over_a_restart_and_forgotten_with_it(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path, make_genesis(make_keys(4)))
+    for height in range(1, 6):
+        store.put_round(height, make_losses(height))
+    watch = LearningWatch.load(store, 5)
+    store.close()
+    own = {"loss": 0.1}, {"val_loss": 0.7}
+    assert [one.round for one in watch.list_losses(Place(1, 6), *own)] == [1, 2, 3, 4, 5, 6]
+    assert watch.list_losses(Place(1, 6), *own)[-1] == Losses(6, 0.1, 0.7, None)
+    assert watch.list_losses(Place(2, 1), *own) == [Losses(1, 0.1, 0.7, None)]
+    watch.observe(make_losses(1, run=2))
+    assert [one.round for one in watch.list_losses(Place(2, 2), *own)] == [1, 2]

@@ -58,7 +58,8 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def test_no_turn_on_the_stores_thread_reads_more_than_a_page_of_states_or_one_run(turns: Turns) -> None:
-    service: Any = SimpleNamespace(tip=SimpleNamespace(height=RUNS - 1))
+    state = SimpleNamespace(run=SimpleNamespace(select=None))
+    service: Any = SimpleNamespace(tip=SimpleNamespace(height=RUNS - 1, state=state))
     chain: Any = SimpleNamespace(store=turns, disk=turns)
     view = FederationView(service, chain, peers=None, display_names={})  # type: ignore[arg-type]
     listed = (await view.list_runs()).runs

@@ -161,6 +161,16 @@ def test_measures_stand_beside_those_of_training_alone_with_intervals() -> None:
     assert "the work of 2 rounds" in text
 
 
+def test_whether_it_helps_is_said_here_and_by_each_site_that_publishes() -> None:
+    entry = make_round(1)
+    entry.alone.verdict.sentence = "Federating helps here: so much."
+    one = entry.published.add(name="hospital-b", num_samples=60, values={"auc": 0.9})
+    one.verdict.sentence = "No difference there."
+    text = read(make_report(make_history(), entry)).text
+    assert "Federating helps here: so much." in text
+    assert "hospital-b: No difference there." in text
+
+
 def test_a_regression_has_its_own_measures() -> None:
     entry = pb.Round(round=1, height=1, measured=True)
     entry.measures.CopyFrom(pb.Measures(num_samples=30, summary={"r2": 0.8, "mae": 1234.5, "rmse": 2000.0}))

@@ -26,6 +26,8 @@ class Told:
 
     def owe(self, round_number: int, num_iterations: int) -> None: ...
 
+    def note_together(self, round_number: int) -> None: ...
+
     def step(self) -> bool:
         return False
 

@@ -1,0 +1,59 @@
+"""The terms by which a run selects its best round, and ends when none is better any more (`select` of genesis).
+
+    select: {by: loss | auc, patience: N, min_delta: x}
+
+After a round each member that has val samples measures the model that the round left it with, and signs the measure in
+its contribution to the next (`chain.selection`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from chain.errors import GenesisError
+from chain.layout import MAX_HEIGHT
+from chain.schema import Section, check_choice, check_range, read_number
+
+FIRST_SELECTING = 5  # the first protocol under which contributions measure
+ONE = 1_000_000  # what 1.0 is written as
+LOSS, AUC = "loss", "auc"
+MOST = {LOSS: 1000 * ONE, AUC: ONE}  # the greatest number that each measure is written as
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """The measure that rounds are compared by, the number of measured rounds without a better one that ends the run (0:
+    none does), and by how much a better one is better. Raises GenesisError naming the field."""
+
+    by: str = LOSS
+    patience: int = 0
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choice("select.by", self.by, tuple(MOST))
+        check_range("select.patience", self.patience, 0, MAX_HEIGHT)
+        if not 0 <= self.min_delta <= 1:
+            raise GenesisError("select.min_delta", f"expected 0 to 1, got {self.min_delta:g}")
+
+    @property
+    def most(self) -> int:
+        """The greatest number that a measure is written as."""
+        return MOST[self.by]
+
+    @property
+    def least_gain(self) -> int:
+        """`min_delta`, as measures are written."""
+        return round(self.min_delta * ONE)
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {"by": self.by, "patience": self.patience, "min_delta": self.min_delta}
+
+    @classmethod
+    def read(cls, top: Section) -> Self | None:
+        """None where `select` is not set. Raises GenesisError."""
+        if top.value("select", None) is None:
+            return None
+        section = top.section("select", ("by", "patience", "min_delta"))
+        least = read_number(section.path("min_delta"), section.value("min_delta", 0.0))
+        return cls(section.text("by", LOSS), section.integer("patience", 0), least)

@@ -1,0 +1,50 @@
+"""Measures of a client's answers to labelled samples, and the curves that are drawn of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ml.measures.curves import describe_curves
+from ml.measures.kinds import Answers, AnyMeasures, measure_answers
+from ml.measures.val import ValMeasures
+from ml.methods.base import Metrics, Samples
+from ml.specs.task import Task
+from ml.tasks import REGRESSION
+from ml.training.metrics import Judged, Prediction, judge
+
+
+def list_answers(judged: Judged, y: Tensor, task: Task) -> Answers | None:
+    """The truth, labels or targets in their units, the labels given and what was said; None where there is nothing, or
+    it is no numbers."""
+    if not judged.logits:
+        return None
+    labels, said = judged.to_numpy(task)
+    true = y.cpu().numpy()
+    if task.kind == REGRESSION:
+        true = task.scale.unscale(true.astype(np.float64))
+    return Answers(true, labels, said) if np.isfinite(said).all() else None
+
+
+def measure_judged(judged: Judged, y: Tensor, task: Task) -> AnyMeasures | None:
+    """All that answers to samples of labels, or targets, `y` show; None where there is nothing, or it is no numbers."""
+    answers = list_answers(judged, y, task)
+    return None if answers is None else measure_answers(task.kind, *answers, judged.metrics["loss"])
+
+
+def draw_judged(judged: Judged, y: Tensor, task: Task) -> dict[str, Any] | None:
+    """As `measure_judged`, of `describe_curves`."""
+    answers = list_answers(judged, y, task)
+    return None if answers is None else describe_curves(task.kind, answers.y, answers.said)
+
+
+def measure_val(samples: Samples | None, predict: Callable[[Tensor], Prediction], task: Task) -> Metrics:
+    """What val samples show, by `ValMeasures`; nothing where there are none, or the answers are no numbers."""
+    if samples is None:
+        return {}
+    judged = judge(predict, samples.x, samples.y, kind=task.kind)
+    measured = ValMeasures.of(measure_judged(judged, samples.y, task))
+    return {} if measured is None else measured.to_metrics()

@@ -1,0 +1,40 @@
+"""The round whose model answers, where an operator may choose one: the newest, the best, or any that is kept."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from chain.run import Run
+from chain.selection import Selection
+from node.errors import InvalidRequest, NotFound
+
+NEWEST, BEST = "newest", "best"
+
+
+class ChosenRound(NamedTuple):
+    """`number` is None for the newest. `is_asked`: by its name or number, and not what is usual."""
+
+    number: int | None = None
+    is_best: bool = False
+    is_asked: bool = False
+
+
+NEWEST_ROUND = ChosenRound()
+
+
+def choose_round(asked: str, run: Run, selection: Selection, *, is_over: bool) -> ChosenRound:
+    """The round that `asked` means, in a run that has come to `selection`: by default its best once it is over, if it
+    selects. Raises InvalidRequest, and NotFound where there is no best round."""
+    best = selection.best if selection.run == run.number else 0
+    if not asked:
+        return ChosenRound(best, is_best=True) if is_over and best else ChosenRound()
+    if asked == NEWEST:
+        return ChosenRound(is_asked=True)
+    if asked == BEST:
+        if not best:
+            raise NotFound(f"run {run.number} has no best round: no quorum of its members has measured one")
+        return ChosenRound(best, is_best=True, is_asked=True)
+    if not asked.isascii() or not asked.isdecimal() or not 0 < int(asked[:20]) < 1 << 53:
+        raise InvalidRequest(f"round: expected newest, best or a number, got {asked[:40]!r}")
+    number = int(asked)
+    return ChosenRound(number, is_best=number == best, is_asked=True)

@@ -1,0 +1,39 @@
+"""A client's answers to its own test samples, kept as a round left them and measured when there is time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ml.measures.kinds import AnyMeasures
+from node.training.trainer import Client
+
+Measure = Callable[[], AnyMeasures | None]
+
+
+class KeptAnswers:
+    """Those of one client, after it has taken a round in, and before the exchange, where it has trained for that."""
+
+    def __init__(self) -> None:
+        self.measure_after: Measure = lambda: None
+        self.measure_before: Measure = lambda: None
+        self.draw: Callable[[], dict[str, Any] | None] = lambda: None
+        self._trained: tuple[int, Measure] = (0, lambda: None)
+
+    def on_trained(self, round_number: int, client: Client) -> None:
+        self._trained = round_number, client.keep_answers()
+
+    def on_taken_in(self, round_number: int, client: Client) -> None:
+        """Hears that the client has taken the round in, or passed it over."""
+        self.measure_after, self.draw = client.keep_answers(), client.keep_curves()
+        trained_for, measure = self._trained
+        self.measure_before = measure if trained_for == round_number else lambda: None
+
+    def describe(self) -> Mapping[str, Any]:
+        """JSON-able: `measures`, those `before` the exchange, and `curves`."""
+        after, before = self.measure_after(), self.measure_before()
+        return {
+            "measures": None if after is None else after.to_mapping(),
+            "before": None if before is None else before.to_mapping(),
+            "curves": self.draw(),
+        }

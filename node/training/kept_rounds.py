@@ -1,0 +1,101 @@
+"""Kept rounds: a client's state after rounds of its run, as long as the operator wants them (`training.keep_models`).
+
+The worker leaves each beside its checkpoints, as another name of the file that it wrote after the round's aggregate;
+the daemon, which knows the best round, lets go of the others. A state takes as much disk as the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from chain.run import Run
+from ml.errors import DataError
+from node.errors import NodeError, NotFound, VerificationFailed
+from node.training.checkpoint import Checkpoint, CheckpointCorrupted, Phase, decode_checkpoint, get_run_dir
+from node.training.trainer import Client
+
+ALL, BEST, NEWEST = "all", "best", "newest"
+_START = "round-"
+NUM_BEST = 4  # the best, the newest two, and one that is still to be deleted
+
+
+def get_kept_path(run_dir: Path, number: int) -> Path:
+    """Where the state after a round is kept."""
+    return run_dir / f"{_START}{number}.safetensors"
+
+
+def list_kept(run_dir: Path) -> list[int]:
+    """The rounds whose state is kept, in order."""
+    names = (path.name.removeprefix(_START).partition(".")[0] for path in run_dir.glob(f"{_START}*.safetensors"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def read_kept(run_dir: Path, number: int) -> Checkpoint:
+    """The state after a round. Raises NotFound where it is not kept, VerificationFailed where it is damaged."""
+    path = get_kept_path(run_dir, number)
+    try:
+        return decode_checkpoint(path.read_bytes(), Phase.APPLIED)
+    except FileNotFoundError as error:
+        kept = ", ".join(map(str, list_kept(run_dir))) or "none"
+        raise NotFound(f"round {number}: its model is not kept here (training.keep_models); kept: {kept}") from error
+    except CheckpointCorrupted as error:
+        raise VerificationFailed(f"{path}: {error}") from error
+
+
+@contextmanager
+def standing_after(client: Client, run_dir: Path, number: int | None) -> Iterator[None]:
+    """Within, the client is as it was after a round that is kept; None: as it is. Raises DataError where it cannot."""
+    if number is None:
+        yield
+        return
+    try:
+        kept = read_kept(run_dir, number)
+    except NodeError as error:
+        raise DataError(str(error)) from error
+    now, before = client.state_arrays(), client.arrays_before
+    try:
+        client.load_state_arrays(kept.arrays)
+    except ValueError as error:
+        raise DataError(f"round {number}: what is kept of it does not fit this client: {error}") from error
+    try:
+        yield
+    finally:
+        client.load_state_arrays(now, before)
+
+
+def count_kept(keep_models: str, run: Run) -> int:
+    """Counts the models that a run comes to keep at most, 0 for none; of a run without an end those of a thousand
+    rounds."""
+    if keep_models == BEST:
+        return 0 if run.select is None else NUM_BEST
+    word, _, count = keep_models.partition(" ")
+    return int(count) + NUM_BEST if word == NEWEST else run.last_round or 1000
+
+
+def choose_kept(keep_models: str, rounds: Collection[int], best: int) -> set[int]:
+    """The rounds to keep of those that there are: the newest two are not judged yet."""
+    if keep_models == ALL:
+        return set(rounds)
+    word, _, count = keep_models.partition(" ")
+    newest = max(2, int(count)) if word == NEWEST else 2
+    return {*sorted(rounds)[-newest:], best}
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRounds:
+    """The kept rounds of a node, whose checkpoints are in `directory`."""
+
+    directory: Path
+    keep_models: str
+
+    def prune(self, run: int, best: int) -> int:
+        """Deletes what need not be kept once `best` is the best round of a run, 0 for none. Returns how many went."""
+        run_dir = get_run_dir(self.directory, run)
+        rounds = list_kept(run_dir)
+        gone = set(rounds) - choose_kept(self.keep_models, rounds, best)
+        for number in gone:
+            get_kept_path(run_dir, number).unlink(missing_ok=True)
+        return len(gone)
