@@ -46,6 +46,7 @@ KINDS = {
     "chunk_digests": 8,
     "statistics": 9,
     "masked": 10,
+    "control": 11,
     "evaluation": 12,
 }
 _KIND_NAMES = {code: name for name, code in KINDS.items()}

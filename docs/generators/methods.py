@@ -22,6 +22,10 @@ def write_shared_options(words: Descriptions) -> str:
             "[Members that lie](../faults.md#members-that-lie)."
         ),
         "payloads": "For methods that send models.",
+        "outer optimiser": (
+            "For methods that vote on a model: the common model goes on by an optimiser's step. See "
+            "[An outer optimiser](../methods/baselines.md#outer)."
+        ),
         "peers": "For methods in which each client draws a few others.",
     }
     parts = [
@@ -47,6 +51,7 @@ GROUPS = {
     "local training": tuple(Hyperparameters.keys()),
     "aggregation": ("aggregation", "weight_cap", "clip"),
     "payloads": ("weights", "bn_buffers", "model_dtype"),
+    "outer optimiser": tuple(f"outer.{name}" for name in ("optimizer", "lr", "beta1", "beta2", "eps")),
     "peers": ("num_peers",),
 }
 SHARED = {key for keys in GROUPS.values() for key in keys}

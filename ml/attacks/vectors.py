@@ -1,8 +1,8 @@
-"""Attacks on vectors: weights of a model or of its parts, prototypes, and UA-PDFL's auxiliary representations.
+"""Attacks on vectors: weights of a model or of its parts, prototypes, auxiliary representations, control variates.
 
 Each such attack is one formula. x is what an honest member would send and x_0 where it set out from: the common model,
-or the member's own where there is none; and 0 for prototypes and auxiliary representations, which are made anew each
-round. Running statistics of batch norm stay true, as the papers' attacks are on gradients.
+or the member's own where there is none; and 0 for all else, which is made anew each round. Running statistics of batch
+norm stay true, as the papers' attacks are on gradients.
 
 Where what is sent has bounds of its own, the lie keeps to them: a row of MP-FedCL's pool is cut to unit length.
 """
@@ -23,11 +23,13 @@ from ml.attacks.base import Attack, Scene
 from ml.payload import Array, Arrays
 from ml.specs import DisPflSpec, MethodSpec, MpFedClSpec
 from ml.specs.dispfl import MASK, unpack_mask
+from ml.specs.scaffold import CONTROL
 
 Floats = NDArray[np.float64]
 
 MODELS = frozenset({"model", "g", "h"})
 PROTOTYPES = frozenset({"prototypes"})
+CHANGES = frozenset({"auxiliary", CONTROL})  # made anew each round, around 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +59,7 @@ class VectorAttack(Attack):
     """One that bends vectors, one by one. A colluding liar of UA-PDFL, which sees the others, sends besides the mean of
     their unit representations for its own, and so is found similar by as many as can be."""
 
-    kinds: ClassVar[frozenset[str] | None] = MODELS | PROTOTYPES | {"auxiliary"}
+    kinds: ClassVar[frozenset[str] | None] = MODELS | PROTOTYPES | CHANGES
 
     @abstractmethod
     def bend(self, vector: Vector, num_members: int) -> Floats:
@@ -86,7 +88,7 @@ class VectorAttack(Attack):
 
     def _bend_array(self, kind: str, name: str, scene: Scene) -> Array:
         x = scene.truly[kind][name]
-        start = np.zeros_like(x) if kind == "auxiliary" else find_start(scene, kind, name)
+        start = np.zeros_like(x) if kind in CHANGES else find_start(scene, kind, name)
         honest = [sent[kind][name] for sent in scene.honest]
         return self._bend(scene, x, start, honest)
 

@@ -21,6 +21,7 @@ METHODS = {
     "fedintr": "ml.methods.fedintr:FedIntR",
     "fedprox": "ml.methods.fedprox:FedProx",
     "fednova": "ml.methods.fednova:FedNova",
+    "scaffold": "ml.methods.scaffold:Scaffold",
     "fededs": "ml.methods.fededs:FedEds",
     "fedproto": "ml.methods.fedproto:FedProto",
     "mpfedcl": "ml.methods.mpfedcl:MpFedCl",

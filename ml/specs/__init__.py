@@ -37,6 +37,7 @@ from ml.specs.moon import MoonHyperparameters, MoonSpec
 from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
 from ml.specs.own import is_offered, load_spec
 from ml.specs.peers import PeerHyperparameters, PeerSpec
+from ml.specs.scaffold import ScaffoldHyperparameters, ScaffoldSpec
 from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
 from ml.specs.statistics import AGREED, StatisticsSpec, agree, count_own_rounds
 from ml.specs.swim import SwimHyperparameters, SwimSpec
@@ -75,6 +76,8 @@ __all__ = [
     "FedProxSpec",
     "FedNovaHyperparameters",
     "FedNovaSpec",
+    "ScaffoldHyperparameters",
+    "ScaffoldSpec",
     "FedEdsHyperparameters",
     "FedEdsSpec",
     "FedProtoHyperparameters",
@@ -116,6 +119,7 @@ METHODS: dict[str, type[MethodSpec]] = {
     "fedintr": FedIntRSpec,
     "fedprox": FedProxSpec,
     "fednova": FedNovaSpec,
+    "scaffold": ScaffoldSpec,
     "fededs": FedEdsSpec,
     "fedproto": FedProtoSpec,
     "mpfedcl": MpFedClSpec,
@@ -245,7 +249,7 @@ def compute_aggregate(
         if RULES[rule] is carry:
             aggregate |= carry((), parent)
             continue
-        before = get_kind(parent, kind)
+        before = spec.get_origin(kind) or get_kind(parent, kind)
         given = [
             Contributed(c.author, c.weight, spec.unpack(kind, _get_payload(c, kind), before, height))
             for c in contributions

@@ -24,6 +24,7 @@ from ml.plugins import PluginRecord
 from ml.specs.judging import Judging
 from ml.specs.privacy import CLIP, DELTA, DpSettings, check_privacy, get_dp_settings
 from ml.specs.schedule import SCHEDULES, LrSchedule
+from ml.specs.sections import flatten, get_key, nest
 from ml.specs.task import Task
 from ml.tasks import CLASSIFICATION
 
@@ -217,15 +218,15 @@ class Hyperparameters:
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
-        """The settings by the key they have in genesis, which is the attribute without a trailing underscore."""
-        return {f.name.rstrip("_"): f for f in dataclasses.fields(cls)}
+        """The settings by the key they have in genesis (`ml.specs.sections`)."""
+        return {get_key(f.name, f.metadata): f for f in dataclasses.fields(cls)}
 
     @classmethod
     def from_mapping(cls, method: Mapping[str, Any]) -> Self:
         """Read genesis' `method`, `name` apart. Raises SpecError for an unknown key or a value out of range."""
         keys = cls.keys()
         values: dict[str, Any] = {}
-        for key, value in method.items():
+        for key, value in flatten(method).items():
             if key in ("name", "plugin"):
                 continue
             if key not in keys:
@@ -240,7 +241,7 @@ class Hyperparameters:
     def to_mapping(self) -> dict[str, Any]:
         """Every setting by its key, defaults written out, so that genesis does not hang on this version's defaults."""
         values = {key: getattr(self, f.name) for key, f in self.keys().items()}
-        return {key: value for key, value in values.items() if value is not None}
+        return nest({key: value for key, value in values.items() if value is not None})
 
 
 def read_value(path: str, rule: Mapping[str, Any], value: Any) -> Any:
@@ -362,9 +363,13 @@ class MethodSpec(ABC):
         """The arrays that an aggregate has besides what rules make, by their names in it."""
         return {}
 
+    def get_origin(self, kind: str) -> Arrays | None:
+        """What the rule of a kind sees as the aggregate before; None for what that has of the kind."""
+        return None
+
     def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
         """Those arrays, in the aggregate of this height: `made` is what rules have made of the contributions of
-        `authors`, in order, and `parent` the aggregate before."""
+        `authors`, in order, and `parent` the aggregate before. Arrays of `made` that come back stand in their place."""
         return {}
 
     def list_stale(self, aggregate: Arrays | None) -> Sequence[tuple[bytes, int]]:

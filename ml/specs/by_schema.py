@@ -7,9 +7,10 @@ A plugin's method therefore keeps to what a schema can say: kinds that go by the
 same in all rounds after its first few, and besides them kinds that members draw of each other as
 `ml.specs.peers.PeerSpec` has it. What its rules need is in the schema, too, under `judging`:
 
-    judging   {"weights": "1" | "samples", "weight_cap": 4, "clip": 1.0, "momentum": 0.9, "draw": 5}
+    judging   {"weights": "1" | "samples", "weight_cap": 4, "clip": 1.0, "momentum": 0.9, "draw": 5, "outer": {...}}
 
-of which only `weights` is always there. `draw` says how many others a member takes on-demand kinds of. Rules are told
+of which only `weights` is always there. `draw` says how many others a member takes on-demand kinds of, and `outer` is
+the optimiser that the common model goes on by (`ml.specs.outer`). Rules are told
 that as many members may lie as `quorum: bft` stays safe with.
 
 A schema comes from peers, as part of a change. It is refused where any payloads that fit it could not be combined.
@@ -26,28 +27,27 @@ import numpy as np
 
 from ml.aggregation import MAX_WEIGHT, RULES, RULES_ON_PARENT, RuleSettings, compute_max_liars
 from ml.aggregation.nova import NOVA_NUMBERS
+from ml.aggregation.outer import OuterSettings
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec
+from ml.payload import KINDS, Array, Arrays, ArraySchema, ArraySpec
 from ml.plugins import PluginRecord
 from ml.specs.base import Hyperparameters, MethodSpec, Offer
 from ml.specs.evaluation import EVALUATION
 from ml.specs.fednova import validate_numbers
 from ml.specs.judging import Judging
 from ml.specs.masked import MASKED
+from ml.specs.outer import MODEL_RULES, carry_outer, describe_outer
 from ml.specs.peers import draw_peers
 from ml.specs.run_schema import SAME, describe_payloads
+from ml.specs.scaffold import CONTROL
+from ml.specs.sharing import ModelHyperparameters
 from ml.specs.statistics import STATISTICS, agree
 from ml.specs.task import Task
 
 MAX_ROUNDS_APART = 16  # rounds before the payloads are the same in all that follow
 MAX_ROWS = 1 << 31
-UNSUPPORTED_KINDS = (
-    "encrypted_set",
-    "chunk_digests",
-    STATISTICS,
-    MASKED,
-    EVALUATION,
-)  # FedEDS's alone, or no method's by itself
+# FedEDS's or SCAFFOLD's alone, or no method's by itself
+UNSUPPORTED_KINDS = ("encrypted_set", "chunk_digests", CONTROL, STATISTICS, MASKED, EVALUATION)
 UNSUPPORTED_RULES = ("sum", "trimmed_sum", "fixed_mean", "class_fixed_mean")  # of statistics, and of masked sums
 
 _ROWS = ("pool", "trimmed_pool")
@@ -78,6 +78,8 @@ class SchemaSpec(MethodSpec):
             cls.__name__, (cls,), {"name": str(method["name"]), "record": record, "__module__": cls.__module__}
         )
         spec: Self = named(task, _read_hyperparameters(method), method, _read_judging(judging), spans)
+        if spec.judging.outer is not None and spans[-1][2].get("model") not in MODEL_RULES:
+            raise _fail("judging.outer", "expected none without a model that is voted on, array by array")
         for _, schemas, rules in spans:
             for kind, payload in schemas.items():
                 _check_kind(kind, payload, rules.get(kind), spec)
@@ -110,6 +112,24 @@ class SchemaSpec(MethodSpec):
 
     def describe_judging(self) -> Judging:
         return self.judging
+
+    def reads_parent(self, height: int) -> bool:
+        return super().reads_parent(height) or self.judging.outer is not None
+
+    @property
+    def _trained(self) -> Mapping[str, ArraySpec]:
+        """The arrays that an outer optimiser moves."""
+        sent = self.spans[-1][1].get("model")
+        trained = self.task.parameter_schema.arrays
+        return {name: array for name, array in trained.items() if sent is not None and name in sent.arrays}
+
+    @property
+    def carried(self) -> Mapping[str, ArraySpec]:
+        return describe_outer(self.judging.outer, self._trained)
+
+    def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
+        is_first, own = self.get_round_number(height) <= 1, made if "model" in self.rules(height) else None
+        return carry_outer(self.judging.outer, self._trained, own, parent, is_first=is_first)
 
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
         super().validate_payload(kind, arrays, height)
@@ -193,7 +213,18 @@ def _read_judging(judging: Mapping[str, Any]) -> Judging:
         real = judging.get(key, most)
         if not isinstance(real, float) or not 0 < real <= most:
             raise _fail(f"judging.{key}", f"expected a number above 0, up to {most:g}; got {_show(real)}")
-    return Judging(**judging)
+    return Judging(**{**judging, "outer": _read_outer(judging["outer"]) if "outer" in judging else None})
+
+
+def _read_outer(value: Any) -> OuterSettings:
+    """An outer optimiser with all its settings written out."""
+    try:
+        outer = ModelHyperparameters.from_mapping({"outer": value}).outer
+    except SpecError as error:
+        raise _fail("judging.outer", error.message) from error
+    if outer is None or outer.to_mapping() != value:
+        raise _fail("judging.outer", f"expected an optimizer with all its settings, got {_show(value)}")
+    return outer
 
 
 def _read_spans(
@@ -325,7 +356,7 @@ def _check_whole(kind: str, schema: ArraySchema, rule: str, spec: SchemaSpec) ->
             raise _fail("rounds", f"{kind}: expected float32 for {rule}, got {name!r} of {array.dtype}")
     if is_nova:
         _check_nova(kind, schema, spec)
-    if rule in RULES_ON_PARENT and kind == "model":
+    if (rule in RULES_ON_PARENT or spec.judging.outer is not None) and kind == "model":
         initial = spec.task.initial_schema.arrays
         for name, array in schema.arrays.items():
             if name in initial and initial[name].shape != array.shape:

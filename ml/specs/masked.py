@@ -42,6 +42,7 @@ from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec, encode_arrays, make_empty_arrays
 from ml.specs.base import AuthorPayloads, MethodSpec, RoundKinds
 from ml.specs.masked_vectors import Coding, ModelCoding, PrototypeCoding
+from ml.specs.outer import OUTER
 
 MASKED = "masked"  # the kind of payload, and what stands before all that masks need in an aggregate
 INPUTS, OPENINGS = "inputs", "openings"
@@ -210,6 +211,7 @@ class MaskedSpec(MethodSpec):
         """More than an aggregate can have: after inputs it holds what was shown in two rounds."""
         n, schemas = self.task.num_members, self.inner.schemas(1)
         model = schemas[self.coding.kind].max_bytes + self._schemas[INPUTS][MASKED].max_bytes
+        model += ArraySchema(self.inner.carried).max_bytes
         rows = {kind: max(high for _, high in schemas[kind].bounds.values()) for kind in self.shown}
         shown = sum(schemas[kind].max_bytes + 8 * rows[kind] for kind in self.shown)  # each with its author
         return model + 2 * n * shown + n * (n + 4) * 32  # commitments, and lists of members and keys
@@ -291,6 +293,7 @@ class MaskedSpec(MethodSpec):
             except PayloadError as error:
                 raise AggregationError(f"masked_sum: {c.author.hex()[:8]}: {error}") from error
         kept = _pick(f"{self.coding.kind}/", parent) | self._get_shown(parent, height)
+        kept |= _pick(f"{OUTER}/", parent) if height > 1 else {}
         if self.has_inputs(height):
             kept[f"{MASKED}/spoiled"] = np.array(count_spoiled(parent), np.int64)
             given = [c for c in ordered if len(c.payloads[MASKED]["values"])]
@@ -309,6 +312,7 @@ class MaskedSpec(MethodSpec):
                 spoiled = spoiled + 1 if mean is None else 0
                 if mean is not None:
                     mean, num_clipped = self._clip(mean, kept)
+                    mean |= self.inner.carry(self.to_inner(height), summed.members, mean, parent)
                     mean |= self._take_shown(parent, summed)
         # Who has not opened is in no sum that repeats this round's with all others, and bares what it lacks.
         rostered = [c for c in ordered if c.author not in silent]

@@ -17,6 +17,7 @@ from ml.specs.by_schema import SchemaSpec
 from ml.specs.loops import LoopSpec
 from ml.specs.peers import PeerSpec
 from ml.specs.run_schema import describe_payloads
+from ml.specs.sharing import ModelSpec
 from ml.specs.task import Task
 
 _DAEMONS = (
@@ -83,7 +84,7 @@ def check_judgeable(spec: MethodSpec) -> None:
     """Raises SpecError unless a member without the method's code judges its rounds as the method itself does."""
     for name in _DAEMONS:
         theirs = getattr(type(spec), name)
-        if theirs is not getattr(MethodSpec, name) and theirs is not getattr(PeerSpec, name):
+        if all(theirs is not getattr(base, name) for base in (MethodSpec, PeerSpec, ModelSpec)):
             raise SpecError("method.name", f"{spec.name}: expected no {name} of its own: members without its code vote")
     if isinstance(spec, PeerSpec) and any(getattr(type(spec), n) is not getattr(PeerSpec, n) for n in _PEERS_OWN):
         raise SpecError("method.name", f"{spec.name}: expected peers to be drawn as PeerSpec does it")

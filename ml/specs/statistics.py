@@ -262,6 +262,9 @@ class StatisticsSpec(MethodSpec):
     def sharing_heights(self) -> int:
         return self.inner.sharing_heights + self.num_before
 
+    def compute_lr(self, round_number: int, num_steps: int = 0) -> float:
+        return self.inner.compute_lr(round_number, num_steps)
+
     def get_local_work(self, height: int) -> int:
         return 0 if self.is_statistics(height) else self.inner.get_local_work(self.to_inner(height))
 
@@ -315,6 +318,9 @@ class StatisticsSpec(MethodSpec):
         if self.is_statistics(height):
             return {}
         return self.inner.carry(self.to_inner(height), authors, made, parent)
+
+    def get_origin(self, kind: str) -> Arrays | None:
+        return self.inner.get_origin(kind)
 
     def list_stale(self, aggregate: Arrays | None) -> Sequence[tuple[bytes, int]]:
         return self.inner.list_stale(aggregate)

@@ -19,7 +19,7 @@ from chain.genesis import Genesis
 from chain.rules import MIB, Rules
 from chain.run import Run
 from ml.errors import DataError, MlError, PayloadError, SpecError
-from ml.payload import Arrays, decode_arrays, encode_arrays, validate_arrays
+from ml.payload import Arrays, ArraySchema, decode_arrays, encode_arrays, validate_arrays
 from ml.plugins import Plugins
 from ml.specs import MaskedSpec, MethodSpec, add_kind, get_judge, get_kind, get_spec
 from ml.specs.run_schema import describe_payloads
@@ -150,19 +150,23 @@ def _check_sizes(spec: MethodSpec, rules: Rules) -> MethodSpec:
                     f"got {rules.limits.payload_bytes / MIB:g}",
                 )
     if isinstance(spec, MaskedSpec):
-        _check_aggregate(spec, rules)
+        _check_aggregate(f"{spec.name} with aggregation masked_sum", spec.max_aggregate_bytes, spec, rules)
+    elif spec.task.num_members and spec.carried:
+        whole = {name: array for name, array in spec.carried.items() if all(isinstance(n, int) for n in array.shape)}
+        voted = sum(spec.schemas(apart)[kind].max_bytes for kind in spec.rules(apart))
+        _check_aggregate(spec.name, voted + ArraySchema(whole).max_bytes, spec, rules)
     return spec
 
 
-def _check_aggregate(spec: MaskedSpec, rules: Rules) -> None:
+def _check_aggregate(what: str, max_bytes: int, spec: MethodSpec, rules: Rules) -> None:
     """Raises SpecError where an aggregate may be longer than others take it."""
     n, got = spec.task.num_members, rules.limits.payload_bytes
-    if spec.max_aggregate_bytes > (most := rules.limits.bound_aggregate(n)):
-        enough_mib = math.ceil(spec.max_aggregate_bytes * got / most / MIB)
+    if max_bytes > (most := rules.limits.bound_aggregate(n)):
+        enough_mib = math.ceil(max_bytes * got / most / MIB)
         raise SpecError(
             "limits.payload_mib",
-            f"expected at least {enough_mib}, for an aggregate of {spec.name} with "
-            f"aggregation masked_sum may have {spec.max_aggregate_bytes} bytes of {n} members; got {got / MIB:g}",
+            f"expected at least {enough_mib}, for an aggregate of {what} may have {max_bytes} bytes of {n} members; "
+            f"got {got / MIB:g}",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ml.specs.sections import flatten
 from node.config.yaml_source import Keys, suggest
 from node.experiments.sections import ExperimentFile
 
@@ -57,7 +58,7 @@ class Settings:
         settings = cls({name: getattr(base, name) for name in type(base).model_fields if name not in parts})
         for name in parts:
             part: Part = getattr(settings, name)
-            part.shared = {key: (value, ("base", name, key)) for key, value in getattr(base, name).items()}
+            part.shared = _place(getattr(base, name), ("base", name))
         for axis, value in chosen.items():
             settings.facts[axis] = value.fact
             for name, given in value.sets.items():
@@ -69,11 +70,15 @@ class Settings:
                 if dot:
                     part.swept[key] = (given, value.keys)
                 elif axis == "task":
-                    shared = {k: (v, (*value.keys, name, k)) for k, v in given.items()}
-                    part.shared = _override(part.shared, shared)
+                    part.shared = _override(part.shared, _place(given, (*value.keys, name)))
                 else:
-                    part.own = {k: (v, (*value.keys, k)) for k, v in given.get_settings().items()}
+                    part.own = _place(given.get_settings(), value.keys)
         return settings
+
+
+def _place(settings: Mapping[str, Any], keys: Keys) -> dict[str, Given]:
+    """Settings with the keys that each was written at, those of sections by dotted ones."""
+    return {key: (value, (*keys, *key.split("."))) for key, value in flatten(settings).items()}
 
 
 def _override(given: dict[str, Given], stronger: Mapping[str, Given]) -> dict[str, Given]:

@@ -33,6 +33,7 @@ from ml.data.partition import parse_partition
 from ml.errors import BudgetError, DataError, SpecError
 from ml.specs import get_simulated_spec
 from ml.specs.base import MethodSpec
+from ml.specs.sections import flatten
 from node.config.settings import make_model
 from node.config.yaml_source import Keys, YamlSource, show_value, suggest
 from node.experiments.given import Part, Settings, Unused, Value
@@ -373,7 +374,7 @@ def _list_facts(config: Mapping[str, Any], settings: Settings, partition: Mappin
         "participation": 1.0 if settings.values["participation"] is None else settings.values["participation"],
     }
     for section in ("method", "model", "data", "attack"):
-        facts |= {f"{section}.{key}": value for key, value in config.get(section, {}).items()}
+        facts |= {f"{section}.{key}": value for key, value in flatten(config.get(section, {})).items()}
     facts |= {f"partition.{key}": value for key, value in partition.items()}
     facts |= settings.facts
     return facts | {"partition": config["partition"], "shots": "all" if config["shots"] is None else config["shots"]}

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from ml.specs.sections import flatten
 from node.config.node_sections import Section
 
 T = TypeVar("T")
@@ -97,8 +98,8 @@ class MethodItem(NamedItem):
         return {name: value for name, value in own.items() if value is not None}
 
     def get_settings(self) -> dict[str, Any]:
-        """All of it but the label and what is its own."""
-        return self.model_dump(exclude={"label", "rounds", "max_loss_ratio"})
+        """All of it but the label and what is its own, in sections by dotted keys."""
+        return flatten(self.model_dump(exclude={"label", "rounds", "max_loss_ratio"}))
 
 
 class DataItem(Item):

@@ -13,11 +13,16 @@ from ml.errors import SpecError
 from ml.specs import MethodSpec, unmask
 from ml.specs.evaluation import EVALUATION
 from ml.specs.masked import MASKED
+from ml.specs.outer import OUTER
+from ml.specs.scaffold import CONTROL, ROUNDS
 from ml.specs.stale import STALE
 from node.config.genesis_file import get_run_spec
 from node.errors import ChangeRefused
 
 _NAME_ONE = "name a model for it to begin with: fednode model export writes this one"
+
+# of keys, which a run of masked sums begins with, or of rounds that a run has had already
+_BEGUN_ANEW = (MASKED, STALE, OUTER, CONTROL, ROUNDS, EVALUATION)
 
 
 def check_continues(start: StartRun, before: State, after: State) -> None:
@@ -36,9 +41,7 @@ def check_continues(start: StartRun, before: State, after: State) -> None:
             raise ChangeRefused(f"initial: run {before.run.number} has no {name!r} to continue with; {_NAME_ONE}")
     aggregated = before.run.schema.get("aggregate", {})
     for name in after.run.schema.get("aggregate", {}):
-        # what is not is of keys, which a run of masked sums begins with, of rounds that a run has had already, or said
-        # of a model
-        is_carried = not name.startswith((f"{MASKED}/", f"{STALE}/", f"{EVALUATION}/"))
+        is_carried = not name.startswith(tuple(f"{kind}/" for kind in _BEGUN_ANEW))
         if name not in aggregated and is_carried and _reads_parent(new):
             raise ChangeRefused(
                 f"initial: {new.name} goes by the aggregate in force, which has no {name!r} to begin with; {_NAME_ONE}"

@@ -207,7 +207,7 @@ class Retention:
         schemas, size = round_.spec.schemas(round_.number), self._store.blob_size(digest)
         voted = {kind: schemas[kind] for kind in round_.spec.rules(round_.number)}
         num_members = self._runs.calendar.get_span(round_.height).num_members
-        entries = num_members * (2 if round_.spec.carried else 1)  # those of as many others may be carried
+        entries = num_members * (3 if round_.spec.carried else 1)  # of others' rows, or of moments, as many again
         most = entries * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
         if size is None or size > min(most, LARGE_BYTES):
             return False

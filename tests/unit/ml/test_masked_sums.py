@@ -1288,7 +1288,7 @@ def test_contributions_of_nobody_of_one_author_twice_or_without_a_parent_are_no_
 # ---- which methods hide what they send
 
 TAKEN = {"fedavg", "dfpl", "blade_fl", "moon", "swim", "fedintr", "fedprox", "fedproto", "mpfedcl"}
-BESIDES = {"fededs"}  # whose members have something else to tell each other
+BESIDES = {"fededs", "scaffold"}  # whose members have something else to tell each other
 NO_MEAN = {"uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"}  # nobody votes on one
 
 
@@ -1530,3 +1530,38 @@ def test_it_is_true_of_a_real_aggregate(name: str) -> None:
     for key, text in described.items():
         assert text.startswith(str(aggregate[key].dtype))
         assert text.count(",") == max(aggregate[key].ndim - 1, 0)
+
+
+# ---- an outer optimiser
+
+
+def get_outer(aggregate: Arrays) -> dict[str, Array]:
+    return {name: array for name, array in aggregate.items() if not name.startswith("masked/")}
+
+
+@pytest.mark.parametrize("radius", [None, 0.25])
+def test_an_outer_optimiser_steps_where_a_sum_is_opened_and_rests_where_none_is(radius: float | None) -> None:
+    outer = {"optimizer": "adam", "lr": 0.5}
+    spec = make_spec(outer=outer) if radius is None else make_spec(outer=outer, masked_radius=radius)
+    played, plain = Played(spec), {**INITIAL}
+    played.open(*ALL)
+    number = 0
+    for seed, who, lost in ((1, ALL, [2]), (2, (0, 1, 3), []), (3, ALL, [0]), (4, (1, 2, 3), [])):
+        sent = {i: Sent(1, make_model(seed)) for i in who}
+        if not lost:  # the rule's own round, without masks, after the last that was opened
+            number += 1
+            given = [AuthorPayloads(author(i), one.weight, {"model": one.arrays}) for i, one in sent.items()]
+            encoded = compute_aggregate(spec.inner, number, given, plain) or b""
+            after = decode_arrays(encoded, len(encoded))
+        before = get_outer(played.aggregate)
+        assert is_same(get_outer(played.send(sent)), before)
+        plain = plain if lost else after
+        assert is_same(get_outer(played.open(*ALL, lost=lost)), plain)
+    assert len(encode_arrays(played.aggregate)) < spec.max_aggregate_bytes
+    assert set(plain) < set(describe_payloads(spec)["aggregate"])
+
+
+def test_a_run_of_masked_sums_begins_with_no_moments() -> None:
+    left = {**INITIAL, "outer/v1/fc1.bias": np.ones(2, np.float32)}
+    played = Played(make_spec(outer={"optimizer": "momentum"}), left)
+    assert is_same(get_outer(played.open(*ALL)), INITIAL)

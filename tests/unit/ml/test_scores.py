@@ -156,6 +156,7 @@ def test_what_has_a_centre_is_what_members_combine(name: str) -> None:
     by_peers = ("local", "uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl")
     expected = ["prototypes"] if name in ("dfpl", "fedproto", "mpfedcl") else []
     expected = ["model"] * (name not in (*by_peers, "dfpl", "fedproto")) + expected
+    expected = ["control"] * (name == "scaffold") + expected
     assert get_compared_kinds(spec, spec.sharing_heights + 1) == expected
     if spec.sharing_heights:
         assert get_compared_kinds(spec, 1) == []

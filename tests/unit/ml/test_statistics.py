@@ -371,6 +371,13 @@ def test_any_method_has_a_round_of_statistics_before_its_own(name: str) -> None:
     assert "statistics/sums" in schema["aggregate"]
 
 
+def test_a_learning_rate_falls_over_the_methods_own_rounds() -> None:
+    """Ten rounds, of which the method has nine: the last one is not at the schedule's end, where nothing is learned."""
+    method = {"name": "fedavg", "schedule": "linear"}
+    spec = get_spec(method, {"name": "mlp", "hidden": [4]}, 3, (1, 4, 4), rounds=10, num_members=4, input_=AGREED)
+    assert spec.compute_lr(spec.get_round_number(10)) == pytest.approx(0.1 / 9)
+
+
 def test_the_initial_model_and_the_statistics_go_on_from_round_to_round() -> None:
     spec = make_spec("local")
     first = contribute(spec, HONEST, HONEST)

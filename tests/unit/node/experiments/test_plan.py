@@ -105,6 +105,24 @@ def test_rules_of_aggregation_are_swept_over_the_methods_that_have_them(tmp_path
     assert any("set aggregation to median instead" in problem for problem in refuse(tmp_path, text))
 
 
+def test_settings_in_a_section_of_a_method_are_axes_and_items_by_dotted_keys(tmp_path: Path) -> None:
+    text = """\
+name: x
+base: {method: {outer: {lr: 0.5}}}
+sweep:
+  method: [{name: fedavg, outer: {optimizer: adam, beta1: 0.5}}, local]
+  method.outer.eps: [0.01, 0.1]
+"""
+    experiment = make_experiment(tmp_path, text)
+    first, second = (run for run in experiment.runs.values() if run.config["method"]["name"] == "fedavg")
+    outer = {"optimizer": "adam", "lr": 0.5, "beta1": 0.5, "beta2": 0.99}
+    assert [run.config["method"]["outer"] for run in (first, second)] == [{**outer, "eps": 0.01}, {**outer, "eps": 0.1}]
+    assert len(experiment.runs) == 3  # local has no such setting
+    assert experiment.points[0].facts["method.outer.beta1"] == 0.5
+    text = "name: x\nsweep: {method: [{name: fedavg, outer: {optimizer: sgd}}]}\n"
+    assert [problem.partition(":")[0] for problem in refuse(tmp_path, text)] == ["2"]
+
+
 def test_epochs_take_the_place_of_common_iterations(tmp_path: Path) -> None:
     text = "name: x\nbase: {method: {local_iterations: 5}}\nsweep: {method: [local, {name: dfpl, local_epochs: 2}]}\n"
     local, dfpl = make_experiment(tmp_path, text).runs.values()
@@ -461,6 +479,7 @@ READY_POINTS = {
     "uapdfl-table4": 3 * 3 * 4 * 3,
     "uapdfl-table5": 2 * 2 * 6 * 3,
     "uapdfl-table5-digits": 2 * 8 * 3,
+    "outer-attacks-digits": 3 * 20 * 8 * 3,
     "uapdfl-ablation-digits": 10 * 3 * 9,
     "uapdfl-staleness-digits": 5 * 4 * 2 * 9,
 }
