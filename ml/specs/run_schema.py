@@ -60,7 +60,7 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
 def _describe_masked(spec: MaskedSpec) -> dict[str, Any]:
     """Of a run of masked sums, whose heights take turns."""
     aggregate = _describe_results(spec.inner.rules(1), spec.inner.schemas(1))
-    aggregate |= {name: _describe_array(array) for name, array in spec.inner.carried.items()}
+    aggregate |= {name: describe_array(array) for name, array in spec.inner.carried.items()}
     aggregate |= {f"{MASKED}/{name}": "uint8[authors,32]" for name in ("keys", "members")}
     aggregate |= {f"{MASKED}/spoiled": "int64[]", f"{MASKED}/summed": "int64[]", f"{MASKED}/silent": "uint8[n,32]"}
     if spec.box is not None:

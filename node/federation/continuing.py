@@ -21,7 +21,7 @@ from node.errors import ChangeRefused
 
 _NAME_ONE = "name a model for it to begin with: fednode model export writes this one"
 
-# of keys, which a run of masked sums begins with, or of rounds that a run has had already
+# of keys, which a run of masked sums begins with, of rounds that a run has had already, or said of a model
 _BEGUN_ANEW = (MASKED, STALE, OUTER, CONTROL, ROUNDS, EVALUATION)
 
 
