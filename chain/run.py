@@ -93,7 +93,7 @@ class Run:
     @property
     def first_protocol(self) -> int:
         """The first protocol under which there can be such a run."""
-        if self.select is not None:
+        if self.select is not None or "correlations" in self.input:
             return FIRST_SELECTING
         return FIRST_FILLING if self.labels is not None or has_later_terms(self.input) else 1
 

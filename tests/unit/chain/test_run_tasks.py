@@ -106,6 +106,12 @@ LATER: list[dict[str, Any]] = [
 ]
 
 
+def test_correlations_need_the_protocol_that_knows_them() -> None:
+    with pytest.raises(GenesisError, match="protocol: expected 5 for such a run, got 4"):
+        read(protocol=4, input={**AGREED, "correlations": True})
+    assert read(protocol=5, input={**AGREED, "correlations": True}).run.first_protocol == 5
+
+
 @pytest.mark.parametrize("terms", LATER)
 def test_what_only_a_later_protocol_knows_is_refused_under_an_earlier_one(terms: dict[str, Any]) -> None:
     for protocol in (2, 3):

@@ -202,7 +202,12 @@ def test_a_wrong_setting_is_refused_by_its_dotted_place(method: dict[str, Any], 
     assert caught.value.path == path
 
 
-@pytest.mark.parametrize("name", ["local", "uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "criticalfl", "dispfl"])
+def test_training_alone_combines_nothing_but_masked_statistics() -> None:
+    with pytest.raises(SpecError, match=r"method\.aggregation: expected one of none, masked_sum, got 'median'"):
+        spec_of("local", aggregation="median")
+
+
+@pytest.mark.parametrize("name", ["uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "criticalfl", "dispfl"])
 def test_methods_that_combine_nothing_by_vote_have_no_setting_for_how(name: str) -> None:
     for setting in ({"aggregation": "median"}, {"weight_cap": 4}):
         (key,) = setting
