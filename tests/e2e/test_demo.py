@@ -38,7 +38,7 @@ def test_it_measures_what_the_nodes_did(demo: DemoRun) -> None:
         assert 0 <= node["accuracy"] <= 1
         assert node["bytes_sent_per_round"] > demo.result["payload_bytes_per_round"]
     assert sum(node["accuracy"] for node in nodes) > sum(node["local_accuracy"] for node in nodes)
-    assert 0 < demo.result["payload_bytes_per_round"] < demo.result["model_bytes"]
+    assert 0 < demo.result["payload_bytes_per_round"] < 1.2 * demo.result["model_bytes"]  # prototypes beside it
     phases = [seconds[phase] for phase in PHASES if phase != "wall"]
     assert all(0 <= took <= seconds["wall"] for took in phases)  # each is a median of its own
 

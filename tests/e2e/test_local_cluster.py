@@ -144,7 +144,7 @@ async def test_it_works_beside_a_running_loop_and_says_what_is_out_of_reach() ->
 
 
 def test_what_cannot_be_made_is_a_configuration_error() -> None:
-    with pytest.raises(fednode.ConfigError, match="--nodes: expected 1 to"), fednode.LocalCluster(0):
+    with pytest.raises(fednode.ConfigError, match="nodes: expected at least 1"), fednode.LocalCluster(0):
         pass
 
 
@@ -189,7 +189,7 @@ def test_sites_are_given_as_objects_and_train_as_their_simulation_does(
 
 def test_objects_that_cannot_be_read_leave_nothing_behind(tmp_path: Path) -> None:
     x = np.zeros((8, 2, 2))
-    for labels, nodes, message in (([0, 1], 2, r"data: y: expected shape \[8\]"), ([0, 1] * 4, 0, "--nodes: expected")):
+    for labels, nodes, message in (([0, 1], 2, r"data: y: expected shape \[8\]"), ([0, 1] * 4, 0, "nodes: expected")):
         with (
             pytest.raises(fednode.ConfigError, match=message),
             fednode.LocalCluster(nodes, data=(x, labels), directory=tmp_path / "net"),

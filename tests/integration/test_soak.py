@@ -20,6 +20,7 @@ import pytest
 import node.events
 from chain.difficulty import LOOKBACK
 from chain.store import sqlite
+from node.consensus.learning_watch import MAX_LOSSES
 from node.p2p.transport.round_trips import KEPT
 from support.faults.soak import (
     NUM_NODES,
@@ -46,6 +47,7 @@ WARM_UP = 0.2  # of the rounds, while caches and logs fill up
 MOST_ENTRIES = 0.1
 # Which fill up first; and events have more fields or fewer, at most eight, of which some are lists of members.
 BOUNDED = {
+    "records.learning._losses": MAX_LOSSES * NUM_NODES,
     "current.tip.headers": LOOKBACK,
     "opener._delays._round_trips.self._trips[]._newest_s": KEPT * NUM_NODES,
     "events._kept[].data": 8 * KEPT_EVENTS,
