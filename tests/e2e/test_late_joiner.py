@@ -26,7 +26,7 @@ async def test_a_member_takes_old_rounds_from_an_observer_when_nobody_else_is_th
     base_port = find_free_ports(5)[0]
     key = SigningKey.generate()
     named = name_observer(key)
-    spec = TestnetSpec(rounds=0, settings=SETTINGS, difficulty=16, base_port=base_port, observers=named)
+    spec = TestnetSpec(method="dfpl", rounds=0, settings=SETTINGS, difficulty=16, base_port=base_port, observers=named)
     testnet = make_testnet(tmp_path / "net", spec)
     observer = add_observer(testnet, key)
     make_chain(testnet, ROUNDS, testnet.nodes[:3])
@@ -57,7 +57,7 @@ async def test_a_member_takes_old_rounds_from_an_observer_when_nobody_else_is_th
 
 async def test_a_member_whose_checkpoint_is_gone_contributes_again(tmp_path: Path) -> None:
     """First the newest, then its whole model."""
-    directory = make_federation(tmp_path / "net", rounds=0, difficulty=16, settings=SETTINGS)
+    directory = make_federation(tmp_path / "net", method="dfpl", rounds=0, difficulty=16, settings=SETTINGS)
     async with Federation(directory) as net:
         await net.start()
         contributed = await net.wait_for_contribution(LATE, 3)
