@@ -79,7 +79,7 @@ def _make_thyroid() -> Table | None:
         return None
     raw = raw[raw["referral_source"].map(raw["referral_source"].value_counts()) >= FEWEST]
     raw = raw.assign(age=raw["age"].where(raw["age"] < 120), label=np.where(raw["target"] == "-", "no", "yes"))
-    measured = [name for name in raw.columns if str(name).endswith("_measured")]
+    measured = raw.filter(regex="_measured$").columns
     frame = raw.drop(columns=[*measured, "referral_source", "target", "patient_id"])
     return Table("thyroid", frame, raw["referral_source"].to_numpy(str))
 
