@@ -216,7 +216,9 @@ def _describe_pace(status: pb.NodeStatus) -> str:
     from node.cli.output import show_seconds
 
     unit = "epoch" if status.counts_epochs else "iteration"
-    parts = [f"{status.local_iterations} local {unit}{'s' if status.local_iterations != 1 else ''} a round"]
+    parts = ["nothing to train now"]
+    if status.local_iterations:
+        parts = [f"{status.local_iterations} local {unit}{'s' if status.local_iterations != 1 else ''} a round"]
     if status.HasField("alpha_s"):
         parts.append(f"{show_seconds(status.alpha_s)} each (alpha)")
     if status.HasField("beta_s"):
@@ -275,11 +277,16 @@ def describe_selected(selected: pb.Selected, *, is_over: bool) -> str:
     return text
 
 
+def describe_end(status: pb.NodeStatus) -> str:
+    """Says why there is no further round of the run."""
+    return "patience has ended the run" if status.selected.stopped else "the set rounds are done"
+
+
 def _describe_round(status: pb.NodeStatus) -> str:
     of = f" of {status.rounds}" if status.rounds else ""
     of += f" in run {status.run}" if status.run > 1 else ""
     if status.done:
-        return f"{status.round}{of}: the set rounds are done"
+        return f"{status.round}{of}: {describe_end(status)}"
     held = f"{status.contributions} of {status.members} contributions"
     phase = _describe_phase(status)
     return f"{status.round}{of}: {phase}, view {status.view}, {held}, {status.candidates} candidates"

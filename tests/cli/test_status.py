@@ -146,6 +146,16 @@ def test_a_sign_against_a_model_that_learns_is_not_called_not_learning() -> None
     assert describe(make_status(model_signs=[sign]))[0] == ("MODEL", sign)
 
 
+def test_a_run_that_patience_has_ended_does_not_say_that_its_rounds_are_made() -> None:
+    assert get_facts(done=True)["round"] == "13 of 20: the set rounds are done"
+    ended: dict[str, Any] = {"selected": pb.Selected(by="loss", best_round=9, patience=3, stopped=13)}
+    assert get_facts(done=True, **ended)["round"] == "13 of 20: patience has ended the run"
+
+
+def test_a_height_without_training_has_no_pace_of_nought() -> None:
+    assert get_facts(local_iterations=0, beta_s=0.5)["pace"] == "nothing to train now, 0.500 s of mining (beta)"
+
+
 def test_the_best_round_is_shown_with_the_patience_that_is_left() -> None:
     assert "best round" not in get_facts()
 

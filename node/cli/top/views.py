@@ -11,7 +11,7 @@ from rich.text import Text
 
 from node.cli.members import describe_state
 from node.cli.output import show_bytes, show_id, show_number, show_seconds, show_time
-from node.cli.status import describe_changes, describe_score, describe_transfer, list_troubles
+from node.cli.status import describe_changes, describe_end, describe_score, describe_transfer, list_troubles
 from node.cli.top.layout import Frame, View, make_table, wrap, write_title
 from node.cli.top.marks import PHASES, Pen, write
 from node.cli.top.snapshot import Answers, Snapshot
@@ -140,7 +140,7 @@ def describe_in_a_sentence(answers: Answers) -> str:
 
 def _describe_work(status: pb.NodeStatus) -> str:
     if status.done:
-        return f"{_name_round(status)}: the set rounds are done"
+        return f"{_name_round(status)}: {describe_end(status)}"
     doing = DOING.get(status.phase, status.phase)
     steps = f", step {status.train_step} of {status.train_steps}" if status.HasField("train_step") else ""
     return f"{_name_round(status)}: {doing}{steps}"
