@@ -118,7 +118,7 @@ def _check_contribution(c: Contribution, error: Error) -> None:
 
 
 def _count_payloads(c: Contribution) -> int:
-    """The most payloads for which there is room."""
+    """Returns the most payloads for which there is room."""
     if c.measure is not None:
         return MAX_PAYLOADS_MEASURING
     return MAX_PAYLOADS_REVEALING if c.commitment else MAX_PAYLOADS

@@ -71,7 +71,7 @@ class Run:
         check_range("size of the schema", size, 2, MAX_SCHEMA_BYTES, path="schema")
 
     def _check_select(self) -> None:
-        """What members measure is in the clear, and says something of their samples."""
+        """Raises GenesisError where a run may not select: measures are in the clear, and say something of samples."""
         if self.select is None:
             if self.stopped:
                 raise GenesisError("stopped", f"expected 0 without select, got {self.stopped}")
@@ -104,17 +104,17 @@ class Run:
 
     @property
     def last_round(self) -> int:
-        """The last of its rounds as things stand, 0 for no end."""
+        """Returns the last of its rounds as things stand, 0 for no end."""
         return self.stopped or self.rounds
 
     @property
     def num_heights(self) -> int:
-        """How many blocks it makes, 0 for no end."""
+        """Returns how many blocks it makes, 0 for no end."""
         return self.count_heights(self.last_round)
 
     def count_heights(self, rounds: int) -> int:
-        """How many blocks so many rounds of it make: of masked sums two each, and one before them for keys; and one
-        after them for measures, where it selects."""
+        """Returns how many blocks so many rounds of it make: of masked sums two each, and one before them for keys; and
+        one after them for measures, where it selects."""
         if not rounds:
             return 0
         return 2 * rounds + 1 if self.is_masked else rounds + (self.select is not None)
@@ -133,16 +133,16 @@ class Run:
         return height - self.first_height + 1
 
     def is_closing(self, height: int) -> bool:
-        """Whether the block at `height` has the measures of the last round, and nothing else."""
+        """Tells whether the block at `height` has the measures of the last round, and nothing else."""
         return self.select is not None and self.last_round > 0 and self.get_round(height) == self.last_round + 1
 
     def get_trained(self, height: int) -> int:
-        """The last round of this run up to the block at `height` that members trained for."""
+        """Returns the last round of this run up to the block at `height` that members trained for."""
         number = self.get_round(height)
         return min(number, self.last_round) if self.select is not None and self.last_round else number
 
     def has_round(self, height: int) -> bool:
-        """Whether the block at `height` may be a round of this run, or have what closes it."""
+        """Tells whether the block at `height` may be a round of this run, or have what closes it."""
         return not self.is_ended and (self.last_round == 0 or self.get_round(height) <= self.num_heights)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ OPTIONAL_TERMS = ("task", "target", "labels", "select")  # which are not written
 
 
 def stops(before: Run, after: Run) -> bool:
-    """Whether it was patience that made one of the other, and no change."""
+    """Tells whether it was patience that made one of the other, and no change."""
     same = before.number == after.number and before.first_height == after.first_height
     return same and after.stopped > 0 and before.stopped == 0
 

@@ -23,8 +23,8 @@ Measures = Mapping[int, Measure]  # by seat, of one round
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the blocks of a run say up to some height: the best round so far (0: none was measured by a quorum), its
-    measures and its score, and how many rounds were compared with it since. `last` and `last_score` are the newest
+    """A run's choice at some height, as its blocks say it: the best round so far (0: none was measured by a quorum),
+    its measures and its score, and how many rounds were compared with it since. `last` and `last_score` are the newest
     round that was measured by a quorum and its score."""
 
     run: int = 0
@@ -36,7 +36,7 @@ class Selection:
     last_score: int = 0
 
     def after(self, state: State, contributions: Sequence[Contribution], height: int) -> Selection:
-        """The selection after the round at `height`, which `state` judges."""
+        """Returns the selection after the round at `height`, which `state` judges."""
         run = state.run
         if run.select is None:
             return self
@@ -47,8 +47,8 @@ class Selection:
         )
 
     def add(self, select: Select, number: int, measures: Measures, n: int, q: int) -> Selection:
-        """The selection after the measures of one more round of the run, by seat of `n` members with a quorum of
-        `q`."""
+        """Returns the selection after the measures of one more round of the run, by seat of `n` members with a quorum
+        of `q`."""
         max_liars = (n - 1) // 3
         if len(measures) < q:
             return self
@@ -69,13 +69,14 @@ class Selection:
         return replace(self, since=self.since + 1, last=number, last_score=whole)
 
     def stops(self, before: Selection, run: Run, height: int) -> bool:
-        """Whether the block at `height`, after which this holds and before it `before`, has the last round of `run`."""
+        """Tells whether the block at `height`, after which this holds and before it `before`, has the last round of
+        `run`."""
         if run.select is None or run.stopped or run.is_closing(height):
             return False
         return self.run == run.number and self.exhausts(run.select, before)
 
     def exhausts(self, select: Select, before: Selection) -> bool:
-        """Whether patience ran out with the round that was added to `before`."""
+        """Tells whether patience ran out with the round that was added to `before`."""
         return before.since < self.since == select.patience
 
 
@@ -108,7 +109,7 @@ def cap_weights(weights: Sequence[int], max_liars: int) -> list[int]:
 
 
 def _to_loss(select: Select, value: int) -> int:
-    """What is the less, the better."""
+    """Returns a measure as a loss: the less, the better."""
     return ONE - value if select.by == AUC else value
 
 

@@ -74,12 +74,12 @@ class Tip:
         return self.headers[above].prev if 0 < above < len(self.headers) else None
 
     def compute_state(self, body: Body) -> State:
-        """The state after a block with this body. Raises InvalidChange."""
+        """Returns the state after a block with this body. Raises InvalidChange."""
         place = Place(self.height + 1, self.header.aggregate)
         return compute_state_after(self.state, body, place, is_last=self.is_last(body))
 
     def is_last(self, body: Body) -> bool:
-        """Whether patience ends the run with a block with this body."""
+        """Tells whether patience ends the run with a block with this body."""
         if self.state.run.select is None or body.change is not None:
             return False
         return self._select(body.contributions).stops(self.selection, self.state.run, self.height + 1)

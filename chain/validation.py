@@ -117,7 +117,8 @@ def _validate_contribution_fields(
 
 
 def _validate_measure(state: State, measure: Measure, height: int) -> None:
-    """A measure is of a round that the run selects by, and in its range. Whether it is true nobody else can tell."""
+    """Raises InvalidContribution unless a measure is of a round that the run selects by, and in its range. Whether it
+    is true nobody else can tell."""
     select = state.run.select
     if select is None or state.run.get_round(height) < 2:
         raise InvalidContribution("contribution: expected no measure, as there is no round to select")

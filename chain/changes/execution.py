@@ -36,7 +36,8 @@ def compute_next_state(state: State, block: Block, parent_aggregate: Digest) -> 
 
 
 def compute_state_after(state: State, body: Body, place: Place, *, is_last: bool = False) -> State:
-    """As `compute_next_state`, of a body that is no block's yet; `is_last`: with it patience ends the run."""
+    """Returns the state as `compute_next_state` does, of a body that is no block's yet; `is_last`: with it patience
+    ends the run."""
     if body.change is not None:
         return execute_change(state, read_change(body.change.change), place)
     return replace(state, run=replace(state.run, stopped=state.run.get_round(place.height))) if is_last else state

@@ -56,7 +56,7 @@ class ChainRows:
         return tuple(height for height, at in rows if not (at and self._is_round(height)))
 
     def _is_round(self, height: int) -> bool:
-        """Whether the state of this height began with a round, with which patience has ended its run."""
+        """Tells whether the state of this height began with a round, with which patience has ended its run."""
         return stops(self.get_state(height - 1).run, self.get_state(height).run)
 
     def read_states(self, first: int, last: int) -> Iterator[tuple[int, State]]:

@@ -40,7 +40,8 @@ from node.config.recommended import AUTO, choose_method, choose_model, is_told, 
 from node.config.settings import (
     apply_settings,
     complete_data,
-    find_shape,
+    have_features,
+    is_vector,
     make_data,
     make_input,
     make_model,
@@ -151,12 +152,12 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         if data is not None:
             raise ConfigError("--set data: expected --data as well, since this is about what is read from data")
         asked["input"] = _state_input(spec, asked["input"])
-        asked |= _choose(spec, asked, asked["input"]["shape"], task)
+        asked |= _choose(spec, asked, task, is_table=is_vector(asked["input"]["shape"]))
     else:
         data = complete_data(data)
         if asked["classes"] is None:
             asked["classes"] = _get_classes(spec, data, task)
-        asked |= _choose(spec, asked, find_shape(data, asked["input"], asked["classes"], task), task)
+        asked |= _choose(spec, asked, task, is_table=have_features(data, task))
         wanted = recommend_input(asked["input"], spec.normalize)
         asked["input"] = make_input(
             data, asked["model"], spec.size, wanted, asked["classes"], task, asked.get("labels")
@@ -168,10 +169,10 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
     return YamlSource(source.path, asked, source.origins), data or {}
 
 
-def _choose(spec: GenesisSpec, asked: Mapping[str, Any], shape: Sequence[int], task: str) -> dict[str, Any]:
-    """Genesis' `method` and `model` for samples of this shape. Raises ConfigError."""
-    method = choose_method(spec.method, asked["method"], shape, task)
-    return {"method": method, "model": make_model(choose_model(spec.model, asked["model"], shape, method))}
+def _choose(spec: GenesisSpec, asked: Mapping[str, Any], task: str, *, is_table: bool) -> dict[str, Any]:
+    """Chooses genesis' `method` and `model`. Raises ConfigError."""
+    method = choose_method(spec.method, asked["method"], task, is_table=is_table)
+    return {"method": method, "model": make_model(choose_model(spec.model, asked["model"], method, is_table=is_table))}
 
 
 def _read_constants(pretrained: Path) -> Mapping[str, list[float]]:

@@ -38,47 +38,42 @@ IMAGE_POOL: Groups = [
 _NORMALISES = ("normalize", "mean", "std")
 
 
-def choose_method(name: str, settings: Any, shape: Sequence[int], task: str) -> Any:
-    """Genesis' `method` of this name under `settings`, with what is recommended for samples of this shape. What is no
+def choose_method(name: str, settings: Any, task: str, *, is_table: bool) -> Any:
+    """Chooses genesis' `method` of this name under `settings`, with what is recommended for such samples. What is no
     method stays as it is, for whoever reads it to refuse."""
     if not isinstance(settings, Mapping):
         return settings
     if name != AUTO:
-        groups = RECOMMENDED.get(name) or (TABLE_STEPS if _is_table(shape) and _averages(name) else [])
-    elif _is_table(shape) or task != CLASSIFICATION:
-        name, groups = "fedavg", TABLE_STEPS if _is_table(shape) else []
+        groups = RECOMMENDED.get(name) or (TABLE_STEPS if is_table and _averages(name) else [])
+    elif is_table or task != CLASSIFICATION:
+        name, groups = "fedavg", TABLE_STEPS if is_table else []
     else:
         name, groups = "mpfedcl", IMAGE_POOL
     return {"name": name, **settings, **_find_fitting({"name": name, **settings}, groups)}
 
 
-def choose_model(name: str, settings: Any, shape: Sequence[int], method: Any) -> Any:
-    """Genesis' `model` of this name under `settings`, or what suits samples of this shape and the method."""
+def choose_model(name: str, settings: Any, method: Any, *, is_table: bool) -> Any:
+    """Chooses genesis' `model` of this name under `settings`, or what suits such samples and the method."""
     if not isinstance(settings, Mapping):
         return settings
     if name == AUTO:
-        is_wide = _is_table(shape) and isinstance(method, Mapping) and _averages(method.get("name"))
+        is_wide = is_table and isinstance(method, Mapping) and _averages(method.get("name"))
         name = "wide_deep" if is_wide else "mlp"
     return {"name": name, **settings}
 
 
-def _is_table(shape: Sequence[int]) -> bool:
-    return tuple(shape[1:]) == (1, 1)
-
-
 def _averages(name: Any) -> bool:
-    """Whether a method knows of no prototypes: those are of classes, and its mathematics allows other tasks, too."""
+    """Tells whether a method knows of no prototypes: those are of classes, and it trains other tasks, too."""
     return name in METHODS and REGRESSION in METHODS[name].tasks
 
 
 def _find_fitting(method: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
-    """Those of the groups that the method takes, and none of which it has already."""
+    """Finds those of the groups that the method takes, and none of which it has already. A method with a wrong setting
+    takes none: what reads it refuses that by name."""
     found: dict[str, Any] = {}
     for group in groups if method["name"] in METHODS else ():
         if not any(key in method for key in group):
-            with suppress(
-                SpecError
-            ):  # of a setting that is wrong by itself, too: what reads the method refuses it by name
+            with suppress(SpecError):
                 METHODS[method["name"]].settings.from_mapping({**method, **found, **group})
                 found |= group
     return found

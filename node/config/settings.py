@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ml.data import FORMATS, TABLES, get_default_input, open_dataset
+from ml.data import FORMATS, TABLES, get_default_input, open_dataset, open_train
 from ml.data.base import InputFormat
 from ml.data.checks import compute_stats
 from ml.data.detect_format import guess_format
@@ -170,15 +170,18 @@ def split_classes(classes: Any) -> dict[str, Any]:
     return {"classes": list(labels), "labels": labels}
 
 
-def find_shape(data: Mapping[str, Any], settings: Any, classes: Any, task: str) -> tuple[int, int, int]:
-    """The shape of the data's samples, by themselves. Raises ConfigError."""
-    listed = _list_classes(classes)
+def have_features(data: Mapping[str, Any], task: str) -> bool:
+    """Tells whether the data's samples are rows of a table or vectors, not images. Raises ConfigError."""
     try:
-        table = make_table(data, settings, listed, task)
-        channels, height, width = get_default_input(data, {"name": "linear"}, task, listed, table)["shape"]
+        train = open_train(data, task)
+        return train.cells is not None or is_vector(train.measure())
     except DataError as error:
         raise ConfigError(f"--data: {error}") from error
-    return channels, height, width
+
+
+def is_vector(shape: Sequence[int]) -> bool:
+    """Tells whether samples of this shape are features, one number each."""
+    return tuple(shape[1:]) == (1, 1)
 
 
 def make_input(
@@ -199,7 +202,7 @@ def make_input(
     try:
         if not isinstance(model, Mapping):
             raise ConfigError(f"--model: expected a name (got {model!r})")
-        listed = _list_classes(classes)
+        listed = classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
         table = make_table(data, settings, listed, task)
         made = get_default_input(data, model, task, listed, table) | ({} if table is None else table.to_mapping())
         if made["shape"][1:] == [1, 1]:
@@ -236,11 +239,6 @@ def make_input(
                 raise ConfigError(f"--set input.normalize: expected {AGREED}, auto or none (got {other!r})")
     except DataError as error:
         raise ConfigError(f"--data: {error}") from error
-
-
-def _list_classes(classes: Any) -> list[str] | None:
-    """Genesis' `classes` where they are a list of names."""
-    return classes if isinstance(classes, list) and all(isinstance(name, str) for name in classes) else None
 
 
 def state_agreed(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

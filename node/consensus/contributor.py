@@ -30,6 +30,7 @@ from node.consensus.round_measure import RoundMeasure
 from node.consensus.signer import Signer
 from node.consensus.standing import Standing
 from node.events import Events
+from node.offload import Offload
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
 from node.payloads.checks import PayloadRefused, check_refs
@@ -66,8 +67,10 @@ class Contributor:
         standing: Standing,
         masking: Masking,
         boundary: Boundary,
+        offload: Offload,
     ) -> None:
         self._boundary = boundary
+        self._offload = offload
         self._standing = standing
         self._masking = masking
         self._current = current
@@ -191,8 +194,13 @@ class Contributor:
         if span.run.select is not None:
             self._current.call(self.close)
         selection = self._current.tip.selection
+        best = selection.best if selection.run == span.run.number else 0
+        self._current.call(partial(self._prune_kept, span.run.number, best))
+
+    async def _prune_kept(self, run: int, best: int) -> None:
+        """Deletes off the event loop: a large file takes its time."""
         with self._boundary.around("kept rounds"):
-            self._kept.prune(span.run.number, selection.best if selection.run == span.run.number else 0)
+            await self._offload.run(self._kept.prune, run, best)
 
     def on_measured(self, height: int, measured: Measured) -> None:
         """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last

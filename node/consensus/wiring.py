@@ -441,6 +441,7 @@ def _make_contributor(
         standing=ground.standing,
         masking=masking,
         boundary=c.boundary,
+        offload=c.arithmetic,
     )
 
 

@@ -21,7 +21,7 @@ from node.config.recommended import AUTO, choose_method, choose_model
 from node.config.settings import (
     apply_settings,
     complete_data,
-    find_shape,
+    have_features,
     make_attack,
     make_data,
     make_input,
@@ -142,11 +142,10 @@ def make_selector(config: SimulationConfig) -> SelectedRounds | None:
 
 
 def _choose(spec: SimulationSpec, asked: Mapping[str, Any], data: Mapping[str, Any], task: str) -> tuple[Any, Any]:
-    """Genesis' `method` and `model`. Raises ConfigError."""
-    shape = find_shape(data, asked["input"], None, task) if AUTO in (spec.method, spec.model) else (0, 0, 0)
-    method = (
-        {"name": spec.method, **asked["method"]}
-        if spec.method != AUTO
-        else choose_method(AUTO, asked["method"], shape, task)
-    )
-    return method, make_model(choose_model(spec.model, asked["model"], shape, method))
+    """Chooses genesis' `method` and `model`: of a method that is named it takes the paper's settings. Raises
+    ConfigError."""
+    is_table = AUTO in (spec.method, spec.model) and have_features(data, task)
+    method = {"name": spec.method, **asked["method"]}
+    if spec.method == AUTO:
+        method = choose_method(AUTO, asked["method"], task, is_table=is_table)
+    return method, make_model(choose_model(spec.model, asked["model"], method, is_table=is_table))

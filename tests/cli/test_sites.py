@@ -312,11 +312,11 @@ def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Capture
 ADAMW = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01}
 ANSWERS = {"lr": 0.03, "momentum": 0.9, "num_prototypes": 8, "reembed": True, "own_samples": 2000, "prior": 0.5}
 CONTRAST = {"aux": "contrast", "normalize": True}
-TABLE, IMAGE = (7, 1, 1), (1, 8, 8)
+TABLE, IMAGE = True, False
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "shape", "task", "chosen"),
+    ("name", "settings", "is_table", "task", "chosen"),
     [
         ("auto", {}, TABLE, "classification", {"name": "fedavg", **ADAMW, "local_epochs": 1}),
         ("auto", {}, TABLE, "regression", {"name": "fedavg", **ADAMW, "local_epochs": 1}),
@@ -336,16 +336,19 @@ TABLE, IMAGE = (7, 1, 1), (1, 8, 8)
     ],
 )
 def test_a_method_is_given_what_suits_the_data_and_is_not_set(
-    name: str, settings: object, shape: tuple[int, int, int], task: str, chosen: object
+    name: str, settings: object, is_table: bool, task: str, chosen: object
 ) -> None:
-    assert choose_method(name, settings, shape, task) == chosen
+    assert choose_method(name, settings, task, is_table=is_table) == chosen
 
 
 def test_a_table_has_a_network_with_a_linear_path_where_models_are_what_is_averaged() -> None:
-    for method, shape, name in [("fedavg", TABLE, "wide_deep"), ("dfpl", TABLE, "mlp"), ("fedavg", IMAGE, "mlp")]:
-        assert choose_model("auto", {"hidden": [3]}, shape, {"name": method}) == {"name": name, "hidden": [3]}
-    assert choose_model("linear", {}, TABLE, {"name": "fedavg"}) == {"name": "linear"}
-    assert choose_model("auto", "linear", TABLE, {"name": "fedavg"}) == "linear"
+    for method, is_table, name in [("fedavg", TABLE, "wide_deep"), ("dfpl", TABLE, "mlp"), ("fedavg", IMAGE, "mlp")]:
+        assert choose_model("auto", {"hidden": [3]}, {"name": method}, is_table=is_table) == {
+            "name": name,
+            "hidden": [3],
+        }
+    assert choose_model("linear", {}, {"name": "fedavg"}, is_table=TABLE) == {"name": "linear"}
+    assert choose_model("auto", "linear", {"name": "fedavg"}, is_table=TABLE) == "linear"
 
 
 @pytest.mark.parametrize(
