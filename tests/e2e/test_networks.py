@@ -281,7 +281,7 @@ def test_rounds_tell_of_which_round_a_stale_peer_is_and_for_how_long(lived: Live
 @of_those("late")
 def test_the_difficulty_follows_the_miners_and_the_late_one_is_in_no_block_before_it_came(lived: Lived) -> None:
     """Mining takes far less than the target of 10 minutes, so the difficulty rises by the most that it may: 4 times."""
-    expected = [1] + [16_384] * 16 + [65_536] * 16 + [262_144] * 2
+    expected = [1] + [262_144] * 16 + [1_048_576] * 16 + [4_194_304] * 2
     assert [block["difficulty"] for block in lived.blocks] == expected
     late = [height for height, authors in enumerate(lived.authors) if lived.names[-1] in authors]
     assert late[0] > 5

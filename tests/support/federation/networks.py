@@ -435,7 +435,7 @@ NETWORKS = (
         method="dfpl",
         story=one_comes_late,
         rounds=34,  # the difficulty may change at heights 17 and 33
-        settings=("local_iterations=1", "pow.difficulty=16384", "pow.adaptive=true", "pow.target_ms=600000"),
+        settings=("local_iterations=1", "pow.difficulty=262144", "pow.adaptive=true", "pow.target_ms=600000"),
         is_calm=False,
         is_simulated=False,
         right=0.1,
