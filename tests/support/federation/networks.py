@@ -290,7 +290,8 @@ async def run_all_rounds(net: Federation, _: CutNetwork | None) -> None:
 async def wait_until_done(net: Federation, *names: str) -> None:
     def are_done(now: Statuses) -> bool:
         wanted = [now[name] for name in names or now]
-        return all(status["done"] and status["measured_round"] == status["applied_round"] for status in wanted)
+        measured = (status["measured_round"] == status["applied_round"] == status["round"] for status in wanted)
+        return all(measured) and all(status["done"] for status in wanted)
 
     await net.wait_for(are_done, "the end of all rounds")
 
