@@ -51,6 +51,7 @@ def run_catch_up_bench(*, rounds: int, seed: int, report: Report) -> dict[str, A
     """Figures by name, in seconds, blocks and bytes."""
     key = SigningKey.generate()
     spec = TestnetSpec(
+        method="dfpl",
         num_nodes=NUM_NODES,
         rounds=0,
         seed=seed,

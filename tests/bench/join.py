@@ -36,7 +36,9 @@ SETTINGS = ("local_iterations=500",)  # rounds of some seconds: a new worker tak
 
 def run_join_bench(*, rounds: int, seed: int, report: Report) -> dict[str, Any]:
     """Figures by name, in seconds and heights."""
-    spec = TestnetSpec(num_nodes=NUM_FOUNDERS, rounds=0, seed=seed, settings=SETTINGS, difficulty=DIFFICULTY)
+    spec = TestnetSpec(
+        method="dfpl", num_nodes=NUM_FOUNDERS, rounds=0, seed=seed, settings=SETTINGS, difficulty=DIFFICULTY
+    )
     with temporary_testnet(spec) as testnet:
         report(f"making a chain of {rounds} rounds")
         make_chain(testnet, rounds, testnet.nodes)

@@ -61,7 +61,7 @@ window.EventSource = class extends EventTarget {
 def long_chain(tmp_path_factory: pytest.TempPathFactory) -> Served:
     """One node, its chain as long as it will be."""
     first = find_free_ports(1)[0]
-    spec = TestnetSpec(num_nodes=1, rounds=ROUNDS, base_port=0, http_port=first, difficulty=4)
+    spec = TestnetSpec(method="dfpl", num_nodes=1, rounds=ROUNDS, base_port=0, http_port=first, difficulty=4)
     net = make_testnet(tmp_path_factory.mktemp("long") / "net", spec)
     config = load_config(net.nodes[0].config_file)
     with SqliteStore.open(config.node.data_dir, net.genesis) as store:
