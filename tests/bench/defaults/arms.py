@@ -46,7 +46,7 @@ ARMS: Mapping[str, Arm] = {
     "fedprox": Arm("fedprox"),
     "fedavgm": Arm(settings=("method.outer.optimizer=momentum",)),
     "nesterov": Arm(settings=("method.outer.optimizer=nesterov",)),
-    "nesterov, half": Arm(
+    "half nesterov": Arm(
         settings=("method.outer.optimizer=nesterov", "optimizer=adamw", "lr=0.0005", "weight_decay=0.01")
     ),
     "fedadam": Arm(settings=("method.outer.optimizer=adam",)),
