@@ -1,5 +1,5 @@
-"""What a client tells all others of the model in an aggregate: what its own test samples show of it, by the classifier,
-as a run of `ml.specs.evaluation` has it told. The client itself stays as it is."""
+"""The measures that a client tells all others of the model in an aggregate: by its own test samples and the classifier,
+as in a run of `ml.specs.evaluation`. The client itself stays as it is."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def check_end(net: Cluster, height: int = LAST + 1) -> None:
         assert (run.stopped, selection.best, selection.score) == (LAST, BEST, 500_000)
         assert node.store is not None
         assert read_selection(node.store.get_state, node.store.read_blocks, height) == selection
-        audited = run_audit(net.genesis, node.store, deep=True, require_all=True)
+        audited = run_audit(net.genesis, node.store, deep=True)  # of who has joined late, what has come by now
         assert audited.ok, audited.fault
 
 
