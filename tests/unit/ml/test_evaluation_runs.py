@@ -20,6 +20,7 @@ from ml.methods import evaluation
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate, get_kind, get_spec
 from ml.specs.closing import ClosingEvaluationSpec
+from ml.specs.evaluation import EVALUATION
 from ml.specs.run_schema import describe_payloads
 from ml.specs.told import ABSENT, FIGURES, MOST, OF_CLASS, UNITS, read_figures, tell, tell_nothing, validate_told
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS
@@ -295,13 +296,13 @@ def test_a_client_that_trains_tells_of_an_aggregate_what_an_evaluation_tells_and
     assert client.arrays_before is None
     other.state.data = client.state.data
     other.load_state_arrays(aggregate)
-    same = other.train(1, bytes(32)).payloads[evaluation.EVALUATION]
+    same = other.train(1, bytes(32)).payloads[EVALUATION]
     assert told.keys() == same.keys()
     assert all((told[name] == same[name]).all() for name in told)
     assert int(told["samples"]) == client.num_test
     spec = ClosingEvaluationSpec.of(client.spec)
-    spec.validate_payload(evaluation.EVALUATION, told, 5)
-    made = compute_aggregate(spec, 5, [AuthorPayloads(b"a", 1, {evaluation.EVALUATION: told})], aggregate)
+    spec.validate_payload(EVALUATION, told, 5)
+    made = compute_aggregate(spec, 5, [AuthorPayloads(b"a", 1, {EVALUATION: told})], aggregate)
     assert made == encode_arrays(aggregate)
 
 
