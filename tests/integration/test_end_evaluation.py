@@ -26,7 +26,7 @@ from node.runs.specs import RunSpecs
 from node.training.trainer import Trained, WorkerDied
 from support.federation.cluster import DIM, Cluster, ScriptedTrainer, cluster
 from support.federation.masked import make_model
-from support.federation.proposing import approve, propose
+from support.federation.proposing import RULES, approve, find_change_heights, propose
 from support.federation.runs import MODEL, NODES, RunTrainer, learn
 from support.federation.virtual_time import run_virtual
 
@@ -223,6 +223,21 @@ def test_measures_out_of_range_are_refused_and_nobody_waits_for_ever(tmp_path: P
             assert store is not None
             (one,) = read_evaluations(store, RunSpecs.load(store))
             assert {site.name for site in one.sites} == {*NODES[:3]}
+
+    run_virtual(play())
+
+
+def test_a_change_may_take_the_height_and_the_evaluation_comes_one_later(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with evaluating(tmp_path, make_trainers()) as net:
+            await net.wait_for_height(1, *NODES)
+            await approve(net, await propose(net, "node0", RULES, first=END), "node1", "node2")
+            await net.wait_for(lambda: is_over(net), "the end of the run")
+            assert find_change_heights(net, "node0") == [END]
+            assert net.check_agreement() == END + 1
+            (one,) = read_all(net)
+            assert (one["height"], one["of_round"]) == (END + 1, BEST)
+            assert all(site["measures"] for site in one["sites"])
 
     run_virtual(play())
 
