@@ -21,6 +21,7 @@ FOUND_WELL = 0.5  # the mean recall of the classes that are found
 MIN_CALIBRATION_ERROR = 0.1
 MIN_DROP = 0.02  # of a measure
 MIN_ROUNDS = 3  # since the best one, all of them worse
+FALL = 0.99  # times the loss before, below which it falls
 RISE, RISE_BY = 1.1, 0.05  # so many times the best loss, and so much higher at least
 MAX_NAMED = 5
 
@@ -46,8 +47,7 @@ class Losses:
 def explain_overfitting(losses: Sequence[Losses]) -> str | None:
     """Of the rounds of a run, oldest first: the training loss falls, and the one on val samples rises; on test samples
     where the site has no val."""
-    has_val = all(one.val is not None for one in losses)
-    known = [(one, held_out) for one in losses if (held_out := one.val if has_val else one.test) is not None]
+    known, kind = _pick_held_out(losses)
     if len(known) <= MIN_ROUNDS:
         return None
     (best, lowest), since = min(known, key=lambda pair: pair[1]), known[-MIN_ROUNDS:]
@@ -58,24 +58,61 @@ def explain_overfitting(losses: Sequence[Losses]) -> str | None:
     newest, now = known[-1]
     return (
         f"it overfits: since round {best.round}, the best, the training loss fell from {best.train:.3g} to "
-        f"{newest.train:.3g}, and the loss on {'val' if has_val else 'test'} samples rose from {lowest:.3g} to "
-        f"{now:.3g}; fewer local steps or weight decay help, or a run that selects its best round"
+        f"{newest.train:.3g}, and the loss on {kind} samples rose from {lowest:.3g} to {now:.3g}; fewer local steps or "
+        "weight decay help, or a run that selects its best round"
     )
 
 
-def explain_unfound(measures: AnyMeasures) -> str | None:
+def explain_falling(losses: Sequence[Losses]) -> str | None:
+    """Of the rounds of a run, oldest first: the loss on val or test samples is below what it was three rounds before,
+    or in the first of them."""
+    known, kind = _pick_held_out(losses)
+    if len(known) < 2:
+        return None
+    (then, was), (now, held_out) = known[max(0, len(known) - 1 - MIN_ROUNDS)], known[-1]
+    if held_out >= FALL * was:
+        return None
+    return (
+        f"it has not learned yet, but learns: the loss on {kind} samples fell from {was:.3g} in round {then.round} to "
+        f"{held_out:.3g} in round {now.round}; more rounds help, or a higher lr"
+    )
+
+
+def _pick_held_out(losses: Sequence[Losses]) -> tuple[list[tuple[Losses, float]], str]:
+    """The rounds whose loss on val samples is known, or on test samples where the site has no val, with that loss; and
+    which it is."""
+    has_val = all(one.val is not None for one in losses)
+    known = [(one, held_out) for one in losses if (held_out := one.val if has_val else one.test) is not None]
+    return known, "val" if has_val else "test"
+
+
+def explain_missing(missing: Sequence[str]) -> str | None:
+    """Classes of which the site has no training samples."""
+    if not missing:
+        return None
+    return (
+        f"classes are missing here: no training samples of {_list_some(missing)}; what the model says of them it has "
+        "from the others, and a method that gives everyone's answer helps (mpfedcl with prior=0)"
+    )
+
+
+def explain_unfound(measures: AnyMeasures, missing: Sequence[str] = ()) -> str | None:
     """Classes, or labels, of which there are enough samples, and none is found, where most others are found, and well:
-    a young model finds few of them."""
+    a young model finds few of them. Not such as are `missing` in training."""
     if isinstance(measures, TargetMeasures):
         return None
-    met = [one for one in measures.by_class if one.num_samples]
+    met = [one for one in measures.by_class if one.num_samples and one.name not in missing]
     unfound = [one for one in met if one.num_samples >= MIN_OF_CLASS and not one.num_correct]
     found = [one.sensitivity for one in met if one.num_correct]
     if not unfound or 2 * len(found) < len(met) or (compute_mean(found) or 0.0) < FOUND_WELL:
         return None
-    told = ", ".join(f"none of {one.num_samples} of {one.name}" for one in unfound[:MAX_NAMED])
-    more = f" and {len(unfound) - MAX_NAMED} more" if len(unfound) > MAX_NAMED else ""
-    return f"a class is never found: {told}{more}; class weights (class_weights), or more samples of it, help"
+    told = _list_some([f"none of {one.num_samples} of {one.name}" for one in unfound])
+    return f"a class is never found: {told}; class weights (class_weights), or more samples of it, help"
+
+
+def _list_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"
 
 
 def explain_miscalibration(measures: AnyMeasures) -> str | None:

@@ -78,8 +78,37 @@ def test_without_val_it_goes_by_the_test_samples() -> None:
 def test_overfitting_is_not_taken_for_a_model_that_has_learned_nothing() -> None:
     y = np.arange(NUM) % 2
     coin = answer(np.where(np.arange(NUM) // 2 % 2 == 0, 0.01, 0.99), y, loss=2.3)  # sure, and no better than chance
-    assert Sign.PRIOR in find_signs(coin, {})
+    assert find_signs(coin, {}).keys() == {Sign.MAJORITY}
     assert find_signs(coin, {}, None, RISING).keys() == {Sign.OVERFITTING}
+
+
+def test_a_loss_that_still_falls_is_of_a_model_that_has_not_learned_yet() -> None:
+    coin = answer(np.full(NUM, 0.6), np.arange(NUM) % 2, loss=0.7)
+    falling = make_losses([0.9] * 5, [None] * 5, [0.9, 0.9, 0.88, 0.86, 0.84])
+    assert find_signs(coin, CALM).keys() == {Sign.ONE_CLASS}
+    assert find_signs(coin, CALM, None, falling) == {
+        Sign.NOT_YET: "it has not learned yet, but learns: the loss on test samples fell from 0.9 in round 2 to 0.84 "
+        "in round 5; more rounds help, or a higher lr"
+    }
+    assert find_signs(coin, CALM, None, falling[:2]).keys() == {Sign.ONE_CLASS}
+    assert find_signs(make_good(), CALM, None, falling) == {}
+    assert Sign.NOT_YET in QUIET
+
+
+def test_an_average_that_costs_a_site_explains_a_model_that_has_learned_nothing_there() -> None:
+    y = np.arange(NUM) % 2
+    after = answer(np.full(NUM, 0.6), y, loss=0.7)
+    assert find_signs(after, CALM, make_apart(2.0)).keys() == {Sign.AVERAGING}
+
+
+def test_classes_without_training_samples_are_named_and_not_said_to_be_unfound() -> None:
+    found = replace(make_three(10), calibration_chance=None)
+    assert find_signs(found, CALM, missing=["c"]) == {
+        Sign.MISSING: "classes are missing here: no training samples of c; what the model says of them it has from the "
+        "others, and a method that gives everyone's answer helps (mpfedcl with prior=0)"
+    }
+    assert find_signs(found, CALM, missing=["a", "d"]).keys() == {Sign.MISSING, Sign.UNFOUND}
+    assert Sign.MISSING in QUIET
 
 
 def test_losses_are_read_from_metrics() -> None:
