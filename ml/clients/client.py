@@ -339,6 +339,7 @@ class Client:
             "loss": progress.losses.mean,
             "first_loss": progress.losses.first,
             "last_loss": progress.losses.last,
+            "loss_error": progress.losses.error,
             "iterations": iterations,
             "steps": progress.steps,
             "samples": sum(map(len, phase.schedule.batches)),

@@ -36,6 +36,7 @@ MIN_SAMPLES = 10  # of fewer there is no telling
 MIN_STEPS = 20
 WORSE = 1.1  # times the loss that the first quarter of the steps had
 WORSE_BY = 0.05  # at least: a loss near zero goes up and down by as much as it is
+ERRORS = 2  # standard errors that small batches have
 
 
 class Sign(StrEnum):
@@ -86,7 +87,8 @@ def find_signs(
 
 def _explain_worse(train: Mapping[str, float]) -> str | None:
     first, last = train.get("first_loss", math.nan), train.get("last_loss", math.nan)
-    if train.get("steps", 0) < MIN_STEPS or not last > max(WORSE * first, first + WORSE_BY):
+    least = max((WORSE - 1) * first, WORSE_BY, ERRORS * train.get("loss_error", 0.0))
+    if train.get("steps", 0) < MIN_STEPS or not last - first > least:
         return None
     return (
         f"the learning rate is too high: the local phase ended worse than it began, loss {first:.3g} at first and "

@@ -19,7 +19,7 @@ from ml.measures.regression import TargetMeasures
 MIN_OF_CLASS = 10  # samples: where three in ten are found, of so many none is found 3 times in 100
 FOUND_WELL = 0.5  # the mean recall of the classes that are found
 MIN_CALIBRATION_ERROR = 0.1
-MIN_DROP = 0.02  # of a measure
+MIN_DROP, ERRORS = 0.02, 3  # of a measure, and of its standard errors
 MIN_ROUNDS = 3  # since the best one, all of them worse
 FALL = 0.99  # times the loss before, below which it falls
 RISE, RISE_BY = 1.1, 0.05  # so many times the best loss, and so much higher at least
@@ -131,8 +131,8 @@ def explain_miscalibration(measures: AnyMeasures) -> str | None:
 
 
 def explain_averaging(before: AnyMeasures | None, after: AnyMeasures) -> str | None:
-    """What came of the exchange is worse on the same samples than what was trained before it, by more than one of these
-    measures errs."""
+    """What came of the exchange is worse on the same samples than what was trained before it, by more than the measures
+    of both err."""
     if before is None or before.num_samples != after.num_samples:
         return None
     for name, title, compute_error in (
@@ -143,7 +143,7 @@ def explain_averaging(before: AnyMeasures | None, after: AnyMeasures) -> str | N
         error = compute_error(before)
         if was is None or now is None or error is None:
             continue
-        if was - now <= max(MIN_DROP, error):
+        if was - now <= max(MIN_DROP, ERRORS * error):
             return None
         return (
             f"averaging costs this site: {title} {was:.3f} before the exchange, {now:.3f} after it; a method with a "

@@ -78,6 +78,8 @@ def test_a_phase_that_ends_worse_than_it_began() -> None:
     }
     assert find_signs(None, train | {"last_loss": 0.54}) == {}
     assert find_signs(None, train | {"steps": 19}) == {}
+    assert find_signs(None, train | {"loss_error": 0.031}) == {}
+    assert find_signs(None, train | {"loss_error": 0.029}).keys() == {Sign.WORSE}
     near_zero = {"first_loss": 0.0255, "last_loss": 0.0346}  # of a model that answers all test samples as labelled
     assert find_signs(None, train | near_zero) == {}
     assert Sign.WORSE in find_signs(None, train | {"first_loss": 0.0255, "last_loss": 0.0756})
