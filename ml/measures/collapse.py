@@ -2,8 +2,9 @@
 
 An accuracy alone does not show it: where 63 of 100 patients are healthy, a model that calls everyone healthy has 0.63.
 Nor is a model below that useless: where 92 of 100 are ill, one that ranks them well may call fewer right, or everyone
-ill. So who tells classes apart better than by chance, as far as the test samples can show it, has learned. Of labels it
-is their prevalence that a model must beat, of targets the mean.
+ill. So who tells classes apart better than by chance, as far as the test samples can show it, has learned; and who may,
+as far as these can show it, is not said not to. Of labels it is their prevalence that a model must beat, of targets the
+mean.
 
 A model that has learned nothing shows one sign of that. Where something else explains it that is told instead, and
 where its loss on held-out samples still falls, that it has not learned yet.
@@ -29,6 +30,7 @@ from ml.measures.signs import (
     explain_overfitting,
     explain_too_few,
     explain_unfound,
+    may_rank,
     ranks,
 )
 
@@ -154,11 +156,11 @@ def _find_in_answers(measures: Measures) -> tuple[Sign, str] | None:
     if sum(one.num_samples > 0 for one in by_class) < 2:
         return None
     common = max(by_class, key=lambda one: one.num_samples)
-    given, has_learned = [one for one in by_class if one.num_given], ranks(measures)
-    if len(given) == 1 and not (has_learned and 2 * given[0].num_samples > num):  # which may be the best answer
+    given, may_have_learned = [one for one in by_class if one.num_given], ranks(measures) or may_rank(measures)
+    if len(given) == 1 and not (may_have_learned and 2 * given[0].num_samples > num):  # which may be the best answer
         text = f"all {num} test samples are called {given[0].name}, of which {given[0].num_samples} are"
         return Sign.ONE_CLASS, text
-    if has_learned:
+    if may_have_learned:
         return None
     if measures.num_correct <= common.num_samples:
         return Sign.MAJORITY, (

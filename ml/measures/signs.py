@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ml.measures.classification import Measures, compute_mean
-from ml.measures.intervals import compute_auc_error
+from ml.measures.intervals import Z, compute_auc_error
 from ml.measures.kinds import AnyMeasures
 from ml.measures.multilabel import LabelMeasures
 from ml.measures.regression import TargetMeasures
@@ -20,6 +20,7 @@ MIN_OF_CLASS = 10  # samples: where three in ten are found, of so many none is f
 FOUND_WELL = 0.5  # the mean recall of the classes that are found
 MIN_CALIBRATION_ERROR = 0.1
 MIN_DROP, ERRORS = 0.02, 3  # of a measure, and of its standard errors
+GOOD_AUC = 0.75  # which is worth having
 MIN_ROUNDS = 3  # since the best one, all of them worse
 FALL = 0.99  # times the loss before, below which it falls
 RISE, RISE_BY = 1.1, 0.05  # so many times the best loss, and so much higher at least
@@ -56,10 +57,11 @@ def explain_overfitting(losses: Sequence[Losses]) -> str | None:
     if trained >= best.train or any(one.round <= best.round or held_out <= limit for one, held_out in since):
         return None
     newest, now = known[-1]
+    more = "" if kind == "val" else ", or a run that selects its best round"
     return (
         f"it overfits: since round {best.round}, the best, the training loss fell from {best.train:.3g} to "
         f"{newest.train:.3g}, and the loss on {kind} samples rose from {lowest:.3g} to {now:.3g}; fewer local steps or "
-        "weight decay help, or a run that selects its best round"
+        f"weight decay help{more}"
     )
 
 
@@ -173,23 +175,34 @@ def ranks(measures: Measures) -> bool:
     return math.fsum(aucs) - math.fsum(errors) > 0.5 * len(found)
 
 
+def may_rank(measures: Measures) -> bool:
+    """Whether the mean AUC of the classes may be a good model's, by what chance adds and takes 19 times in 20."""
+    if not (found := _list_chances(measures)):
+        return False
+    auc, width = _compute_spread(found)
+    return auc + width > GOOD_AUC
+
+
+def _compute_spread(found: Sequence[tuple[float | None, float]]) -> tuple[float, float]:
+    """The mean AUC, and half of the interval in which it lies with 95 % confidence. Two classes err alike, and of more
+    all but one by themselves, or nearly."""
+    auc, error = compute_mean([auc for auc, _ in found]), math.fsum(error for _, error in found) / len(found)
+    return 0.5 if auc is None else auc, Z * error / math.sqrt(max(1, len(found) - 1))
+
+
 def explain_too_few(measures: AnyMeasures, least: int) -> str | None:
-    """Fewer than `least` test samples, or so few of the classes that chance alone makes a good model of a coin."""
+    """Fewer than `least` test samples, or so few of the classes that a good model may look like a coin."""
     helps = "more test samples help (data.held_out)"
     if measures.num_samples < least:
         return f"{measures.num_samples} test samples are too few to tell, fewer than {least}; {helps}"
     if not isinstance(measures, Measures) or not measures.by_class:
         return None
-    errors = [error for _, error in _list_chances(measures)]
-    if not errors:
+    if not (found := _list_chances(measures)):
         return f"all {measures.num_samples} test samples are of one class, which tells nothing; {helps}"
-    if (width := _Z * min(errors)) <= _TELLS:
+    if not may_rank(measures):
         return None
-    return f"too few test samples of a class to tell: by chance alone an AUC is up to {0.5 + width:.2f}; {helps}"
-
-
-_Z = 1.96  # of the normal distribution, two-sided 95 %
-_TELLS = 0.25  # above 0.5: an AUC of 0.75 is told from chance
+    auc, width = _compute_spread(found)
+    return f"too few test samples of a class to tell: AUC {auc:.2f}, give or take {width:.2f}; {helps}"
 
 
 def _list_chances(measures: Measures) -> list[tuple[float | None, float]]:

@@ -13,11 +13,11 @@ const FAR = 10; // times what is usual: such a contribution stands out
 export function RoundView({ which }) {
   const live = useLive();
   const newest = which === null || which === "head";
-  const rounds = useRecord(newest ? "/rounds?limit=1" : null, [live.head]);
-  const height = newest ? (rounds.record?.rounds[0]?.height ?? null) : which;
+  const rounds = useRecord("/rounds?limit=10", [live.head]);
+  const last = rounds.record?.rounds[0]?.height ?? null;
+  const height = newest ? last : which;
   const isFinal = Number(height) <= live.head; // one that is not yet is asked for again once it is
   const found = useRecord(height === null ? null : `/rounds/${encodeURIComponent(height)}`, [isFinal]);
-  const newer = useRecord("/rounds?limit=10", [live.head]);
   const block = useRecord(height === null ? null : `/chain/${encodeURIComponent(height)}`, [isFinal]);
   if (newest && rounds.record && !rounds.record.rounds.length) {
     return html`<${Title}>Rounds<//><${Card} label="rounds"><${Empty} title="No round is final yet">The first one shows as soon as it is voted in.<//><//>`;
@@ -27,7 +27,7 @@ export function RoundView({ which }) {
     <${Title}>${shown ? `Round ${shown.round} of run ${shown.run}${shown.best ? ", the best so far" : ""}` : "Round"}<//>
     <p class="row">
       ${shown && shown.height > 1 && html`<a href=${`#/round/${shown.height - 1}`}>the one before</a>`}
-      ${shown && shown.height < live.head && html`<a href=${`#/round/${shown.height + 1}`}>the one after</a>`}
+      ${shown && shown.height < last && html`<a href=${`#/round/${shown.height + 1}`}>the one after</a>`}
       ${shown && html`<a href=${`#/chain/${shown.height}`}>its block</a>`}
       <a href="#/round">the newest</a>
     </p>
@@ -43,7 +43,7 @@ export function RoundView({ which }) {
         ${round.peering && html`<${Peering} peering=${round.peering} />`}
         ${round.schedule && html`<${Schedule} schedule=${round.schedule} round=${round} />`}
         ${round.published.length > 0 && html`<${Published} published=${round.published} />`}
-        <${Card} title="Newest rounds"><${Awaited} found=${newer}>${(record) => html`<${RoundTable} rounds=${record.rounds} />`}<//><//>
+        <${Card} title="Newest rounds"><${Awaited} found=${rounds}>${(record) => html`<${RoundTable} rounds=${record.rounds} />`}<//><//>
       </div>`}
     <//>`;
 }

@@ -70,6 +70,17 @@ def test_who_ranks_better_than_by_chance_has_learned_whatever_is_most_common() -
     assert find_signs(backwards, {}).keys() == {Sign.MAJORITY}
 
 
+def test_a_model_that_may_have_learned_is_not_said_not_to() -> None:
+    """As at VA Long Beach: 40 test samples, 30 of them ill, and an AUC of 0.60."""
+    y = np.array([0] * 10 + [1] * 30)
+    ill = np.concatenate([[0.4] * 4 + [0.9] * 6, [0.6] * 30])
+    measures = measure(y, np.ones(40, np.int64), np.stack([1 - ill, ill], axis=1), 0.7)
+    assert measures.auc == [0.4, 0.4]
+    better = replace(measures, auc=[0.6, 0.6])
+    assert find_signs(better, {})[Sign.FEW].startswith("too few test samples of a class to tell: AUC 0.60, give or")
+    assert find_signs(measures, {}).keys() == {Sign.ONE_CLASS}
+
+
 def test_a_phase_that_ends_worse_than_it_began() -> None:
     train = {"steps": 20, "first_loss": 0.5, "last_loss": 0.56}
     assert find_signs(None, train) == {

@@ -49,8 +49,7 @@ def test_a_good_model_shows_none() -> None:
 def test_a_training_loss_that_falls_while_that_of_val_rises() -> None:
     assert find_signs(make_good(), CALM, make_good(), RISING) == {
         Sign.OVERFITTING: "it overfits: since round 2, the best, the training loss fell from 0.4 to 0.15, and the loss "
-        "on val samples rose from 0.5 to 0.8; fewer local steps or weight decay help, or a run that selects its best "
-        "round"
+        "on val samples rose from 0.5 to 0.8; fewer local steps or weight decay help"
     }
 
 
@@ -73,6 +72,7 @@ def test_without_val_it_goes_by_the_test_samples() -> None:
     losses = make_losses([0.5, 0.4, 0.3, 0.2, 0.15], [None] * 5, [0.5, 0.6, 0.7, 0.8, 1.0])
     assert "since round 1, the best" in (text := find_signs(make_good(), CALM, None, losses)[Sign.OVERFITTING])
     assert "the loss on test samples rose from 0.5 to 1" in text
+    assert text.endswith("or a run that selects its best round")
 
 
 def test_overfitting_is_not_taken_for_a_model_that_has_learned_nothing() -> None:
@@ -216,7 +216,7 @@ def make_few(num_ill: int, num_well: int) -> Measures:
     [
         ((5, 4), "9 test samples are too few to tell, fewer than 10"),
         ((20, 0), "all 20 test samples are of one class, which tells nothing"),
-        ((7, 7), "too few test samples of a class to tell: by chance alone an AUC is up to 0.81"),
+        ((7, 7), "too few test samples of a class to tell: AUC 0.57, give or take 0.31"),
     ],
 )
 def test_too_few_to_tell_is_no_alarm(counts: tuple[int, int], told: str) -> None:
