@@ -38,6 +38,7 @@ from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
 from ml.specs.privacy import HIDDEN
 from ml.specs.releases import plan_release
+from ml.tasks import CLASSIFICATION
 from ml.training.criterion import make_criterion
 from ml.training.generator import given_back, seed_torch
 from ml.training.layers import check_private, find_batch_norm
@@ -174,6 +175,14 @@ class Client:
     @property
     def num_val(self) -> int:
         return len(self.state.data.val or ())
+
+    @property
+    def missing_classes(self) -> list[int]:
+        """Those of which the client has no training samples; none where samples have no one class."""
+        if self.spec.task.kind != CLASSIFICATION:
+            return []
+        missing: list[int] = (self.state.data.counts == 0).nonzero().flatten().tolist()
+        return missing
 
     def train(
         self,
@@ -331,6 +340,7 @@ class Client:
             "loss": progress.losses.mean,
             "first_loss": progress.losses.first,
             "last_loss": progress.losses.last,
+            "loss_error": progress.losses.error,
             "iterations": iterations,
             "steps": progress.steps,
             "samples": sum(map(len, phase.schedule.batches)),

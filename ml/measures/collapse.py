@@ -1,9 +1,13 @@
 """Signs of what is wrong with a model, in words: that it has not learned, and of one that has, what it lacks.
 
 An accuracy alone does not show it: where 63 of 100 patients are healthy, a model that calls everyone healthy has 0.63.
-Nor is a model below that useless: where 92 of 100 are ill, one that ranks them well may call fewer right. So who tells
-classes apart better than by chance, as far as the test samples can show it, has learned. Of labels it is their
-prevalence that a model must beat, of targets the mean.
+Nor is a model below that useless: where 92 of 100 are ill, one that ranks them well may call fewer right, or everyone
+ill. So who tells classes apart better than by chance, as far as the test samples can show it, has learned; and who may,
+as far as these can show it, is not said not to. Of labels it is their prevalence that a model must beat, of targets the
+mean.
+
+A model that has learned nothing shows one sign of that. Where something else explains it that is told instead, and
+where its loss on held-out samples still falls, that it has not learned yet.
 """
 
 from __future__ import annotations
@@ -11,8 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-
-import numpy as np
 
 from ml.measures.classification import Measures
 from ml.measures.kinds import AnyMeasures
@@ -22,10 +24,13 @@ from ml.measures.signs import (
     Losses,
     explain_averaging,
     explain_behind,
+    explain_falling,
     explain_miscalibration,
+    explain_missing,
     explain_overfitting,
     explain_too_few,
     explain_unfound,
+    may_rank,
     ranks,
 )
 
@@ -33,6 +38,7 @@ MIN_SAMPLES = 10  # of fewer there is no telling
 MIN_STEPS = 20
 WORSE = 1.1  # times the loss that the first quarter of the steps had
 WORSE_BY = 0.05  # at least: a loss near zero goes up and down by as much as it is
+ERRORS = 2  # standard errors that small batches have
 
 
 class Sign(StrEnum):
@@ -43,7 +49,9 @@ class Sign(StrEnum):
     PRIOR = "prior"
     MEAN = "mean"
     WORSE = "worse"
+    NOT_YET = "not_yet"
     OVERFITTING = "overfitting"
+    MISSING = "missing"
     UNFOUND = "unfound"
     MISCALIBRATED = "miscalibrated"
     AVERAGING = "averaging"
@@ -52,8 +60,8 @@ class Sign(StrEnum):
 
 
 NOT_LEARNED = frozenset({Sign.ONE_CLASS, Sign.MAJORITY, Sign.PRIOR, Sign.MEAN, Sign.WORSE})
-QUIET = frozenset({Sign.BEHIND, Sign.FEW})  # no alarm
-_BLIND = frozenset({Sign.MAJORITY, Sign.PRIOR})  # which overfitting explains
+QUIET = frozenset({Sign.NOT_YET, Sign.MISSING, Sign.BEHIND, Sign.FEW})  # no alarm
+_HELPS = "look at the data first (fednode data inspect), then try another lr"
 
 
 def find_signs(
@@ -61,58 +69,77 @@ def find_signs(
     train: Mapping[str, float],
     before: AnyMeasures | None = None,
     losses: Sequence[Losses] = (),
+    missing: Sequence[str] = (),
 ) -> dict[Sign, str]:
     """What speaks against a model by its answers to the test samples of a site, and by `train`, the metrics of the
-    local phase before. `before` are the measures of that phase's model, before the exchange, and `losses` those of the
-    run's rounds until this one."""
-    overfitting = explain_overfitting(losses)
-    signs = {sign: text for sign, text in _find(measures).items() if overfitting is None or sign not in _BLIND}
+    local phase before. `before` are the measures of that phase's model, before the exchange, `losses` those of the
+    run's rounds until this one, and `missing` the classes of which the site has no training samples."""
+    enough = measures if measures is not None and measures.num_samples >= MIN_SAMPLES else None
+    told = {
+        Sign.WORSE: _explain_worse(train),
+        Sign.OVERFITTING: explain_overfitting(losses),
+        Sign.AVERAGING: None if enough is None else explain_averaging(before, enough),
+    }
+    signs = {sign: text for sign, text in told.items() if text is not None}
+    if enough is not None and (blind := _find(enough)) is not None and not _is_explained(blind[0], signs):
+        falling = explain_falling(losses)
+        signs |= {blind[0]: f"{blind[1]}; {_HELPS}"} if falling is None else {Sign.NOT_YET: falling}
+    return signs if signs or measures is None else _find_lesser(measures, missing)
+
+
+def _explain_worse(train: Mapping[str, float]) -> str | None:
     first, last = train.get("first_loss", math.nan), train.get("last_loss", math.nan)
-    if train.get("steps", 0) >= MIN_STEPS and last > max(WORSE * first, first + WORSE_BY):
-        signs[Sign.WORSE] = f"the local phase ended worse than it began: loss {first:.3g} at first, {last:.3g} at last"
-    if overfitting is not None:
-        signs[Sign.OVERFITTING] = overfitting
-    if measures is not None and measures.num_samples >= MIN_SAMPLES:
-        averaging = explain_averaging(before, measures)
-        signs |= {} if averaging is None else {Sign.AVERAGING: averaging}
-    return signs if signs or measures is None else _find_lesser(measures)
+    least = max((WORSE - 1) * first, WORSE_BY, ERRORS * train.get("loss_error", 0.0))
+    if train.get("steps", 0) < MIN_STEPS or not last - first > least:
+        return None
+    return (
+        f"the learning rate is too high: the local phase ended worse than it began, loss {first:.3g} at first and "
+        f"{last:.3g} at last; a lower lr helps, or clip_norm"
+    )
 
 
-def _find_lesser(measures: AnyMeasures) -> dict[Sign, str]:
+def _is_explained(blind: Sign, signs: Mapping[Sign, str]) -> bool:
+    """Whether one of these is why the model tells nothing. One that overfits still gives several answers."""
+    return Sign.WORSE in signs or Sign.AVERAGING in signs or (Sign.OVERFITTING in signs and blind != Sign.ONE_CLASS)
+
+
+def _find_lesser(measures: AnyMeasures, missing: Sequence[str]) -> dict[Sign, str]:
     """What is told of a model that shows nothing worse."""
     has_learned = isinstance(measures, Measures) and ranks(measures)
     few = None if has_learned and measures.num_samples >= MIN_SAMPLES else explain_too_few(measures, MIN_SAMPLES)
     if few is not None:
         return {Sign.FEW: few}
     found = {
-        Sign.UNFOUND: explain_unfound(measures),
+        Sign.MISSING: explain_missing(missing),
+        Sign.UNFOUND: explain_unfound(measures, missing),
         Sign.MISCALIBRATED: explain_miscalibration(measures) if has_learned else None,
-        Sign.BEHIND: explain_behind(measures) if has_learned and isinstance(measures, Measures) else None,
     }
+    if has_learned and isinstance(measures, Measures) and found[Sign.UNFOUND] is None:
+        found[Sign.BEHIND] = explain_behind(measures)
     return {sign: text for sign, text in found.items() if text is not None}
 
 
-def _find(measures: AnyMeasures | None) -> dict[Sign, str]:
-    if measures is None or measures.num_samples < MIN_SAMPLES:
-        return {}
+def _find(measures: AnyMeasures) -> tuple[Sign, str] | None:
+    """The sign, if any, that a model tells no samples apart."""
     if isinstance(measures, LabelMeasures):
         return _find_in_labels(measures)
     return _find_in_values(measures) if isinstance(measures, TargetMeasures) else _find_in_answers(measures)
 
 
-def _find_in_labels(measures: LabelMeasures) -> dict[Sign, str]:
-    signs, num = {}, measures.num_samples
+def _find_in_labels(measures: LabelMeasures) -> tuple[Sign, str] | None:
+    num = measures.num_samples
+    if measures.loss is None or not 0 < measures.prior <= measures.loss:
+        return None
     if measures.num_alike == num and measures.num_exact < num:
-        signs[Sign.ONE_CLASS] = f"all {num} test samples are given the same labels, of which {measures.num_exact} are"
-    if measures.loss is not None and 0 < measures.prior <= measures.loss:
-        signs[Sign.PRIOR] = (
-            f"loss {measures.loss:.3g} on the test samples is no better than {measures.prior:.3g}, which the "
-            "prevalences of the labels alone have"
-        )
-    return signs
+        text = f"all {num} test samples are given the same labels, of which {measures.num_exact} are"
+        return Sign.ONE_CLASS, text
+    return Sign.PRIOR, (
+        f"loss {measures.loss:.3g} on the test samples is no better than {measures.prior:.3g}, which the "
+        "prevalences of the labels alone have"
+    )
 
 
-def _find_in_values(measures: TargetMeasures) -> dict[Sign, str]:
+def _find_in_values(measures: TargetMeasures) -> tuple[Sign, str] | None:
     rows = zip(measures.by_class, measures.spread, strict=False)
     told = [
         f"{one.name} {one.rmse:.3g}, where it has {spread:.3g}"
@@ -120,34 +147,31 @@ def _find_in_values(measures: TargetMeasures) -> dict[Sign, str]:
         if one.r2 is not None and one.r2 <= 0
     ]
     if not told:
-        return {}
-    return {Sign.MEAN: f"the error (RMSE) is no better than saying the mean of the test samples: {'; '.join(told[:5])}"}
+        return None
+    return Sign.MEAN, f"the error (RMSE) is no better than saying the mean of the test samples: {'; '.join(told[:5])}"
 
 
-def _find_in_answers(measures: Measures) -> dict[Sign, str]:
-    by_class = measures.by_class
-    if not by_class:
-        return {}
-    actual, given = (np.array(counts) for counts in zip(*((c.num_samples, c.num_given) for c in by_class), strict=True))
-    if np.count_nonzero(actual) < 2:
-        return {}
-    signs = {}
-    common, num = int(actual.argmax()), measures.num_samples
-    if np.count_nonzero(given) == 1:
-        only = int(given.argmax())
-        signs[Sign.ONE_CLASS] = f"all {num} test samples are called {by_class[only].name}, of which {actual[only]} are"
-    if ranks(measures):
-        return signs
-    if not signs and measures.num_correct <= actual[common]:
-        signs[Sign.MAJORITY] = (
-            f"accuracy {measures.accuracy:.3f} is no better than {actual[common] / num:.3f}, which calling every test "
-            f"sample {by_class[common].name} has"
+def _find_in_answers(measures: Measures) -> tuple[Sign, str] | None:
+    by_class, num = measures.by_class, measures.num_samples
+    if sum(one.num_samples > 0 for one in by_class) < 2:
+        return None
+    common = max(by_class, key=lambda one: one.num_samples)
+    given, may_have_learned = [one for one in by_class if one.num_given], ranks(measures) or may_rank(measures)
+    if len(given) == 1 and not (may_have_learned and 2 * given[0].num_samples > num):  # which may be the best answer
+        text = f"all {num} test samples are called {given[0].name}, of which {given[0].num_samples} are"
+        return Sign.ONE_CLASS, text
+    if may_have_learned:
+        return None
+    if measures.num_correct <= common.num_samples:
+        return Sign.MAJORITY, (
+            f"accuracy {measures.accuracy:.3f} is no better than {common.num_samples / num:.3f}, which calling every "
+            f"test sample {common.name} has"
         )
-    shares = actual[actual > 0] / num
-    prior = -math.fsum(shares * np.log(shares))
-    if measures.loss is not None and measures.loss >= prior:
-        signs[Sign.PRIOR] = (
-            f"loss {measures.loss:.3g} on the test samples is no better than {prior:.3g}, which the shares of the "
-            f"classes alone have"
-        )
-    return signs
+    shares = [one.num_samples / num for one in by_class if one.num_samples]
+    prior = -math.fsum(share * math.log(share) for share in shares)
+    if measures.loss is None or measures.loss < prior:
+        return None
+    return Sign.PRIOR, (
+        f"loss {measures.loss:.3g} on the test samples is no better than {prior:.3g}, which the shares of the "
+        "classes alone have"
+    )

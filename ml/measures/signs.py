@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ml.measures.classification import Measures, compute_mean
-from ml.measures.intervals import compute_auc_error
+from ml.measures.intervals import Z, compute_auc_error
 from ml.measures.kinds import AnyMeasures
 from ml.measures.multilabel import LabelMeasures
 from ml.measures.regression import TargetMeasures
@@ -19,8 +19,10 @@ from ml.measures.regression import TargetMeasures
 MIN_OF_CLASS = 10  # samples: where three in ten are found, of so many none is found 3 times in 100
 FOUND_WELL = 0.5  # the mean recall of the classes that are found
 MIN_CALIBRATION_ERROR = 0.1
-MIN_DROP = 0.02  # of a measure
+MIN_DROP, ERRORS = 0.02, 3  # of a measure, and of its standard errors
+GOOD_AUC = 0.75  # which is worth having
 MIN_ROUNDS = 3  # since the best one, all of them worse
+FALL = 0.99  # times the loss before, below which it falls
 RISE, RISE_BY = 1.1, 0.05  # so many times the best loss, and so much higher at least
 MAX_NAMED = 5
 
@@ -46,8 +48,7 @@ class Losses:
 def explain_overfitting(losses: Sequence[Losses]) -> str | None:
     """Of the rounds of a run, oldest first: the training loss falls, and the one on val samples rises; on test samples
     where the site has no val."""
-    has_val = all(one.val is not None for one in losses)
-    known = [(one, held_out) for one in losses if (held_out := one.val if has_val else one.test) is not None]
+    known, kind = _pick_held_out(losses)
     if len(known) <= MIN_ROUNDS:
         return None
     (best, lowest), since = min(known, key=lambda pair: pair[1]), known[-MIN_ROUNDS:]
@@ -56,26 +57,64 @@ def explain_overfitting(losses: Sequence[Losses]) -> str | None:
     if trained >= best.train or any(one.round <= best.round or held_out <= limit for one, held_out in since):
         return None
     newest, now = known[-1]
+    more = "" if kind == "val" else ", or a run that selects its best round"
     return (
         f"it overfits: since round {best.round}, the best, the training loss fell from {best.train:.3g} to "
-        f"{newest.train:.3g}, and the loss on {'val' if has_val else 'test'} samples rose from {lowest:.3g} to "
-        f"{now:.3g}; fewer local steps or weight decay help, or a run that selects its best round"
+        f"{newest.train:.3g}, and the loss on {kind} samples rose from {lowest:.3g} to {now:.3g}; fewer local steps or "
+        f"weight decay help{more}"
     )
 
 
-def explain_unfound(measures: AnyMeasures) -> str | None:
+def explain_falling(losses: Sequence[Losses]) -> str | None:
+    """Of the rounds of a run, oldest first: the loss on val or test samples is below what it was three rounds before,
+    or in the first of them."""
+    known, kind = _pick_held_out(losses)
+    if len(known) < 2:
+        return None
+    (then, was), (now, held_out) = known[max(0, len(known) - 1 - MIN_ROUNDS)], known[-1]
+    if held_out >= FALL * was:
+        return None
+    return (
+        f"it has not learned yet, but learns: the loss on {kind} samples fell from {was:.3g} in round {then.round} to "
+        f"{held_out:.3g} in round {now.round}; more rounds help, or a higher lr"
+    )
+
+
+def _pick_held_out(losses: Sequence[Losses]) -> tuple[list[tuple[Losses, float]], str]:
+    """The rounds whose loss on val samples is known, or on test samples where the site has no val, with that loss; and
+    which it is."""
+    has_val = all(one.val is not None for one in losses)
+    known = [(one, held_out) for one in losses if (held_out := one.val if has_val else one.test) is not None]
+    return known, "val" if has_val else "test"
+
+
+def explain_missing(missing: Sequence[str]) -> str | None:
+    """Classes of which the site has no training samples."""
+    if not missing:
+        return None
+    return (
+        f"classes are missing here: no training samples of {_list_some(missing)}; what the model says of them it has "
+        "from the others, and a method that gives everyone's answer helps (mpfedcl with prior=0)"
+    )
+
+
+def explain_unfound(measures: AnyMeasures, missing: Sequence[str] = ()) -> str | None:
     """Classes, or labels, of which there are enough samples, and none is found, where most others are found, and well:
-    a young model finds few of them."""
+    a young model finds few of them. Not such as are `missing` in training."""
     if isinstance(measures, TargetMeasures):
         return None
-    met = [one for one in measures.by_class if one.num_samples]
+    met = [one for one in measures.by_class if one.num_samples and one.name not in missing]
     unfound = [one for one in met if one.num_samples >= MIN_OF_CLASS and not one.num_correct]
     found = [one.sensitivity for one in met if one.num_correct]
     if not unfound or 2 * len(found) < len(met) or (compute_mean(found) or 0.0) < FOUND_WELL:
         return None
-    told = ", ".join(f"none of {one.num_samples} of {one.name}" for one in unfound[:MAX_NAMED])
-    more = f" and {len(unfound) - MAX_NAMED} more" if len(unfound) > MAX_NAMED else ""
-    return f"a class is never found: {told}{more}; class weights (class_weights), or more samples of it, help"
+    told = _list_some([f"none of {one.num_samples} of {one.name}" for one in unfound])
+    return f"a class is never found: {told}; class weights (class_weights), or more samples of it, help"
+
+
+def _list_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"
 
 
 def explain_miscalibration(measures: AnyMeasures) -> str | None:
@@ -94,8 +133,8 @@ def explain_miscalibration(measures: AnyMeasures) -> str | None:
 
 
 def explain_averaging(before: AnyMeasures | None, after: AnyMeasures) -> str | None:
-    """What came of the exchange is worse on the same samples than what was trained before it, by more than one of these
-    measures errs."""
+    """What came of the exchange is worse on the same samples than what was trained before it, by more than the measures
+    of both err."""
     if before is None or before.num_samples != after.num_samples:
         return None
     for name, title, compute_error in (
@@ -106,7 +145,7 @@ def explain_averaging(before: AnyMeasures | None, after: AnyMeasures) -> str | N
         error = compute_error(before)
         if was is None or now is None or error is None:
             continue
-        if was - now <= max(MIN_DROP, error):
+        if was - now <= max(MIN_DROP, ERRORS * error):
             return None
         return (
             f"averaging costs this site: {title} {was:.3f} before the exchange, {now:.3f} after it; a method with a "
@@ -136,23 +175,34 @@ def ranks(measures: Measures) -> bool:
     return math.fsum(aucs) - math.fsum(errors) > 0.5 * len(found)
 
 
+def may_rank(measures: Measures) -> bool:
+    """Whether the mean AUC of the classes may be a good model's, by what chance adds and takes 19 times in 20."""
+    if not (found := _list_chances(measures)):
+        return False
+    auc, width = _compute_spread(found)
+    return auc + width > GOOD_AUC
+
+
+def _compute_spread(found: Sequence[tuple[float | None, float]]) -> tuple[float, float]:
+    """The mean AUC, and half of the interval in which it lies with 95 % confidence. Two classes err alike, and of more
+    all but one by themselves, or nearly."""
+    auc, error = compute_mean([auc for auc, _ in found]), math.fsum(error for _, error in found) / len(found)
+    return 0.5 if auc is None else auc, Z * error / math.sqrt(max(1, len(found) - 1))
+
+
 def explain_too_few(measures: AnyMeasures, least: int) -> str | None:
-    """Fewer than `least` test samples, or so few of the classes that chance alone makes a good model of a coin."""
+    """Fewer than `least` test samples, or so few of the classes that a good model may look like a coin."""
     helps = "more test samples help (data.held_out)"
     if measures.num_samples < least:
         return f"{measures.num_samples} test samples are too few to tell, fewer than {least}; {helps}"
     if not isinstance(measures, Measures) or not measures.by_class:
         return None
-    errors = [error for _, error in _list_chances(measures)]
-    if not errors:
+    if not (found := _list_chances(measures)):
         return f"all {measures.num_samples} test samples are of one class, which tells nothing; {helps}"
-    if (width := _Z * min(errors)) <= _TELLS:
+    if not may_rank(measures):
         return None
-    return f"too few test samples of a class to tell: by chance alone an AUC is up to {0.5 + width:.2f}; {helps}"
-
-
-_Z = 1.96  # of the normal distribution, two-sided 95 %
-_TELLS = 0.25  # above 0.5: an AUC of 0.75 is told from chance
+    auc, width = _compute_spread(found)
+    return f"too few test samples of a class to tell: AUC {auc:.2f}, give or take {width:.2f}; {helps}"
 
 
 def _list_chances(measures: Measures) -> list[tuple[float | None, float]]:

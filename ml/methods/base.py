@@ -77,10 +77,11 @@ class Round:
 class Trained:
     """The result of a client's local phase: the arrays of each payload kind, at the weight it will sign.
 
-    `metrics`: loss (mean over the steps), first_loss and last_loss (over their first and last quarter), iterations (E),
-    steps, seconds (of the whole phase, since what comes before the first step and after the last is time that mining
-    does not have), alpha_s (those for each local iteration, if there was one), and accuracy and test_loss on the
-    matched test set before anything was exchanged, samples (those that the steps went over, each as often as it came);
+    `metrics`: loss (mean over the steps), first_loss and last_loss (over their first and last quarter), loss_error (the
+    standard error of their difference), iterations (E), steps, seconds (of the whole phase, since what comes before the
+    first step and after the last is time that mining does not have), alpha_s (those for each local iteration, if there
+    was one), and accuracy and test_loss on the matched test set before anything was exchanged, samples (those that the
+    steps went over, each as often as it came);
     and what the method says besides. `release` is what the phase may have told of any sample, where samples are hidden.
     `went_back` says why the phase began from the client's own state before the last
     aggregate, None where it did not.

@@ -125,11 +125,13 @@ class Prepared:
 
 
 class Losses(NamedTuple):
-    """The mean loss of a phase's steps, that of its first quarter and that of its last; 0 for a phase without steps."""
+    """The mean loss of a phase's steps, that of its first quarter and that of its last, and the standard error of the
+    difference of these two; 0 for a phase without steps."""
 
     mean: float
     first: float
     last: float
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +255,9 @@ def summarise_losses(losses: Sequence[Tensor], lr: float) -> Losses:
         return Losses(0.0, 0.0, 0.0)
     losses_S = torch.stack(list(losses))
     quarter = max(1, len(losses) // 4)
-    means = torch.stack((losses_S.mean(), losses_S[:quarter].mean(), losses_S[-quarter:].mean()))
-    summary = Losses(*means.tolist())
+    ends = torch.stack((losses_S[:quarter], losses_S[-quarter:]))
+    spread = ends.var(dim=1, correction=min(1, quarter - 1)).sum() / quarter
+    summary = Losses(*torch.stack((losses_S.mean(), *ends.mean(dim=1), spread.sqrt())).tolist())
     if not math.isfinite(summary.mean):
         wrong = torch.nonzero(~torch.isfinite(losses_S))
         where = f"at step {int(wrong[0]) + 1}" if len(wrong) else "in the mean"

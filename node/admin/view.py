@@ -39,6 +39,7 @@ from node.ledger.comparison import Pair, await_comparison, compare_chains
 from node.ledger.explain import add_work_unit, explain_round, is_explained
 from node.ledger.metrics_query import PAGE, MetricsQuery
 from node.ledger.reader import Ledger
+from node.ledger.selected_view import mark_best
 from node.p2p.peers import Peer
 from node.p2p.transport.base import PeerUnavailable, Transport
 from node.pb import admin_pb2 as pb
@@ -180,6 +181,7 @@ class NodeView:
         listed = await self._chain.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
         for shown in listed.rounds:
             add_work_unit(shown, self._chain.runs)
+        mark_best(listed.rounds, self._service.tip.selection)
         return listed
 
     async def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
@@ -187,6 +189,7 @@ class NodeView:
         chain = self._chain
         shown = await chain.disk.run(self._ledger.get_round, number)
         add_work_unit(shown, chain.runs)
+        mark_best([shown], self._service.tip.selection)
         if scores_within_s is not None:
             await self._scorer.add_scores(shown, scores_within_s)
         round_ = chain.runs.find(number)

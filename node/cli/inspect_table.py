@@ -76,6 +76,7 @@ class RawColumns:
         for finding in findings:
             print(f"{finding.level}: {finding.text}")
         print("which column has the labels? --label COLUMN, or a column called label")
+        print("once that is named, the settings for genesis new stand here, too")
 
 
 def describe_raw(asked: Mapping[str, Any], task: str) -> RawColumns | None:
@@ -118,6 +119,9 @@ def print_proposed(raw: RawColumns) -> None:
     if left_out:
         print(f"hardly features: {', '.join(left_out[:SHOWN_COLUMNS])}")
     asked = raw.proposed.to_mapping()
+    if not raw.labels:  # one of the columns has them, and is no feature
+        print()
+        return
     if not raw.proposed.columns or len(raw.proposed.columns) > SHOWN_COLUMNS:
         return
     print("for genesis new, once you have looked at each column:")

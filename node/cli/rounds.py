@@ -20,7 +20,7 @@ SIGNS = {
     "majority": "no better than the majority",
     "prior": "loss",
     "mean": "no better than the mean",
-    "worse": "got worse",
+    "worse": "lr too high",
     "overfitting": "overfits",
     "unfound": "a class unfound",
     "miscalibrated": "miscalibrated",
@@ -69,6 +69,9 @@ def list_some(
 ) -> None:
     """List rounds, newest first.
 
+    BEST stands in the row of the best round by val samples, in a run that selects it, and below the table the newest
+    verdict on federating, where the site also trains alone.
+
     Example: fednode rounds list --config node.yaml --limit 5
     """
     from node.admin.json_view import to_json
@@ -86,6 +89,7 @@ def list_some(
     if as_json:
         print_json({"rounds": [to_json(entry) for entry in entries]})
         return
+    has_best = any(entry.best for entry in entries)
     has_branches = any("dropout" in entry.apply for entry in entries)
     has_troubles = any(map(_get_trouble, entries))
     rows = []
@@ -107,13 +111,15 @@ def list_some(
                 wall,
                 show_bytes(sum(entry.bytes_sent.values())) if entry.measured else "-",
                 *map(show_number, get_scores(entry)[1:]),
+                *(("BEST" if entry.best else "-",) if has_best else ()),
                 *((_get_branch(entry),) if has_branches else ()),
                 *((_get_trouble(entry) or "-",) if has_troubles else ()),
             )
         )
     who = (">ROUND", "TIME (UTC)", "MINER", ">CONTRIB", ">REFUSED", ">VIEW")
     cost = (">E", ">TRAIN", ">MINE", ">SECONDS", ">SENT")
-    found = (">BEFORE", ">AFTER", *(("BRANCH",) if has_branches else ()), *(("TROUBLE",) if has_troubles else ()))
+    found = [">BEFORE", ">AFTER"]
+    found += [name for name, has in (("CHOICE", has_best), ("BRANCH", has_branches), ("TROUBLE", has_troubles)) if has]
     print_table((*who, *cost, *found), rows)
     newest = max((entry for entry in entries if entry.alone.HasField("verdict")), key=_get_height, default=None)
     if newest is not None:
@@ -233,6 +239,8 @@ def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
         ("votes", f"{entry.votes} in view {entry.view}"),
         ("contributed", ", ".join(entry.contributor_names)),
     ]
+    if entry.best:
+        facts.append(("best", "of the run so far, by val samples"))
     if entry.absent_names:
         facts.append(("left out", ", ".join(entry.absent_names)))
     facts += [(f"without {show_id(author)}", why) for author, why in sorted(entry.left_out.items())]

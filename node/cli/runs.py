@@ -99,7 +99,7 @@ def show(
         print_json(to_json(run))
         return
     facts = [
-        ("run", f"{run.number}: {_PHASES.get(run.phase, run.phase)}"),
+        ("run", f"{run.number}: {describe_phase(run)}"),
         ("method", f"{run.method} on {run.model}"),
         ("settings", describe_settings(run)),
         ("rounds", describe_rounds(run)),
@@ -117,6 +117,12 @@ def show(
     facts.append(("accuracy here", f"{accuracy}{at}"))
     facts.append(("trained in it", describe_authors(run)))
     print_facts(facts)
+
+
+def describe_phase(run: pb.RunView) -> str:
+    if run.phase == "done" and run.selected.stopped:
+        return "patience has ended it"
+    return _PHASES.get(run.phase, run.phase)
 
 
 def describe_rounds(run: pb.RunView) -> str:

@@ -226,7 +226,8 @@ class Contributor:
             if round_ is None or has_trained(round_):
                 watch, place = self._records.learning, record.place
                 losses = watch.list_losses(place, record.train, record.applied) if place is not None else ()
-                record.signs = find_signs(record.measures, record.train, measured.before, losses)
+                missing = [classes[c] for c in measured.missing]
+                record.signs = find_signs(record.measures, record.train, measured.before, losses, missing)
             self._records.curves = {"height": height, **measured.curves} if measured.curves else None
             self._published.publish(record)
         self._records.on_measured(height)

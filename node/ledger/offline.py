@@ -15,7 +15,7 @@ from chain.block import ZERO, Block
 from chain.checkpoint import get_marked
 from chain.errors import ChainError, StoreCorrupted, StoreForbidden, StoreLocked, StoreMismatch
 from chain.genesis import Genesis
-from chain.selection import read_selection
+from chain.selection import Selection, read_selection
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from node.errors import NodeError, NotFound, PermissionRefused, VerificationFailed
@@ -29,7 +29,7 @@ from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger
 from node.ledger.runs_view import AuthorCount, RunsReader
 from node.ledger.scores import add_scores_of_stopped
-from node.ledger.selected_view import show_selected
+from node.ledger.selected_view import mark_best, show_selected
 from node.ledger.site_statistics import read_statistics
 from node.p2p.address_book import AddressBook
 from node.pb import admin_pb2 as pb
@@ -81,6 +81,11 @@ class OfflineNode:
     def _runs(self) -> RunSpecs:
         return RunSpecs.load(self._store)
 
+    @cached_property
+    def _selection(self) -> Selection:
+        """What the run in force has come to."""
+        return read_selection(self._store.get_state, self._store.read_blocks, self._store.head_height)
+
     def __enter__(self) -> Self:
         return self
 
@@ -110,6 +115,7 @@ class OfflineNode:
             listed = self._ledger.list_rounds(first, limit, reverse=reverse)
             for shown in listed.rounds:
                 add_work_unit(shown, self._runs)
+            mark_best(listed.rounds, self._selection)
             return listed
 
     def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
@@ -118,6 +124,7 @@ class OfflineNode:
         with _translated(self._data_dir):
             shown, runs = self._ledger.get_round(number), self._runs
             add_work_unit(shown, runs)
+            mark_best([shown], self._selection)
             round_ = runs.find(number)
             if round_ is None:  # a change, or of another version, or with a model's module that is not here
                 return shown
@@ -145,8 +152,7 @@ class OfflineNode:
             runs = [reader.show(index, head) for index in reader.choose(number)]
             run = self._store.get_state(head).run
             if run.select is not None and runs[-1].number == run.number:
-                found = read_selection(self._store.get_state, self._store.read_blocks, head)
-                runs[-1].selected.CopyFrom(show_selected(run, found))
+                runs[-1].selected.CopyFrom(show_selected(run, self._selection))
             if number is not None:
                 count = AuthorCount(runs[0])
                 for first, last in count.get_pages():
@@ -181,10 +187,9 @@ class OfflineNode:
             blobs = [self._store.locate_blob(each.initial_model) for each in self._runs.list_origins(run.number)]
             initial = read_initial(run, blobs) if is_initial_needed(run) else None
             head = self._store.head_height
-            selection = read_selection(self._store.get_state, self._store.read_blocks, head)
             state = self.read_state(head)
             is_over = run.number != state.run.number or not state.has_round(head + 1)
-            chosen = choose_round(asked, run, selection, is_over=is_over)
+            chosen = choose_round(asked, run, self._selection, is_over=is_over)
             find = partial(find_aggregate, self._store, self._runs.calendar)
             return read_chosen(self._data_dir, self.genesis, run, initial, chosen, find)
 

@@ -181,7 +181,7 @@ class Ledger:
         self._check_height(height, what="round")
         for found in self.read_rounds(height, height):
             return found
-        raise NotFound(f"block {height} holds a change, and is no round")
+        raise NotFound(f"block {height} holds a change, or the measures of a run's last round, and is no round")
 
     def read_agreed(self, height: int, shared: int | None = None) -> tuple[Block, bytes, bytes | None, Block | None]:
         """A block, the beacon of its height, and its aggregate, None when that is not held or there is none; and the
@@ -221,14 +221,14 @@ class Ledger:
         return describe_agreed(runs, self._store)
 
     def read_rounds(self, first: int, last: int) -> list[pb.Round]:
-        """Every one that made a block of these heights, which are there; a change is none."""
+        """Every one that made a block of these heights, which are there; a change is none, nor is what closes a run."""
         records, calendar = dict(self._store.rounds(first, last)), self._get_calendar()
         shown: list[pb.Round] = []
         height = first
         for stored in self._store.blocks(first, last):
             if stored.block.height != height:
                 break
-            if stored.block.change is None:
+            if stored.block.change is None and not calendar.get_span(height).run.is_closing(height):
                 shown.append(self._show_round(stored.block, stored.certificate, records.get(height), calendar))
             height += 1
         if height <= last:

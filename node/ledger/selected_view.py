@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chain.run import Run
 from chain.select import ONE, Select
 from chain.selection import Selection
@@ -22,3 +24,9 @@ def show_selected(run: Run, found: Selection) -> pb.Selected:
         last_round=found.last,
         last_score=found.last_score / ONE,
     )
+
+
+def mark_best(rounds: Iterable[pb.Round], found: Selection) -> None:
+    """Marks the best round that was `found` of a run, if it is among these."""
+    for shown in rounds:
+        shown.best = found.best > 0 and (shown.run, shown.round) == (found.run, found.best)

@@ -61,7 +61,19 @@ def read_statistics(store: SqliteStore, runs: RunSpecs, number: int) -> pb.Stati
     state = store.get_state(round_.height - 1)
     sites = [_show_site(spec, one, get_name(state, one.author), _read_own(store, one)) for one in block.contributions]
     agreed = get_kind(_read_aggregate(store, block), STATISTICS)
-    return _reply(round_.run, round_.height, spec, sites, agreed)
+    reply = _reply(round_.run, round_.height, spec, sites, agreed)
+    if spec.rules_of_statistics[STATISTICS] == "trimmed_sum":
+        count_all(reply)
+    return reply
+
+
+def count_all(reply: pb.StatisticsReply) -> None:
+    """Counts the values of all sites by what each told, where the sum of all leaves sites out feature by feature: what
+    it lacks of the samples is not empty. As many as samples where not every site's word is here."""
+    held = all(site.held for site in reply.sites)
+    for i, feature in enumerate(reply.all.features):
+        known = sum(site.features[i].values for site in reply.sites) if held else 0
+        feature.values = known or max(feature.values, reply.all.samples)
 
 
 def _read_masked(store: SqliteStore, runs: RunSpecs, first: RunRound, spec: StatisticsSpec) -> pb.StatisticsReply:

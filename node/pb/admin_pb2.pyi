@@ -504,7 +504,7 @@ class GetRoundRequest(_message.Message):
     def __init__(self, round: _Optional[int] = ..., scores_within_s: _Optional[float] = ...) -> None: ...
 
 class Round(_message.Message):
-    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "counts_epochs", "spoiled", "clipped", "went_back", "data_change", "failure", "measures", "signs", "alone", "privacy", "published", "statistics", "scores", "no_distance", "no_effect")
+    __slots__ = ("round", "height", "run", "block", "time", "miner", "miner_name", "view", "votes", "contributors", "contributor_names", "num_members", "absent_names", "payload_bytes", "measured", "rejected", "seconds", "bytes_sent", "train", "apply", "accuracy", "local_accuracy", "beta_s", "pulled_bytes", "gone", "peering", "left_out", "candidates", "signed_twice", "not_taken", "schedule", "best", "counts_epochs", "spoiled", "clipped", "went_back", "data_change", "failure", "measures", "signs", "alone", "privacy", "published", "statistics", "scores", "no_distance", "no_effect")
     class RejectedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -599,6 +599,7 @@ class Round(_message.Message):
     SIGNED_TWICE_FIELD_NUMBER: _ClassVar[int]
     NOT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    BEST_FIELD_NUMBER: _ClassVar[int]
     COUNTS_EPOCHS_FIELD_NUMBER: _ClassVar[int]
     SPOILED_FIELD_NUMBER: _ClassVar[int]
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
@@ -645,6 +646,7 @@ class Round(_message.Message):
     signed_twice: _containers.ScalarMap[str, str]
     not_taken: _containers.RepeatedCompositeFieldContainer[NotTaken]
     schedule: Schedule
+    best: bool
     counts_epochs: bool
     spoiled: str
     clipped: int
@@ -660,7 +662,7 @@ class Round(_message.Message):
     scores: _containers.RepeatedCompositeFieldContainer[Score]
     no_distance: str
     no_effect: str
-    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., counts_epochs: _Optional[bool] = ..., spoiled: _Optional[str] = ..., clipped: _Optional[int] = ..., went_back: _Optional[str] = ..., data_change: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., published: _Optional[_Iterable[_Union[PublishedMeasures, _Mapping]]] = ..., statistics: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., block: _Optional[str] = ..., time: _Optional[str] = ..., miner: _Optional[str] = ..., miner_name: _Optional[str] = ..., view: _Optional[int] = ..., votes: _Optional[int] = ..., contributors: _Optional[_Iterable[str]] = ..., contributor_names: _Optional[_Iterable[str]] = ..., num_members: _Optional[int] = ..., absent_names: _Optional[_Iterable[str]] = ..., payload_bytes: _Optional[int] = ..., measured: _Optional[bool] = ..., rejected: _Optional[_Mapping[str, str]] = ..., seconds: _Optional[_Mapping[str, float]] = ..., bytes_sent: _Optional[_Mapping[str, int]] = ..., train: _Optional[_Mapping[str, float]] = ..., apply: _Optional[_Mapping[str, float]] = ..., accuracy: _Optional[float] = ..., local_accuracy: _Optional[float] = ..., beta_s: _Optional[float] = ..., pulled_bytes: _Optional[int] = ..., gone: _Optional[_Mapping[str, str]] = ..., peering: _Optional[_Union[Peering, _Mapping]] = ..., left_out: _Optional[_Mapping[str, str]] = ..., candidates: _Optional[_Iterable[_Union[CandidateView, _Mapping]]] = ..., signed_twice: _Optional[_Mapping[str, str]] = ..., not_taken: _Optional[_Iterable[_Union[NotTaken, _Mapping]]] = ..., schedule: _Optional[_Union[Schedule, _Mapping]] = ..., best: _Optional[bool] = ..., counts_epochs: _Optional[bool] = ..., spoiled: _Optional[str] = ..., clipped: _Optional[int] = ..., went_back: _Optional[str] = ..., data_change: _Optional[str] = ..., failure: _Optional[str] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., signs: _Optional[_Mapping[str, str]] = ..., alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., privacy: _Optional[_Union[PrivacySpent, _Mapping]] = ..., published: _Optional[_Iterable[_Union[PublishedMeasures, _Mapping]]] = ..., statistics: _Optional[str] = ..., scores: _Optional[_Iterable[_Union[Score, _Mapping]]] = ..., no_distance: _Optional[str] = ..., no_effect: _Optional[str] = ...) -> None: ...
 
 class Measures(_message.Message):
     __slots__ = ("num_samples", "summary", "intervals", "classes")

@@ -27,7 +27,7 @@ SIGNS = {
     "majority": "no better than the most frequent class",
     "prior": "a loss no better than the classes' shares",
     "mean": "no better than the mean",
-    "worse": "got worse",
+    "worse": "too high a learning rate",
 }
 MODEL_SIGNS = {
     "overfitting": "it overfits",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml.measures.kinds import AnyMeasures
@@ -18,6 +18,7 @@ class KeptAnswers:
         self.measure_after: Measure = lambda: None
         self.measure_before: Measure = lambda: None
         self.draw: Callable[[], dict[str, Any] | None] = lambda: None
+        self.missing: Sequence[int] = ()
         self._trained: tuple[int, Measure] = (0, lambda: None)
 
     def on_trained(self, round_number: int, client: Client) -> None:
@@ -26,14 +27,16 @@ class KeptAnswers:
     def on_taken_in(self, round_number: int, client: Client) -> None:
         """Hears that the client has taken the round in, or passed it over."""
         self.measure_after, self.draw = client.keep_answers(), client.keep_curves()
+        self.missing = client.missing_classes
         trained_for, measure = self._trained
         self.measure_before = measure if trained_for == round_number else lambda: None
 
     def describe(self) -> Mapping[str, Any]:
-        """JSON-able: `measures`, those `before` the exchange, and `curves`."""
+        """JSON-able: `measures`, those `before` the exchange, `curves`, and the `missing` classes."""
         after, before = self.measure_after(), self.measure_before()
         return {
             "measures": None if after is None else after.to_mapping(),
             "before": None if before is None else before.to_mapping(),
             "curves": self.draw(),
+            "missing": self.missing,
         }

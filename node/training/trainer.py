@@ -114,15 +114,16 @@ class Trained:
 class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
     was trained without the others, None where there is none. `before` are the measures before the exchange, of the
-    model that the round's training had left, where it has trained for it. `curves` are those of `describe_curves`,
-    `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the run does not hide
-    them."""
+    model that the round's training had left, where it has trained for it; `missing` are the classes of which the client
+    has no training samples. `curves` are those of `describe_curves`, `privacy` is what the site has told of its samples
+    (`PrivacySpent` of admin.proto), None where the run does not hide them."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
     curves: Mapping[str, Any] | None = None
     privacy: Mapping[str, Any] | None = None
     before: AnyMeasures | None = None
+    missing: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,8 @@ class Client(Protocol):
     def num_test(self) -> int: ...
     @property
     def num_val(self) -> int: ...
+    @property
+    def missing_classes(self) -> Sequence[int]: ...
     def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None: ...
     def train(
         self,

@@ -179,6 +179,7 @@ class WorkerProcess:
             result["curves"],
             result["privacy"],
             None if before is None else read_measures(before),
+            result["missing"],
         )
 
     async def predict(

@@ -46,6 +46,7 @@ def test_a_raw_table_is_shown_before_anybody_has_named_its_labels(capsys: Captur
     assert re.search(r"\nseen +date +0 +2024-01-01 to 2024-01-28\n", out)
     assert "hardly features: id (another value in each row), dataset (one value), seen (dates)\n" in out
     assert "which column has the labels? --label COLUMN, or a column called label\n" in out
+    assert "--set" not in out  # one of these has the labels
 
 
 def test_a_raw_table_comes_with_what_genesis_new_may_be_told(capsys: Captured, raw: Path) -> None:

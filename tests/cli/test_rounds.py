@@ -262,13 +262,13 @@ def test_a_round_shows_what_its_answers_were_worth_and_what_speaks_against_the_m
     assert ["malignant", "0", "21"] in lines  # what they were taken for; nobody is of the third class
     assert "not learned        all 57 test samples are called benign, of which 36 are" in out
     shown = run_json(capsys, "rounds", "show", "2", "--data-dir", tmp_path / "node0")
-    assert shown["signs"].keys() == {"one_class", "prior"}
+    assert shown["signs"].keys() == {"one_class"}
     assert shown["measures"]["summary"]["accuracy"] == pytest.approx(36 / 57)
     assert shown["measures"]["classes"][2]["values"] == {"specificity": 1.0}
     assert shown["alone"]["verdict"]["sentence"] == verdict.sentence
     assert verdict.sentence in out
     listed = run(capsys, "rounds", "--data-dir", tmp_path / "node0")
-    assert "one answer, loss" in listed
+    assert "one answer" in listed
     assert listed.endswith(f"\n{verdict.sentence}\n")
     series = run_json(capsys, "metrics", "--data-dir", tmp_path / "node0", "--series", "measures.sensitivity.benign")
     assert series["rounds"][-1]["measures.sensitivity.benign"] == 1.0

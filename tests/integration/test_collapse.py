@@ -36,16 +36,16 @@ def test_a_model_that_stands_still_is_told_of_once_it_lasts(tmp_path: Path, capl
         assert get_service(net, "node0").records.learning.lasting == {}
         await net.wait_for_height(PATIENCE + 2)
         service = get_service(net, "node0")
-        assert "prior" in service.records.learning.lasting
+        assert "majority" in service.records.learning.lasting
         metrics = make_metrics(CallTimes(), service, net["node0"].get_context(), "node0")
         scraped = Scraped.read(metrics.encode("")[0].decode())
-        assert scraped.get("fednode_not_learning", sign="prior") == 1
+        assert scraped.get("fednode_not_learning", sign="majority") == 1
         assert scraped.get("fednode_not_learning", sign="worse") == 0
         assert 0 <= scraped.get("fednode_eval_measure", measure="balanced_accuracy") <= 1
         store = net["node0"].get_context().store
         record = store.get_round(PATIENCE)
         assert record is not None
-        assert "loss" in record["signs"]["prior"]
+        assert "accuracy" in record["signs"]["majority"]
         assert sum(map(sum, record["measures"]["confusion"])) == trainers[0].client.num_test
         again = LearningWatch.load(store, net["node0"].height)
         assert again.lasting.keys() == service.records.learning.lasting.keys()
@@ -53,7 +53,7 @@ def test_a_model_that_stands_still_is_told_of_once_it_lasts(tmp_path: Path, capl
     caplog.set_level(logging.WARNING)
     learn(tmp_path, FEDAVG | {"lr": 1e-9}, story, rounds=0)
     told = [record.getMessage() for record in caplog.records if "does not learn" in record.getMessage()]
-    assert any("loss" in text for text in told)
+    assert any("accuracy" in text for text in told)
 
 
 def test_a_model_that_learns_is_not(tmp_path: Path) -> None:

@@ -18,8 +18,10 @@ from ml.measures.val import ValMeasures
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs.run_schema import describe_payloads
+from node.errors import NotFound
 from node.experiments.simulation import make_selector
 from node.ledger.audit import run_audit
+from node.ledger.offline import OfflineNode
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN
 from support.data.chains import make_keys
@@ -85,6 +87,12 @@ def test_patience_ends_a_run_at_the_same_height_everywhere(tmp_path: Path) -> No
             assert (max(trainer.trained), max(trainer.applied)) == (LAST, LAST)
 
     run_virtual(play())
+    with OfflineNode(tmp_path / "node0") as node:
+        rounds = node.list_rounds(None, 20, reverse=True).rounds
+        assert [(one.round, one.best) for one in rounds] == [(n, n == BEST) for n in range(1, LAST + 1)]
+        assert node.get_round(BEST).best
+        with pytest.raises(NotFound, match="the measures of a run's last round"):
+            node.get_round(LAST + 1)
 
 
 @pytest.mark.parametrize("lie", [0.0, 999.0])

@@ -235,6 +235,7 @@ def _check_data_dir(config: NodeConfig, read: Federation | None, node: pb.NodeSt
 
 
 def _check_disk(config: NodeConfig, read: Federation | None) -> Iterator[Finding]:
+    from node.cli.output import show_bytes
     from node.training.kept_rounds import count_kept
 
     place = find_existing(config.node.data_dir)
@@ -245,7 +246,7 @@ def _check_disk(config: NodeConfig, read: Federation | None) -> Iterator[Finding
         wanted = max(wanted, MODELS_KEPT * read.genesis.state.n * size)
         if num := count_kept(config.training.keep_models, run):
             wanted += num * size
-            kept = f"; training.keep_models keeps {num} models of a run, {num * size / 1e9:.3g} GB"
+            kept = f"; training.keep_models keeps {num} models of a run, {show_bytes(num * size)}"
     shown = f"{free / 1e9:.1f} GB free at {place}{kept}"
     if free < FEW_BYTES:
         yield fail("disk", shown, "make room: a node that cannot write stops")

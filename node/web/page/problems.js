@@ -95,7 +95,7 @@ function findTraining(status) {
   add("warn", status.spoiled_reason && `The aggregate of round ${status.spoiled_round} was not taken over: ${status.spoiled_reason}.`, "The node went on from its own model. Look at the contributions of that round.");
   add("warn", status.data_change && `This site's data have changed: ${status.data_change}.`, "Nothing need be done where that was meant.");
   for (const sign of status.not_learning) {
-    add("warn", `The model does not learn: ${sign}.`, "Look at the classes one by one; mend the data, or agree on other settings.", ["#/learning", "learning"]);
+    add("warn", `The model does not learn: ${sign}.`, "Look at the classes one by one.", ["#/learning", "learning"]);
   }
   for (const sign of status.model_signs) {
     add("warn", `The model learns, but ${sign}.`, "The curves and the classes show more.", ["#/learning", "learning"]);

@@ -226,6 +226,10 @@ class FakeClient:
     def evaluate(self) -> Mapping[str, float]:
         return {"accuracy": self._number, "loss": 0.0}
 
+    @property
+    def missing_classes(self) -> list[int]:
+        return []
+
     def keep_answers(self) -> Callable[[], Measures | None]:
         """To two samples, one of which is right; the loss says where the client stands."""
         number = self._number

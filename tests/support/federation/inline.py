@@ -150,7 +150,7 @@ class InlineTrainer:
 
     async def measure(self) -> Measured:
         kept = self._answers
-        return Measured(kept.measure_after(), curves=kept.draw(), before=kept.measure_before())
+        return Measured(kept.measure_after(), curves=kept.draw(), before=kept.measure_before(), missing=kept.missing)
 
     async def predict(
         self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None

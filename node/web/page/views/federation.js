@@ -101,7 +101,7 @@ function Runs({ head }) {
         ["method", (run) => run.method],
         ["model", (run) => run.model],
         ["rounds", (run) => `${showCount(run.made)}${run.rounds ? ` of ${showCount(run.rounds)}` : ""}`, "number"],
-        ["state", (run) => PHASES[run.phase] ?? run.phase],
+        ["state", (run) => (run.phase === "done" && run.selected?.stopped ? "patience has ended it" : PHASES[run.phase] ?? run.phase)],
         ["began", (run) => (run.began ? html`<a href=${`#/chain/${run.began}`}>height ${run.began}</a>` : "genesis")],
         ["approved by", (run) => run.approvals.map((one) => showName(one.name, one.id)).join(", ") || "genesis", "wide"],
         ["accuracy here", (run) => showNumber(run.accuracy), "number"],

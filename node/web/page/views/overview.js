@@ -90,9 +90,9 @@ function RoundInHand({ status, phase, members }) {
   const at = STEPS.indexOf(phase);
   const progress = phase === "train" && status.train_steps ? status.train_step / status.train_steps : null;
   const title = status.done ? "The last round" : `Round ${status.round}`;
-  return html`<${Card} title=${title} end=${html`<a href=${`#/round/${status.height || "head"}`}>the last one in full</a>`}>
+  return html`<${Card} title=${title} end=${html`<a href="#/round/head">the last one in full</a>`}>
     ${status.done
-      ? html`<p class="state ok"><${Mark} state="ok" /><span>The rounds that were agreed on are made. A member can propose more, under Federation.</span></p>`
+      ? html`<p class="state ok"><${Mark} state="ok" /><span>${status.selected?.stopped ? "Patience has ended the run" : "The rounds that were agreed on are made"}. A member can propose more, under Federation.</span></p>`
       : html`<ol class="phases" aria-label="phases of the round">
           ${STEPS.map((step, i) => html`<li class=${i < at ? "past" : ""} aria-current=${i === at ? "step" : null}>${step}</li>`)}
         </ol>`}

@@ -3,6 +3,7 @@
 import { html } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
 import { Awaited, Bars, Card, Empty, Facts, Figures, Matrix, Note, Notes, State, Table, Title } from "../parts.js";
+import { RoundTable } from "../rounds.js";
 import { list, showBytes, showCount, showId, showNumber, showSeconds, showTime } from "../words.js";
 
 const PHASES = ["train", "exchange", "mine", "vote", "apply"];
@@ -12,8 +13,9 @@ const FAR = 10; // times what is usual: such a contribution stands out
 export function RoundView({ which }) {
   const live = useLive();
   const newest = which === null || which === "head";
-  const rounds = useRecord(newest ? "/rounds?limit=1" : null, [live.head]);
-  const height = newest ? (rounds.record?.rounds[0]?.height ?? null) : which;
+  const rounds = useRecord("/rounds?limit=10", [live.head]);
+  const last = rounds.record?.rounds[0]?.height ?? null;
+  const height = newest ? last : which;
   const isFinal = Number(height) <= live.head; // one that is not yet is asked for again once it is
   const found = useRecord(height === null ? null : `/rounds/${encodeURIComponent(height)}`, [isFinal]);
   const block = useRecord(height === null ? null : `/chain/${encodeURIComponent(height)}`, [isFinal]);
@@ -22,10 +24,10 @@ export function RoundView({ which }) {
   }
   const shown = found.record;
   return html`
-    <${Title}>${shown ? `Round ${shown.round} of run ${shown.run}` : "Round"}<//>
+    <${Title}>${shown ? `Round ${shown.round} of run ${shown.run}${shown.best ? ", the best so far" : ""}` : "Round"}<//>
     <p class="row">
       ${shown && shown.height > 1 && html`<a href=${`#/round/${shown.height - 1}`}>the one before</a>`}
-      ${shown && shown.height < live.head && html`<a href=${`#/round/${shown.height + 1}`}>the one after</a>`}
+      ${shown && shown.height < last && html`<a href=${`#/round/${shown.height + 1}`}>the one after</a>`}
       ${shown && html`<a href=${`#/chain/${shown.height}`}>its block</a>`}
       <a href="#/round">the newest</a>
     </p>
@@ -41,13 +43,14 @@ export function RoundView({ which }) {
         ${round.peering && html`<${Peering} peering=${round.peering} />`}
         ${round.schedule && html`<${Schedule} schedule=${round.schedule} round=${round} />`}
         ${round.published.length > 0 && html`<${Published} published=${round.published} />`}
+        <${Card} title="Newest rounds"><${Awaited} found=${rounds}>${(record) => html`<${RoundTable} rounds=${record.rounds} />`}<//><//>
       </div>`}
     <//>`;
 }
 
 // Signs by which a model has not learned, and such as are no alarm. All others are of one that learns.
 const NOT_LEARNED = ["one_class", "majority", "prior", "mean", "worse"];
-const QUIET = ["behind", "few"];
+const QUIET = ["not_yet", "missing", "behind", "few"];
 
 function describeSign([name, text]) {
   if (NOT_LEARNED.includes(name)) return ["warn", `Not learned: ${text}.`];

@@ -49,8 +49,7 @@ def test_a_good_model_shows_none() -> None:
 def test_a_training_loss_that_falls_while_that_of_val_rises() -> None:
     assert find_signs(make_good(), CALM, make_good(), RISING) == {
         Sign.OVERFITTING: "it overfits: since round 2, the best, the training loss fell from 0.4 to 0.15, and the loss "
-        "on val samples rose from 0.5 to 0.8; fewer local steps or weight decay help, or a run that selects its best "
-        "round"
+        "on val samples rose from 0.5 to 0.8; fewer local steps or weight decay help"
     }
 
 
@@ -73,13 +72,43 @@ def test_without_val_it_goes_by_the_test_samples() -> None:
     losses = make_losses([0.5, 0.4, 0.3, 0.2, 0.15], [None] * 5, [0.5, 0.6, 0.7, 0.8, 1.0])
     assert "since round 1, the best" in (text := find_signs(make_good(), CALM, None, losses)[Sign.OVERFITTING])
     assert "the loss on test samples rose from 0.5 to 1" in text
+    assert text.endswith("or a run that selects its best round")
 
 
 def test_overfitting_is_not_taken_for_a_model_that_has_learned_nothing() -> None:
     y = np.arange(NUM) % 2
     coin = answer(np.where(np.arange(NUM) // 2 % 2 == 0, 0.01, 0.99), y, loss=2.3)  # sure, and no better than chance
-    assert Sign.PRIOR in find_signs(coin, {})
+    assert find_signs(coin, {}).keys() == {Sign.MAJORITY}
     assert find_signs(coin, {}, None, RISING).keys() == {Sign.OVERFITTING}
+
+
+def test_a_loss_that_still_falls_is_of_a_model_that_has_not_learned_yet() -> None:
+    coin = answer(np.full(NUM, 0.6), np.arange(NUM) % 2, loss=0.7)
+    falling = make_losses([0.9] * 5, [None] * 5, [0.9, 0.9, 0.88, 0.86, 0.84])
+    assert find_signs(coin, CALM).keys() == {Sign.ONE_CLASS}
+    assert find_signs(coin, CALM, None, falling) == {
+        Sign.NOT_YET: "it has not learned yet, but learns: the loss on test samples fell from 0.9 in round 2 to 0.84 "
+        "in round 5; more rounds help, or a higher lr"
+    }
+    assert find_signs(coin, CALM, None, falling[:2]).keys() == {Sign.ONE_CLASS}
+    assert find_signs(make_good(), CALM, None, falling) == {}
+    assert Sign.NOT_YET in QUIET
+
+
+def test_an_average_that_costs_a_site_explains_a_model_that_has_learned_nothing_there() -> None:
+    y = np.arange(NUM) % 2
+    after = answer(np.full(NUM, 0.6), y, loss=0.7)
+    assert find_signs(after, CALM, make_apart(2.0)).keys() == {Sign.AVERAGING}
+
+
+def test_classes_without_training_samples_are_named_and_not_said_to_be_unfound() -> None:
+    found = replace(make_three(10), calibration_chance=None)
+    assert find_signs(found, CALM, missing=["c"]) == {
+        Sign.MISSING: "classes are missing here: no training samples of c; what the model says of them it has from the "
+        "others, and a method that gives everyone's answer helps (mpfedcl with prior=0)"
+    }
+    assert find_signs(found, CALM, missing=["a", "d"]).keys() == {Sign.MISSING, Sign.UNFOUND}
+    assert Sign.MISSING in QUIET
 
 
 def test_losses_are_read_from_metrics() -> None:
@@ -187,7 +216,7 @@ def make_few(num_ill: int, num_well: int) -> Measures:
     [
         ((5, 4), "9 test samples are too few to tell, fewer than 10"),
         ((20, 0), "all 20 test samples are of one class, which tells nothing"),
-        ((7, 7), "too few test samples of a class to tell: by chance alone an AUC is up to 0.81"),
+        ((7, 7), "too few test samples of a class to tell: AUC 0.57, give or take 0.31"),
     ],
 )
 def test_too_few_to_tell_is_no_alarm(counts: tuple[int, int], told: str) -> None:

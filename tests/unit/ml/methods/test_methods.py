@@ -30,7 +30,7 @@ from support.data.placement import ProductsWatch, displace
 from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round
 
 METRICS = {
-    *("loss", "first_loss", "last_loss", "iterations", "steps", "samples", "seconds", "alpha_s"),
+    *("loss", "first_loss", "last_loss", "loss_error", "iterations", "steps", "samples", "seconds", "alpha_s"),
     *("accuracy", "test_loss"),
 }
 QUICK: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from node.ledger.site_statistics import find_quantile, list_differences
+from node.ledger.site_statistics import count_all, find_quantile, list_differences
 from node.pb import admin_pb2 as pb
 
 Told = tuple[float, float, int]  # mean, deviation, values
@@ -59,6 +59,16 @@ def test_a_value_that_only_one_site_has_is_named_and_an_empty_cell_is_none() -> 
     assert told == "sex=W: only a has it: do the others write it in another way?"
     assert list_differences(make_reply("sex (empty)", own, category=True)) == []
     assert list_differences(make_reply("sex=f", [(0.4, 0.5, 100), (0.3, 0.5, 100)], category=True)) == []
+
+
+def test_what_a_trimmed_sum_leaves_out_is_not_empty() -> None:
+    """Of four sites two are left of each feature: half of the samples, all of which have a value."""
+    for own, values in (([(50, 9, 100)] * 3 + [(50, 9, 40)], 340), ([(50, 9, 100)] * 3 + [None], 400)):
+        reply = make_reply("age", own)
+        reply.all.samples = 400
+        reply.all.features.add(values=200, mean=50, std=9)
+        count_all(reply)
+        assert reply.all.features[0].values == values
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ class Standing:
 
     def __init__(self) -> None:
         self.right = 0
+        self.missing_classes = [2]
 
     def keep_answers(self) -> Callable[[], Measures]:
         right = self.right
@@ -27,7 +28,7 @@ class Standing:
 def test_what_is_before_the_exchange_is_of_the_training_for_that_round() -> None:
     kept, client = KeptAnswers(), Standing()
     told: Any = client
-    assert kept.describe() == {"measures": None, "before": None, "curves": None}
+    assert kept.describe() == {"measures": None, "before": None, "curves": None, "missing": ()}
     for right, note in ((7, kept.on_trained), (4, kept.on_taken_in)):
         client.right = right
         note(1, told)
@@ -36,5 +37,6 @@ def test_what_is_before_the_exchange_is_of_the_training_for_that_round() -> None
     described = kept.describe()
     assert (described["before"]["num_correct"], described["measures"]["num_correct"]) == (7, 4)
     assert described["curves"] == {"roc": [4]}
+    assert described["missing"] == [2]
     kept.on_taken_in(3, told)  # for which it has not trained
     assert kept.describe()["before"] is None
