@@ -20,7 +20,7 @@ from node.ledger.names import get_name
 from node.ledger.prototypes import MAX_CLASSES, read_prototypes, show_prototypes
 from node.pb import admin_pb2 as pb
 from node.web.acting import read_body
-from node.web.endpoint import NO_BODY, Endpoint, Parameter, parse_whole, read_flag, read_whole
+from node.web.endpoint import NO_BODY, ROUND, Endpoint, Parameter, parse_whole, read_flag, read_whole
 
 _STRING = {"type": "string"}
 _PAGE = (
@@ -197,7 +197,7 @@ class Reading:
                 self._get_curves,
                 _CURVES,
             ),
-            Endpoint("/model", "As `fednode model info`.", self._get_model, pb.ModelInfo),
+            Endpoint("/model", "As `fednode model info`.", self._get_model, pb.ModelInfo, (ROUND,)),
         )
 
     # ---- the node
@@ -230,7 +230,7 @@ class Reading:
         return self._view.get_curves()
 
     async def _get_model(self, request: Request) -> dict[str, Any]:
-        return to_json((await self._view.read_model()).info)
+        return to_json((await self._view.read_model(request.query_params.get("round", ""))).info)
 
     # ---- the federation
 
