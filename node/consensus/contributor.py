@@ -221,6 +221,7 @@ class Contributor:
                 losses = watch.list_losses(place, record.train, record.applied) if place is not None else ()
                 record.signs = find_signs(record.measures, record.train, measured.before, losses)
             self._records.curves = {"height": height, **measured.curves} if measured.curves else None
+            self._records.answers = (height, measured.answers) if measured.answers else None
             self._published.publish(record)
         self._records.on_measured(height)
 

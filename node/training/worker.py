@@ -169,7 +169,8 @@ class WorkerProcess:
         return metrics
 
     async def measure(self) -> Measured:
-        result = (await self._request(Call({"call": "measure"}, {}))).header["result"]
+        reply = await self._request(Call({"call": "measure"}, {}))
+        result = reply.header["result"]
         measures, alone, before = result["measures"], result["alone"], result["before"]
         return Measured(
             None if measures is None else read_measures(measures),
@@ -177,6 +178,7 @@ class WorkerProcess:
             result["curves"],
             result["privacy"],
             None if before is None else read_measures(before),
+            reply.attachments.get("answers"),
         )
 
     async def predict(

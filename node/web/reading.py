@@ -85,6 +85,15 @@ _CURVES = {
         },
     },
 }
+_INTERVALS = {
+    "type": "object",
+    "properties": {
+        "height": {"type": "integer"},
+        "run": {"type": "integer"},
+        "round": {"type": "integer"},
+        "measures": pb.Measures,
+    },
+}
 _PROTOTYPES = {
     "type": "object",
     "properties": {
@@ -197,6 +206,13 @@ class Reading:
                 self._get_curves,
                 _CURVES,
             ),
+            Endpoint(
+                "/intervals",
+                "Measures of a recent round's model on the own test samples, with intervals as `fednode evaluate` has "
+                "them; gone after a restart.",
+                self._get_intervals,
+                _INTERVALS,
+            ),
             Endpoint("/model", "As `fednode model info`.", self._get_model, pb.ModelInfo, (ROUND,)),
         )
 
@@ -228,6 +244,9 @@ class Reading:
 
     async def _get_curves(self, request: Request) -> dict[str, Any]:
         return self._view.get_curves()
+
+    async def _get_intervals(self, request: Request) -> dict[str, Any]:
+        return await self._view.own_measures.show()
 
     async def _get_model(self, request: Request) -> dict[str, Any]:
         return to_json((await self._view.read_model(request.query_params.get("round", ""))).info)

@@ -28,7 +28,7 @@ from support.federation.asked_over_http import CALL_S, Served, serving_page
 
 API = "/api/v1"
 NUM_LOOKS = 50
-OFTEN_NONE = ("/curves", "/model", "/model/file", "/runs/1/statistics")
+OFTEN_NONE = ("/curves", "/intervals", "/model", "/model/file", "/runs/1/statistics")
 MOVING = {"time", "uptime_s", "silent_s", "bytes_sent", "bytes_received", "messages_sent", "messages_received"}
 MOVING |= {"batches_sent", "hashes", "database_bytes", "disk_free_bytes", "clock_ahead_s", "credit"}
 

@@ -95,6 +95,8 @@ export const MEASURES = {
   specificity: "specificity",
   precision: "precision",
   f1: "F1",
+  ppv: "positive predictive value",
+  npv: "negative predictive value",
 };
 
 // What stands for how well a model does, of a summary of measures: the first that there is.
