@@ -83,8 +83,8 @@ def evaluate(
     predictive value at a prevalence.
 
     With --by there are measures of the rows of each value of a column, which need not be one that the run names; many
-    different numbers are cut into ranges. Groups of fewer than ten samples are counted and not measured. Neither the
-    column nor its values are sent to anybody.
+    different numbers are cut into ranges. Groups of fewer than ten samples are counted and not measured. The column is
+    sent to nobody; where it is a feature of the model this node gets it with the samples.
 
     A node cannot know which rows of a file it, or another member, has trained on; on such rows any model looks better
     than it is.

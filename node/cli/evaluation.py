@@ -33,7 +33,7 @@ OF_CLASSES = {
     "f1": "F1",
 }
 AT_POINT = {"sensitivity": "SENSITIVITY", "specificity": "SPECIFICITY", "ppv": "PPV", "npv": "NPV"}
-OF_GROUPS = ("auc", "balanced_accuracy", "accuracy", "exact_match", "micro_f1", "brier", "r2", "mae", "rmse", "loss")
+OF_GROUPS = ("auc", "balanced_accuracy", "accuracy", "exact_match", "micro_f1", "brier", "r2", "mae", "rmse")
 
 
 def print_evaluation(found: Evaluation, model: str) -> None:

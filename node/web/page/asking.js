@@ -130,9 +130,9 @@ function Answers({ file, record, prior }) {
     ]} />
     <div class="row small">
       ${count > PAGE && html`
-        <button disabled=${begin === 0} onClick=${() => setFirst(begin - PAGE)}>Before</button>
+        <button disabled=${begin === 0} onClick=${() => setFirst(begin - PAGE)}>Previous</button>
         <span>${begin + 1} to ${Math.min(begin + PAGE, count)} of ${count}</span>
-        <button disabled=${begin + PAGE >= count} onClick=${() => setFirst(begin + PAGE)}>After</button>`}
+        <button disabled=${begin + PAGE >= count} onClick=${() => setFirst(begin + PAGE)}>Next</button>`}
       <button onClick=${() => saveTable(`${file.name.replace(/\.[^.]*$/, "")}-answers`, listCells(record, all))}>CSV</button>
     </div>`;
 }

@@ -5,7 +5,7 @@ import { Matrix, Table } from "./parts.js";
 import { MEASURES, showNumber } from "./words.js";
 
 const MAX_CONFUSED = 40;
-const OF_GROUPS = ["auc", "balanced_accuracy", "accuracy", "exact_match", "micro_f1", "brier", "r2", "mae", "rmse", "loss"];
+const OF_GROUPS = ["auc", "balanced_accuracy", "accuracy", "exact_match", "micro_f1", "brier", "r2", "mae", "rmse"];
 const OF_CLASSES = ["sensitivity", "specificity", "precision", "f1", "auc"];
 
 export function showInterval(interval) {

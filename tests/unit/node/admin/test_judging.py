@@ -144,7 +144,7 @@ def test_both_are_tables_that_people_read(tmp_path: Path, capsys: pytest.Capture
     ]
     assert lines[2].split()[:3] == ["ill", "0.3", "0.100"]
     assert lines[4].split()[:4] == ["BY", "sex", "SAMPLES", "AUC"]
-    assert lines[6].split() == ["f", "5", "-", "-", "-", "-", "-"]
+    assert lines[6].split() == ["f", "5", "-", "-", "-", "-"]
     assert [line.split()[:3] for line in lines[10:]] == [
         ["CLASS", "BY", "sex"],
         ["well", "d", "15"],
