@@ -18,7 +18,7 @@ from sklearn.metrics import balanced_accuracy_score, log_loss, mean_absolute_err
 
 from bench.defaults.tables import LABEL, SPLIT, Table
 from ml.clients.client import Client
-from ml.simulation.run import SimulationConfig, simulate
+from ml.simulation.run import Selector, SimulationConfig, simulate
 from ml.tasks import REGRESSION
 from node.config.genesis_draft import CARE, GUARDS, MIN_GUARDED, GenesisSpec, draft_genesis, find_guards
 
@@ -44,6 +44,14 @@ ARMS: Mapping[str, Arm] = {
     "pooled": Arm(pooled=True),
     "linear": Arm("fedavg", "linear", ("optimizer=sgd", "lr=0.1", "weight_decay=0.1", "local_iterations=5")),
     "fedprox": Arm("fedprox"),
+    "fedavgm": Arm(settings=("method.outer.optimizer=momentum",)),
+    "nesterov": Arm(settings=("method.outer.optimizer=nesterov",)),
+    "half nesterov": Arm(
+        settings=("method.outer.optimizer=nesterov", "optimizer=adamw", "lr=0.0005", "weight_decay=0.01")
+    ),
+    "fedadam": Arm(settings=("method.outer.optimizer=adam",)),
+    "fedyogi": Arm(settings=("method.outer.optimizer=yogi",)),
+    "scaffold": Arm("scaffold"),
     "fedper": Arm("fedper"),
     "uapdfl": Arm("uapdfl", tasks=CLASSES),
     "dfpl": Arm("dfpl", tasks=CLASSES),
@@ -55,8 +63,16 @@ RIVALS = {
 }
 
 
-def play(table: Table, fold: Mapping[str, pd.DataFrame], arm: Arm, directory: Path, rounds: int) -> list[Client]:
-    """The clients of all sites after the last round, in the order of the sites."""
+def play(
+    table: Table,
+    fold: Mapping[str, pd.DataFrame],
+    arm: Arm,
+    directory: Path,
+    rounds: int,
+    *,
+    selector: Selector | None = None,
+) -> list[Client]:
+    """The clients of all sites after the last round, in the order of the sites. A `selector` follows the rounds."""
     sites = {"all": pd.concat(fold.values())} if arm.pooled else fold
     paths = []
     for i, rows in enumerate(sites.values()):
@@ -96,7 +112,7 @@ def play(table: Table, fold: Mapping[str, pd.DataFrame], arm: Arm, directory: Pa
         target=genesis.get("target"),
     )
     ended: list[Client] = []
-    simulate(config, on_end=ended.extend)
+    simulate(config, on_end=ended.extend, selector=selector)
     return ended
 
 
