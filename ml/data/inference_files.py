@@ -31,7 +31,7 @@ from ml.data.readers.folders import get_class, is_image, list_folders
 from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_image
 from ml.data.readers.npz import NpzFile, read_classes, read_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
-from ml.data.table_input import TableInput
+from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
@@ -231,7 +231,7 @@ def _read_table(
     cells = get_cells(table, range(len(table.header)))
     if by is not None and by not in cells:
         raise DataError(f"{path}: expected a column {by!r}: {suggest(by, table.header)}")
-    grouped = None if by is None else (agreed or TableInput()).clear(cells[by])
+    grouped = None if by is None else _clear(cells[by], by, agreed or TableInput())
     if agreed is not None:
         file = _read_cells(path, cells, tuple(table.lines), shape, named, agreed, table.locate)
         return replace(file, columns=tuple(table.header), by=grouped)
@@ -241,6 +241,11 @@ def _read_table(
     labels = _read_labels(path, cells, found, named, table.locate)
     x = read_features(table, columns)
     return InferenceFile(path, x, tuple(table.lines), labels, columns=tuple(table.header), by=grouped)
+
+
+def _clear(cells: Sequence[Any], name: str, table: TableInput) -> Sequence[Any]:
+    """A column, which need not be one of the run's, without what the run takes for empty."""
+    return table.clear(cells, next((own for own in table.columns or () if own.name == name), Column(name)))
 
 
 def read_frame(

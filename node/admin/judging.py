@@ -135,6 +135,10 @@ def _choose_positive(details: Details, terms: Terms) -> Sequence[str]:
         return ()
     if terms.task == REGRESSION:
         raise NodeError("expected a run of classes or labels for a threshold; this one is a regression")
+    if details.threshold is not None and not 0 <= details.threshold <= 1:
+        raise NodeError(f"threshold: expected a probability, got {details.threshold:g}")
+    if details.prevalence is not None and not 0 < details.prevalence < 1:
+        raise NodeError(f"prevalence: expected more than 0 and less than 1, got {details.prevalence:g}")
     if details.positive is not None:
         if details.positive not in terms.classes:
             raise NodeError(f"expected one of {', '.join(terms.classes)} for a threshold, got {details.positive!r}")

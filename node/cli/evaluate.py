@@ -101,7 +101,7 @@ def evaluate(
     from node.cli.predict import name_model, read_columns
     from node.cli.target import open_node
 
-    details = Details(threshold, read_prevalence(prevalence), positive, by, read_cuts(cuts, by))
+    details = Details(threshold, prevalence, positive, by, read_cuts(cuts, by))
     try:
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
@@ -121,13 +121,6 @@ def evaluate(
     print(f"fednode: {TRAINED_ON}", file=sys.stderr)
     for name, text in found.signs.items():
         print(f"fednode: this model{' has not learned' if name in NOT_LEARNED else ''}: {text}", file=sys.stderr)
-
-
-def read_prevalence(prevalence: float | None) -> float | None:
-    """`--prevalence`. Raises ConfigError for what nothing can be predicted at."""
-    if prevalence in (0, 1):
-        raise ConfigError(f"--prevalence: expected more than 0 and less than 1, got {prevalence:g}")
-    return prevalence
 
 
 def read_cuts(cuts: str | None, by: str | None) -> tuple[float, ...]:

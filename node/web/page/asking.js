@@ -45,6 +45,7 @@ export function Ask({ hasClasses }) {
   const [found, setFound] = useState(null);
   const [judged, setJudged] = useState(null);
   const [chosen, setChosen] = useState({ prior: 0, round: "" });
+  const [at, setAt] = useState({ name: null, threshold: 0.5, prevalence: "" }); // of what is called, and from when on
   const ask = useNewest();
   const askWorth = useNewest();
   const judge = (file, how, by) => {
@@ -88,7 +89,7 @@ export function Ask({ hasClasses }) {
     </div>
     ${isLabelled(found?.record) && html`
       <${Worth} judged=${judged} columns=${found.record.columns} onBy=${(by) => judge(found.file, chosen, by)} />
-      <${Operating} key=${found.file} record=${found.record} />`}
+      <${Operating} record=${found.record} at=${at} onMove=${(moved) => setAt({ ...at, ...moved })} />`}
   <//>`;
 }
 
@@ -194,28 +195,26 @@ function Worth({ judged, columns, onBy }) {
 
 // ---- from a probability on
 
-function Operating({ record }) {
+function Operating({ record, at, onMove }) {
   const classes = useMemo(() => listClasses(record), [record]);
   const isMultilabel = Array.isArray(record.expected[0]);
-  const [chosen, setChosen] = useState(classes[classes.length === 2 ? 1 : 0]);
-  const [threshold, setThreshold] = useState(0.5);
-  const [typed, setTyped] = useState("");
+  const chosen = classes.includes(at.name) ? at.name : classes[classes.length === 2 ? 1 : 0];
   const shown = isMultilabel ? classes : classes.filter((name) => name === chosen);
   const samples = useMemo(() => new Map(shown.map((name) => [name, readSamples(record, name)])), [record, shown.join("\n")]);
   if (!shown.length || record.predictions[0].values.length) return null;
-  const prevalence = Number(typed) > 0 && Number(typed) < 1 ? Number(typed) : null;
-  const points = shown.map((name) => ({ name, ...findPoint(...samples.get(name), threshold, prevalence) }));
+  const typed = Number(at.prevalence);
+  const points = shown.map((name) => ({ name, ...findPoint(...samples.get(name), at.threshold, typed > 0 && typed < 1 ? typed : null) }));
   return html`
     <h3>From a probability on</h3>
     <div class="row">
-      ${!isMultilabel && html`<label>call it <select value=${chosen} onChange=${(event) => setChosen(event.target.value)}>
+      ${!isMultilabel && html`<label>call it <select value=${chosen} onChange=${(event) => onMove({ name: event.target.value })}>
         ${classes.map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>`}
-      <label>where <input type="number" aria-label="prevalence" min="0" max="1" step="any" value=${typed} placeholder=${showNumber(points[0].prevalence, 3)} onInput=${(event) => setTyped(event.target.value)} /> have it</label>
+      <label>where <input type="number" aria-label="prevalence" min="0" max="1" step="any" value=${at.prevalence} placeholder=${showNumber(points[0].prevalence, 3)} onInput=${(event) => onMove({ prevalence: event.target.value })} /> have it</label>
     </div>
     <label class="dial">from a probability of
-      <input type="range" aria-label="threshold" min="0" max="1" step="0.01" value=${threshold} onInput=${(event) => setThreshold(Number(event.target.value))} />
-      <span class="number">${showNumber(threshold, 2)}</span>
+      <input type="range" aria-label="threshold" min="0" max="1" step="0.01" value=${at.threshold} onInput=${(event) => onMove({ threshold: Number(event.target.value) })} />
+      <span class="number">${showNumber(at.threshold, 2)}</span>
     </label>
     <${Table} label="from a threshold on" rows=${points} getKey=${(point) => point.name} columns=${[
       [isMultilabel ? "label" : "class", (point) => point.name, "wide"],

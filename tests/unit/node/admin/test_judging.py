@@ -119,6 +119,9 @@ def test_a_threshold_is_of_the_second_class_or_of_one_that_is_named(tmp_path: Pa
         ({}, {"positive": "sick"}, "expected one of well, ill for a threshold, got 'sick'"),
         ({"classes": ("a", "b", "c")}, {"threshold": 0.5}, "to be named for a threshold, as there are many"),
         ({"task": "regression"}, {"threshold": 0.5}, "this one is a regression"),
+        ({}, {"prevalence": 1.0}, "prevalence: expected more than 0 and less than 1, got 1"),
+        ({}, {"prevalence": float("nan")}, "prevalence: expected more than 0 and less than 1, got nan"),
+        ({}, {"threshold": 1.5}, "threshold: expected a probability, got 1.5"),
     ):
         node = Answering(**terms)
         with pytest.raises(NodeError, match=said):
