@@ -14,14 +14,13 @@ import pytest
 
 from ml.measures.operating import find_points
 from ml.tasks import CLASSIFICATION
-from support.pages import Served, Visit
+from support.pages import ROUNDS, Served, Visit
 
 pytestmark = pytest.mark.web
 
 Visits = Callable[..., Visit]
 
 NUM_SAMPLES = 120
-ROWS = "[aria-label=answers] tbody tr"
 
 
 def drop_labelled(page: Any, path: Path) -> None:
@@ -47,10 +46,10 @@ def test_a_whole_file_is_answered_saved_and_measured_as_the_command_does(
     page = visit(key=True).show("model")
     page.select_option("section[aria-label='Ask the model'] select", "newest")
     drop_labelled(page, tmp_path / "own.npz")
-    page.wait_for_selector("text=1 to 50 of 120")
-    assert len(read_table(page, "answers")) == 50
-    page.get_by_role("button", name="Next").click()
-    page.get_by_role("button", name="Next").click()
+    page.wait_for_selector("text=1 to 20 of 120")
+    assert len(read_table(page, "answers")) == 20
+    for _ in range(5):
+        page.get_by_role("button", name="Next").click()
     page.wait_for_selector("text=101 to 120 of 120")
     assert [row[0] for row in read_table(page, "answers")] == [str(i) for i in range(100, 120)]
     with page.expect_download() as saved:
@@ -150,3 +149,16 @@ def test_rows_are_grouped_by_a_column_of_the_file(site: Served, visit: Visits, t
     assert set(rows[1][2:]) == {"–"}
     assert asked[-1].endswith("by=sex")
     assert {row[1] for row in read_table(page, "classes by group")} == {"f"}
+
+
+def test_learning_has_an_interval_of_every_measure(site: Served, visit: Visits) -> None:
+    page = visit().show("learning")
+    page.wait_for_selector(f"text=, after round {ROUNDS}")
+    told = site.ask("intervals")["measures"]
+    rows = read_table(page, "measures")
+    assert len(rows) == len(told["summary"])
+    shown = {row[1:][-1] for row in rows}
+    assert shown == {f"{of['low']:.3f} to {of['high']:.3f}" for of in told["intervals"].values()}
+    assert told["intervals"].keys() == told["summary"].keys()
+    measured = site.tell("node0", "status")["measures"]["summary"]
+    assert told["summary"] == pytest.approx(measured, abs=1e-4)

@@ -10,7 +10,7 @@ import { findPoint } from "./operating.js";
 import { Card, Empty, Note, Notes, Table } from "./parts.js";
 import { plural, showNumber } from "./words.js";
 
-const PAGE = 50; // answers that are shown at a time
+const PAGE = 20; // answers that are shown at a time
 const AT_POINT = ["sensitivity", "specificity", "ppv", "npv"];
 
 function sayPrior(prior) {
@@ -121,11 +121,11 @@ function Answers({ file, record, prior }) {
       ...(isValues
         ? [["values", ({ one }) => one.values.map((value) => `${value.target} ${showNumber(value.value, 3)}`).join(", "), "wide"]]
         : [
-            ["class", ({ one }) => sayAnswer(one), "wide"],
+            ["class", ({ one }) => sayAnswer(one)],
             ["probability", ({ one }) => showNumber(one.probability, 3), "number"],
-            ["next", ({ one }) => one.top.slice(1, 3).map((next) => `${next.class} ${showNumber(next.probability, 3)}`).join(", "), "wide"],
+            ["next", ({ one }) => one.top.slice(1, 3).map((next) => `${next.class} ${showNumber(next.probability, 3)}`).join(", ")],
           ]),
-      ...(record.expected ? [["in the file", ({ expected }) => sayExpected(expected), "wide"]] : []),
+      ...(record.expected ? [["in the file", ({ expected }) => sayExpected(expected)]] : []),
       ...(all.some(({ one }) => one.notes.length > 0) ? [["note", ({ one }) => one.notes.join("; ") || "–", "wide"]] : []),
       ...(record.alone.length ? [["alone", ({ alone }) => alone?.class || "–"]] : []),
     ]} />
@@ -217,12 +217,12 @@ function Operating({ record, at, onMove }) {
       <span class="number">${showNumber(at.threshold, 2)}</span>
     </label>
     <${Table} label="from a threshold on" rows=${points} getKey=${(point) => point.name} columns=${[
-      [isMultilabel ? "label" : "class", (point) => point.name, "wide"],
+      [isMultilabel ? "label" : "class", (point) => point.name],
       ["prevalence", (point) => showNumber(point.prevalence, 3), "number"],
       ["called", (point) => point.num_called, "number"],
       ...AT_POINT.flatMap((name) => makeColumns(name, points, (point) => point)),
     ]} />
-    <p class="small soft">Positive and negative predictive values are those at the prevalence; left empty, that of the file.</p>`;
+    <p class="small soft">PPV and NPV, the positive and the negative predictive value, are those at the prevalence; left empty, that of the file.</p>`;
 }
 
 function readSamples(record, name) {

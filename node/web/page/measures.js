@@ -17,7 +17,7 @@ export function makeColumns(name, rows, get) {
   const hasInterval = rows.some((row) => get(row)?.intervals[name]);
   return [
     [MEASURES[name] ?? name, (row) => showNumber(get(row)?.values[name], 3), "number"],
-    ...(hasInterval ? [["95 %", (row) => html`<span class="soft">${showInterval(get(row)?.intervals[name])}</span>`]] : []),
+    ...(hasInterval ? [["95 %", (row) => html`<span class="soft">${showInterval(get(row)?.intervals[name])}</span>`, "place"]] : []),
   ];
 }
 
@@ -26,11 +26,11 @@ export function MeasureTable({ measures, alone }) {
   return html`<${Table} label="measures" rows=${Object.entries(measures.summary)} columns=${[
     ["measure", ([name]) => MEASURES[name] ?? name],
     ["value", ([, value]) => showNumber(value), "number"],
-    ["95 % interval", ([name]) => showInterval(measures.intervals[name])],
+    ["95 % interval", ([name]) => showInterval(measures.intervals[name]), "place"],
     ...(alone
       ? [
           ["alone", ([name]) => showNumber(alone.summary[name]), "number"],
-          ["95 % interval", ([name]) => showInterval(alone.intervals[name])],
+          ["95 % interval", ([name]) => showInterval(alone.intervals[name]), "place"],
         ]
       : []),
   ]} />`;

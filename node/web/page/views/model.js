@@ -19,8 +19,8 @@ export function ModelView() {
     <div class="grid">
       <${Samples} measures=${status.measures} />
       ${status.privacy && html`<${Privacy} privacy=${status.privacy} />`}
-      <${Ask} hasClasses=${usual.record?.task === "classification"} />
       <${ModelCard} found=${model} status=${status} round=${round} onChoose=${setRound} />
+      <${Ask} hasClasses=${usual.record?.task === "classification"} />
       <${Arrays} found=${model} />
     </div>`;
 }
