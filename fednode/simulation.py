@@ -110,7 +110,7 @@ class Simulation:
         `predict` does, also for samples without a label."""
         from fednode.prediction import evaluate
 
-        return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples)
+        return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples).to_record()
 
     def model(self, node: int = 0) -> nn.Module:
         """A copy of the model of one node, by its number, on the CPU, in eval mode: it takes samples as they are,

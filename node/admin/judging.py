@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ml.measures.alone import FEDERATION
 from ml.measures.collapse import find_signs
 from ml.measures.evaluation import evaluate
 from ml.measures.kinds import Answers
@@ -27,7 +28,9 @@ class Evaluation:
     """The measures of the model that stood after `applied_round`, and the signs that it has not learned, by name.
 
     `alone` is the model trained without the others, measured on the same samples: None where the node trains none.
-    `passed_over` are the columns of each file that the run does not name."""
+    `mixed` are the measures of both mixed, by `weight` of the federation's, None where there is nothing to mix with.
+    Probabilities are at `temperature`, where they were to be calibrated; whose answers the node usually gives is
+    `answer_by`. `passed_over` are the columns of each file that the run does not name."""
 
     applied_round: int
     measures: pb.Measures
@@ -35,6 +38,10 @@ class Evaluation:
     alone: pb.TrainedAlone | None = None
     passed_over: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     is_best: bool = False  # of the rounds of its run
+    mixed: pb.Measures | None = None
+    weight: float | None = None
+    temperature: float | None = None
+    answer_by: str | None = None
 
     def to_record(self) -> dict[str, Any]:
         """As `fednode evaluate --json` prints it."""
@@ -44,17 +51,39 @@ class Evaluation:
             "measures": to_json(self.measures),
             "signs": self.signs,
             "alone": None if self.alone is None else to_json(self.alone),
+            "mixed": None if self.mixed is None else {"weight": self.weight, "measures": to_json(self.mixed)},
+            "temperature": self.temperature,
+            "answer_by": self.answer_by,
         }
 
 
 def evaluate_node(
-    node: AdminClient, inputs: Sequence[Path], labelled: Labelled, *, resamples: int, timeout_s: float, round_: str = ""
+    node: AdminClient,
+    inputs: Sequence[Path],
+    labelled: Labelled,
+    *,
+    resamples: int,
+    timeout_s: float,
+    round_: str = "",
+    calibrated: bool = False,
 ) -> Evaluation:
     """Has a node answer labelled samples in files, and in directories that hold one for each class. Raises NodeError,
     also for samples without a label."""
-    terms, asked = Terms.fetch(node), AtRound(node, round_)
+    terms, asked = Terms.fetch(node), ask_federation(node, round_, calibrated=calibrated)
     answers = list(ask(asked, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
-    return replace(judge(answers, terms, resamples), is_best=asked.is_best)
+    return complete(judge(answers, terms, resamples), asked, node)
+
+
+def ask_federation(node: AdminClient, round_: str, *, calibrated: bool) -> AtRound:
+    """A node that answers first by the federation's model, whatever it does usually."""
+    return AtRound(node, round_, calibrated=calibrated, answer_by=FEDERATION)
+
+
+def complete(found: Evaluation, asked: AtRound, node: AdminClient) -> Evaluation:
+    """What was found, with what the node told of its answers."""
+    usual: str = node.get_config()["training"]["answer_by"]
+    told = {"weight": asked.weight, "temperature": asked.temperature, "answer_by": usual}
+    return replace(found, is_best=asked.is_best, **told)
 
 
 def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluation:
@@ -69,8 +98,8 @@ def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluati
     signs = {sign.value: text for sign, text in find_signs(measures, {}).items()}
     newest = max(answered.applied_round for answered in answers)
     passed_over = {answered.file: answered.passed_over for answered in answers if answered.passed_over}
-    alone = _judge_alone(answers, together, terms, resamples)
-    return Evaluation(newest, show_measures(measures, intervals), signs, alone, passed_over)
+    alone, mixed = _judge_alone(answers, together, terms, resamples), _judge_mixed(answers, terms, resamples)
+    return Evaluation(newest, show_measures(measures, intervals), signs, alone, passed_over, mixed=mixed)
 
 
 def _judge_alone(
@@ -93,6 +122,15 @@ def _judge_alone(
         else:
             told.verdict.CopyFrom(show_verdict(verdict))
     return told
+
+
+def _judge_mixed(answers: Sequence[Answered], terms: Terms, resamples: int) -> pb.Measures | None:
+    """None where not all samples have been answered by both models."""
+    said = [answered._replace(prediction=answered.mixed) for answered in answers if answered.mixed is not None]
+    if len(said) < len(answers):
+        return None
+    measures, intervals = evaluate(*_gather(said, terms), terms.classes, resamples, kind=terms.task, scale=terms.scale)
+    return show_measures(measures, intervals)
 
 
 def _gather(answers: Sequence[Answered], terms: Terms) -> Answers:

@@ -53,8 +53,9 @@ def make_scorer(service: RoundService, c: NodeContext) -> Scorer:
     return Scorer(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.boundary)
 
 
-def make_predictor(service: RoundService, c: NodeContext) -> Predictor:
-    return Predictor(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.arithmetic)
+def make_predictor(service: RoundService, c: NodeContext, config: NodeConfig) -> Predictor:
+    chain, answer_by = make_stored_chain(service, c), config.training.answer_by
+    return Predictor(chain, c.me, c.trainer, service.learner, c.arithmetic, answer_by)
 
 
 def make_control(

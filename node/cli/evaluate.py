@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import AsJson, LabelOption, RoundOption
+from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption
 from node.cli.target import NodeConfigFile, Socket
 
 TRAINED_ON = "members may have trained on rows of this: only samples that nobody trained on say what the model is worth"
@@ -32,6 +32,7 @@ def evaluate(
         float,
         typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long the node may train on first."),
     ] = 60.0,
+    calibrated: CalibratedOption = False,
     round_: RoundOption = "",
     socket: Socket = None,
     config: NodeConfigFile = None,
@@ -46,7 +47,9 @@ def evaluate(
     mean squared error and R2 of each target, in its own unit.
 
     Where the node also trains without the others (training.compare_local: true), each measure of that model stands
-    beside, on the same samples, and a sentence says which of the two is better, if so many samples can show it.
+    beside, on the same samples, and a sentence says which of the two is better, if so many samples can show it. MIXED
+    is the mean of both models' probabilities, or values, by a weight that this site's val samples give: what
+    fednode predict --answer-by mixed answers. With --calibrated all probabilities are by a temperature of val samples.
 
     A node cannot know which rows of a file it, or another member, has trained on; on such rows any model looks better
     than it is.
@@ -65,7 +68,15 @@ def evaluate(
     try:
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
-            found = evaluate_node(node, inputs, labelled, resamples=resamples, timeout_s=timeout_s, round_=round_)
+            found = evaluate_node(
+                node,
+                inputs,
+                labelled,
+                resamples=resamples,
+                timeout_s=timeout_s,
+                round_=round_,
+                calibrated=calibrated,
+            )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if as_json:

@@ -34,6 +34,10 @@ RoundOption = Annotated[
         "that selects one and is over, else the newest.",
     ),
 ]
+CalibratedOption = Annotated[
+    bool,
+    typer.Option("--calibrated", help="Probabilities by one temperature, which this site's val samples give."),
+]
 LabelOption = Annotated[
     list[str] | None,
     typer.Option(

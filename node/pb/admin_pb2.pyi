@@ -993,23 +993,27 @@ class Event(_message.Message):
     def __init__(self, cursor: _Optional[str] = ..., time: _Optional[str] = ..., kind: _Optional[str] = ..., data: _Optional[str] = ..., missed: _Optional[int] = ...) -> None: ...
 
 class PredictRequest(_message.Message):
-    __slots__ = ("samples", "top", "wait_s", "alone", "round", "prior")
+    __slots__ = ("samples", "top", "wait_s", "alone", "round", "prior", "calibrated", "answer_by")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TOP_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     ALONE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PRIOR_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATED_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BY_FIELD_NUMBER: _ClassVar[int]
     samples: bytes
     top: int
     wait_s: float
     alone: bool
     round: str
     prior: float
-    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ..., round: _Optional[str] = ..., prior: _Optional[float] = ...) -> None: ...
+    calibrated: bool
+    answer_by: str
+    def __init__(self, samples: _Optional[bytes] = ..., top: _Optional[int] = ..., wait_s: _Optional[float] = ..., alone: _Optional[bool] = ..., round: _Optional[str] = ..., prior: _Optional[float] = ..., calibrated: _Optional[bool] = ..., answer_by: _Optional[str] = ...) -> None: ...
 
 class PredictReply(_message.Message):
-    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone", "is_best", "passed_over")
+    __slots__ = ("applied_round", "run", "predictions", "trained_alone", "alone", "is_best", "passed_over", "answer_by", "mixed", "weight", "temperature")
     APPLIED_ROUND_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -1017,6 +1021,10 @@ class PredictReply(_message.Message):
     ALONE_FIELD_NUMBER: _ClassVar[int]
     IS_BEST_FIELD_NUMBER: _ClassVar[int]
     PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BY_FIELD_NUMBER: _ClassVar[int]
+    MIXED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     applied_round: int
     run: int
     predictions: _containers.RepeatedCompositeFieldContainer[Prediction]
@@ -1024,7 +1032,11 @@ class PredictReply(_message.Message):
     alone: _containers.RepeatedCompositeFieldContainer[Prediction]
     is_best: bool
     passed_over: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., is_best: _Optional[bool] = ..., passed_over: _Optional[_Iterable[str]] = ...) -> None: ...
+    answer_by: str
+    mixed: _containers.RepeatedCompositeFieldContainer[Prediction]
+    weight: float
+    temperature: float
+    def __init__(self, applied_round: _Optional[int] = ..., run: _Optional[int] = ..., predictions: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., trained_alone: _Optional[_Union[TrainedAlone, _Mapping]] = ..., alone: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., is_best: _Optional[bool] = ..., passed_over: _Optional[_Iterable[str]] = ..., answer_by: _Optional[str] = ..., mixed: _Optional[_Iterable[_Union[Prediction, _Mapping]]] = ..., weight: _Optional[float] = ..., temperature: _Optional[float] = ...) -> None: ...
 
 class Prediction(_message.Message):
     __slots__ = ("label", "class_name", "probability", "top", "distance", "nearest", "nearest_name", "labels", "values", "notes")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TERMS = ("method", "model", "classes", "input", "task", "target", "labels")  # of a run
 WORKER = "node.training.worker_child"
-LOADS = ("torch", "ml.clients.alone", "ml.clients.build", "ml.clients.inference", "ml.data.own_transform")  # take long
+LOADS = ("torch", "ml.clients.answering", "ml.clients.build", "ml.data.own_transform")  # take long
 WORKER_ARGUMENTS = make_arguments(WORKER)  # modules of the daemon's own directory stay out
 DEFAULT_COMMAND = (sys.executable, *WORKER_ARGUMENTS)
 

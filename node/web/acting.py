@@ -21,7 +21,7 @@ from node.admin.stored_chain import StoredChain
 from node.admin.tokens import Role
 from node.errors import InvalidRequest, PermissionRefused
 from node.pb import admin_pb2 as pb
-from node.web.endpoint import Endpoint, Parameter, read_number
+from node.web.endpoint import Endpoint, Parameter, read_flag, read_number
 from node.web.files_dropped import DroppedFiles
 
 MAX_BODY_BYTES = 64 << 10
@@ -104,6 +104,8 @@ class Acting:
                 parameters=(
                     Parameter("name", "string", "The file's, whose ending says what it is."),
                     Parameter("prior", "number", "As `--prior` of `fednode predict`."),
+                    Parameter("calibrated", "boolean", "As `--calibrated` of `fednode predict`."),
+                    Parameter("answer_by", "string", "As `--answer-by` of `fednode predict`."),
                 ),
                 method="POST",
                 role=Role.PREDICT,
@@ -171,7 +173,13 @@ class Acting:
             dropped = await self._dropped.read(request, self._chain.runs.calendar.newest.run)
         finally:
             self._num_dropped -= 1
-        asked = pb.PredictRequest(samples=dropped.samples, alone=True, prior=prior)
+        asked = pb.PredictRequest(
+            samples=dropped.samples,
+            alone=True,
+            prior=prior,
+            calibrated=read_flag(request, "calibrated"),
+            answer_by=request.query_params.get("answer_by", ""),
+        )
         reply = await self._predictor.predict(asked)
         reply.passed_over.extend(dropped.passed_over)
         for said, empty in zip(reply.predictions, dropped.num_empty, strict=False):

@@ -59,7 +59,13 @@ class Telling(ScriptedTrainer):
         self.is_let.set()
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
         await self.is_let.wait()
         if self.error is not None:

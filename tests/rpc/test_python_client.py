@@ -37,7 +37,13 @@ class Telling(ScriptedTrainer):
     """Tells of each sample the class that its first pixel is."""
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
         labels = payload.decode_arrays(samples, len(samples))["x"][:, 0, 0, 0].astype(np.int64)
         probabilities = np.full((len(labels), NUM_CLASSES), 0.05, np.float32)
