@@ -11,7 +11,7 @@ from chain.agreed_input import AGREED, INHERITED
 from chain.block import Digest
 from chain.errors import GenesisError
 from chain.layout import MAX_HEIGHT, MAX_U32
-from chain.run_input import check_deviations, has_later_terms, read_input
+from chain.run_input import check_deviations, has_later_terms, has_own_empty, read_input
 from chain.schema import Section, check_choice, check_range, check_unique, copy_tree, quote, read_digest, read_number
 from chain.select import AUC, FIRST_SELECTING, LOSS, Select
 
@@ -93,7 +93,7 @@ class Run:
     @property
     def first_protocol(self) -> int:
         """The first protocol under which there can be such a run."""
-        if self.select is not None or "correlations" in self.input:
+        if self.select is not None or "correlations" in self.input or has_own_empty(self.input):
             return FIRST_SELECTING
         return FIRST_FILLING if self.labels is not None or has_later_terms(self.input) else 1
 

@@ -36,6 +36,11 @@ def read_input(top: Section) -> dict[str, Any]:
     return {"shape": shape, "resize": resize, **constants, **_read_table(section, shape)}
 
 
+def has_own_empty(input_: Mapping[str, Any]) -> bool:
+    """Tells whether a column has texts of its own that stand for an empty cell, which protocol 4 does not know."""
+    return any("empty" in column for column in input_.get("columns") or ())
+
+
 def has_later_terms(input_: Mapping[str, Any]) -> bool:
     """Tells whether there is what protocol 3 does not know: histograms, or empty cells that are filled by a mean that
     members agree on, have a feature that says so, or have a text that stands for them."""
@@ -60,7 +65,7 @@ def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
     columns: list[dict[str, Any]] = []
     num_features, flag = 0, int(told.get("missing", "").endswith(FLAG))
     for i, item in enumerate(section.items("columns")):
-        column = Section(f"{section.path('columns')}[{i}]", item, ("name", "values", "edges"))
+        column = Section(f"{section.path('columns')}[{i}]", item, ("name", "values", "edges", "empty"))
         columns.append({"name": column.text("name")})
         if column.has("values"):
             values = column.texts("values")
@@ -73,6 +78,8 @@ def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
             if "values" in columns[-1] or section.value("normalize", None) is None:
                 raise GenesisError(column.path("edges"), "expected none for a category, or where nothing is agreed on")
             columns[-1]["edges"] = _read_edges(column)
+        if column.has("empty"):
+            columns[-1]["empty"] = _read_empty(column)
     check_unique(section.path("columns"), [column["name"] for column in columns], "name")
     if list(shape) != [num_features, 1, 1]:
         raise GenesisError(section.path("columns"), f"expected {shape[0]} features, as in shape, got {num_features}")

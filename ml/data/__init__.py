@@ -401,8 +401,13 @@ def _summarise(part: Part, table: TableInput | None) -> tuple[ColumnSummary, ...
     if part.cells is None or len(part.labels) * max(1, part.shape[0]) > MAX_SUMMARISED:
         return ()
     cells = part.cells()
-    names = list(cells) if table is None or table.columns is None else [column.name for column in table.columns]
-    return summarise_columns({name: cells[name] for name in names}, () if table is None else table.empty)
+    if table is None:
+        return summarise_columns(cells)
+    columns = table.choose(list(cells), part.place)
+    return summarise_columns(
+        {column.name: cells[column.name] for column in columns},
+        {column.name: table.get_empty(column) for column in columns},
+    )
 
 
 def _fit(dataset: ArrayDataset, wanted: InputFormat) -> ArrayDataset:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ _FEW = 0.2  # of the rows: where more are impossible, the column is of something
 _FAR, _FAR_LOGARITHM = 10.0, 5.0  # times the middle half
 _CODES = (0.0, -1.0, -9.0, *(sign * (10.0**digits - 1) for sign in (1, -1) for digits in range(2, 8)))
 _SHOWN = 5
-CLEAR = "Leave such cells empty, or list it in input.empty, which holds for all columns"
+CLEAR = "Leave such cells empty, or name it as `empty` of that column in input.columns"
 # What a quantity of such a name can be; a value outside is of another unit, or no value.
 _POSSIBLE = (
     (re.compile(r"(^|[^a-z])age([^a-z]|$)", re.IGNORECASE), 0.0, 120.0),
@@ -118,9 +118,9 @@ class ColumnSummary:
         }
 
 
-def summarise_columns(cells: Cells, empty: Sequence[str] = ()) -> tuple[ColumnSummary, ...]:
-    """Each column; `empty` are further texts of an empty cell."""
-    return tuple(_summarise(name, column, empty) for name, column in cells.items())
+def summarise_columns(cells: Cells, empty: Mapping[str, Sequence[str]] | None = None) -> tuple[ColumnSummary, ...]:
+    """Each column; `empty` are further texts of an empty cell, by column."""
+    return tuple(_summarise(name, column, (empty or {}).get(name, ())) for name, column in cells.items())
 
 
 def propose_input(columns: Iterable[ColumnSummary]) -> TableInput:

@@ -202,7 +202,7 @@ def leave_out_unknown(part: Part, table: TableInput) -> Part:
             continue
         known = {*column.values, *map(to_text, column.values)}
         for i, cell in enumerate(cells[column.name]):
-            if (text := to_text(cell)) not in known and not is_empty(cell, table.empty):
+            if (text := to_text(cell)) not in known and not is_empty(cell, table.get_empty(column)):
                 like = hint_at_like(text, column.values)
                 unknown.setdefault(i, f"column {column.name!r}: {text!r} is none of {_shorten(column.values)}{like}")
     num_rows = len(part.labels)

@@ -3,8 +3,9 @@ for a cell that is empty.
 
     columns   by name, in the order of the features; with `values` a column is a category, and becomes a feature for
               each of them, 1 for the one a row has; `edges` part the bins in which agreed statistics count a number's
-              values. Other columns of a site's table are not looked at. Without
-              `columns` all are numbers, in the order of the file
+              values, and `empty` are texts that stand for an empty cell in this column alone, such as the 0 of a
+              cholesterol. Other columns of a site's table are not looked at. Without `columns` all are numbers, in the
+              order of the file
     missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value. With
               mean+flag each column becomes one more feature, 1 where its cell is empty
     empty     the texts that stand for an empty cell, beside those that always do; a number among them, such as -999,
@@ -50,10 +51,12 @@ class Column:
     name: str
     values: tuple[str, ...] = ()
     edges: tuple[float, ...] = ()
+    empty: tuple[str, ...] = ()
 
     def to_mapping(self) -> dict[str, Any]:
         told: dict[str, Any] = {"name": self.name} | ({"values": list(self.values)} if self.values else {})
-        return told | ({"edges": list(self.edges)} if self.edges else {})
+        told |= {"edges": list(self.edges)} if self.edges else {}
+        return told | ({"empty": list(self.empty)} if self.empty else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,8 @@ class TableInput:
         columns = None if given is None else tuple(_read_column(i, item) for i, item in enumerate(_read_list(given)))
         if columns is not None and len({column.name for column in columns}) != len(columns):
             raise DataError("input.columns: expected each name once")
-        empty = input_.get("empty") or ()
-        if not isinstance(empty, list | tuple) or not all(isinstance(text, str) and text for text in empty):
-            raise DataError(f"input.empty: expected a list of texts, got {empty!r}")
         is_agreed = input_.get("normalize") is not None
-        return cls(columns, chosen["missing"], chosen["unknown"], mean, tuple(empty), is_agreed)
+        return cls(columns, chosen["missing"], chosen["unknown"], mean, _read_empty("input", input_), is_agreed)
 
     def to_mapping(self) -> dict[str, Any]:
         """As it stands in a run's `input`: what is not set is left out."""
@@ -150,15 +150,19 @@ class TableInput:
 
     def count_empty(self, cells: Cells) -> NDArray[np.int64]:
         """How many cells of each row are empty, of the columns that become features."""
-        chosen = [self.clear(cells[column.name]) for column in self.choose(list(cells), "the table")]
+        chosen = [self.clear(cells[column.name], column) for column in self.choose(list(cells), "the table")]
         empty: NDArray[np.int64] = np.array([[is_empty(cell) for cell in column] for column in chosen]).sum(0)
         return empty
 
-    def clear(self, cells: Sequence[Any]) -> Sequence[Any]:
-        """A column in which none stands for what the run takes for an empty cell."""
-        if not self.empty:
+    def get_empty(self, column: Column) -> tuple[str, ...]:
+        """The texts that stand for an empty cell of a column, beside those that always do."""
+        return (*self.empty, *column.empty)
+
+    def clear(self, cells: Sequence[Any], column: Column) -> Sequence[Any]:
+        """The cells of a column, None for each that the run takes for empty."""
+        if not (empty := self.get_empty(column)):
             return cells
-        return [None if is_empty(cell, self.empty) else cell for cell in cells]
+        return [None if is_empty(cell, empty) else cell for cell in cells]
 
     def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
         """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
@@ -167,7 +171,7 @@ class TableInput:
         num_rows, num_features = len(cells[columns[0].name]), len(self.get_features(columns))
         validate_fits(8 * num_rows * num_features, f"{num_rows} rows of {num_features} features")
         for column in columns:
-            texts = self.clear(cells[column.name])
+            texts = self.clear(cells[column.name], column)
             blocks.append(
                 self._encode_category(column, texts, locate)
                 if column.values
@@ -270,7 +274,7 @@ def _read_list(given: Any) -> Sequence[Any]:
 
 def _read_column(i: int, item: Any) -> Column:
     path = f"input.columns[{i}]"
-    keys = {"name", "values", "edges"}
+    keys = {"name", "values", "edges", "empty"}
     if not isinstance(item, Mapping) or not set(item) <= keys or not isinstance(item.get("name"), str):
         raise DataError(f"{path}: expected {{name: …}} or {{name: …, values: […]}}, got {item!r}")
     values = item.get("values") or ()
@@ -281,4 +285,11 @@ def _read_column(i: int, item: Any) -> Column:
     edges = item.get("edges") or ()
     if not isinstance(edges, list | tuple) or not all(type(edge) in (int, float) for edge in edges):
         raise DataError(f"{path}.edges: expected a list of numbers, got {edges!r}")
-    return Column(item["name"], tuple(values), tuple(map(float, edges)))
+    return Column(item["name"], tuple(values), tuple(map(float, edges)), _read_empty(path, item))
+
+
+def _read_empty(path: str, section: Mapping[str, Any]) -> tuple[str, ...]:
+    empty = section.get("empty") or ()
+    if not isinstance(empty, list | tuple) or not all(isinstance(text, str) and text for text in empty):
+        raise DataError(f"{path}.empty: expected a list of texts, got {empty!r}")
+    return tuple(empty)

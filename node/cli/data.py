@@ -138,7 +138,7 @@ def inspect(
             }
         )
     else:
-        _print(asked, split, names, domains)
+        _print(asked, split, names, domains, is_own=kept.split_dir is not None)
         _print_published(published)
         if columns:
             print_columns(columns, () if raw is None else raw.labels)
@@ -331,7 +331,7 @@ def _describe_domain(domain: Domain) -> dict[str, Any]:
     }
 
 
-def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain]) -> None:
+def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Sequence[Domain], *, is_own: bool) -> None:
     import numpy as np
 
     from ml.data.source import SHARE
@@ -357,7 +357,8 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
         share = asked.get("held_out") or SHARE
         part = "a fifth" if share == SHARE else f"{share:.0%}"
         of_what = f"{part} of each class" if split[0].task == "classification" else f"{part} of all samples"
-        print(f"there is no test split: {of_what} is held out, the same samples on every start")
+        which = "the same samples on every start" if is_own else "by a node others than these, by a seed of its own"
+        print(f"there is no test split: {of_what} is held out, {which}")
     used = {part.split for part in split} | {asked.get("train_split") or "train"}
     others = [name for name in names if name not in used and len(names) > 1]
     others += sorted({f"{name} of {domain.name}" for domain in domains for name in domain.others})

@@ -44,7 +44,7 @@ def make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | 
             raise DataError(f"{place}: expected a table, as only tables have columns")
         return TableInput.from_mapping(asked)
     rules = TableInput.from_mapping({key: value for key, value in asked.items() if key != "columns"}) or TableInput()
-    cells = {name: rules.clear(column) for name, column in part.cells().items()}
+    cells = {name: rules.clear(column, Column(name)) for name, column in part.cells().items()}
     for name in dropped:
         if name not in cells:
             raise DataError(f"--drop: {place} has no column {name!r}: {suggest(name, cells)}")
@@ -53,7 +53,9 @@ def make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | 
             raise DataError("--drop: expected none beside a list of input.columns, which names those that are taken")
         table = TableInput.from_mapping(asked)
         if table is not None and table.missing == "refuse":
-            _refuse_unreadable([], _list_empty(table.choose(list(cells), place), cells), cells, part)
+            chosen = table.choose(list(cells), place)
+            kept = {column.name: table.clear(cells[column.name], column) for column in chosen}
+            _refuse_unreadable([], _list_empty(chosen, kept), kept, part)
         return table
     kept = {name: column for name, column in cells.items() if name not in dropped}
     if not kept:

@@ -57,7 +57,7 @@ def test_a_raw_table_comes_with_what_genesis_new_may_be_told(capsys: Captured, r
     for text in (
         "warning: empty cells: 'ca' 40 of 60\n",
         "warning: '?' among the values of 'ca': an empty cell? input.empty in genesis may list it\n",
-        "warning: 'chol': 15 times 0, far from the others: not known? Leave such cells empty, or list it in ",
+        "warning: 'chol': 15 times 0, far from the others: not known? Leave such cells empty, or name it as `empty` ",
         "warning: 'id': another value in each row: is it a feature?\n",
         "warning: 'dataset': one value: is it a feature?\n",
     ):

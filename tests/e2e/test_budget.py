@@ -29,6 +29,7 @@ async def test_a_node_trains_as_much_as_its_budget_allows_and_shows_how_far_it_i
             lambda now: now["node0"]["round"] > 1 and now["node0"]["train_step"] is not None, "a training under way"
         )  # the first round's is a probe
         status = statuses["node0"]
+        under_way = status["round"]
         assert (status["device"], status["precision"], status["budget_s"]) == ("cpu", "bf16", 3.0)
         assert 5 < status["local_iterations"] == status["train_steps"] >= status["train_step"]
         statuses = await net.wait_for(
@@ -43,7 +44,7 @@ async def test_a_node_trains_as_much_as_its_budget_allows_and_shows_how_far_it_i
         plan = json.loads(done.out)
         assert (plan["alpha_s"], plan["beta_s"]) == pytest.approx((status["alpha_s"], status["beta_s"]))
         assert plan["plans"][0]["used_s"] <= plan["plans"][0]["available_s"] <= 60
-        shown = await asyncio.to_thread(run_command, "rounds", "show", ROUNDS, "--config", config_file, "--json")
+        shown = await asyncio.to_thread(run_command, "rounds", "show", under_way, "--config", config_file, "--json")
         record = json.loads(shown.out)
         assert record["train"]["iterations"] > 5
         assert record["beta_s"] is not None

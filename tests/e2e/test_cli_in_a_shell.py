@@ -90,6 +90,8 @@ ANSWERS = {
     "compose": (78, "compose-setup {out}/none"),
     "predict": (4, "predict {out}/x.npz --socket none.sock"),
     "evaluate": (4, "evaluate {out}/x.npz --socket none.sock"),
+    "evaluations": (4, "evaluation --socket none.sock"),
+    "statistics": (4, "statistics --socket none.sock"),
     "health": (4, "health --socket none.sock"),
     "reset": (3, "unsafe-reset --yes -c {out}/site/node.yaml"),
     "backup": (0, "backup {out}/a.backup -c {net}/node0.yaml"),

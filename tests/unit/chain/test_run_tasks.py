@@ -112,6 +112,20 @@ def test_correlations_need_the_protocol_that_knows_them() -> None:
     assert read(protocol=5, input={**AGREED, "correlations": True}).run.first_protocol == 5
 
 
+def test_a_column_with_empty_cells_of_its_own_needs_the_protocol_that_knows_them() -> None:
+    def make(empty: list[str]) -> dict[str, Any]:
+        return {**SITES, "columns": [*SEXES[:2], {"name": "dose", "empty": empty}], "missing": "zero"}
+
+    input_ = make(["0", "?"])
+    with pytest.raises(GenesisError, match="protocol: expected 5 for such a run, got 4"):
+        read(protocol=4, input=input_)
+    genesis = read(protocol=5, input=input_)
+    assert genesis.run.input == input_
+    assert Genesis.from_mapping(genesis.to_mapping()) == genesis
+    with pytest.raises(GenesisError, match=r"input.columns\[2\].empty.*expected each"):
+        read(protocol=5, input=make(["?", "?"]))
+
+
 @pytest.mark.parametrize("terms", LATER)
 def test_what_only_a_later_protocol_knows_is_refused_under_an_earlier_one(terms: dict[str, Any]) -> None:
     for protocol in (2, 3):

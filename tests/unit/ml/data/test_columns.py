@@ -14,7 +14,7 @@ from ml.data import open_dataset, open_raw_table
 from ml.data.cells import TextColumn, is_date, parse_number, parse_numbers, to_text
 from ml.data.checks import check_data
 from ml.data.columns import CLEAR, ColumnSummary, check_summaries, find_alike, propose_input, summarise_columns
-from ml.data.table_input import TableInput, detect_columns
+from ml.data.table_input import Column, TableInput, detect_columns
 from ml.errors import DataError
 from support.data.tables import detect_table
 
@@ -24,9 +24,9 @@ AGES = RNG.integers(28, 78, 100).tolist()
 
 def summarise(cells: list[Any], name: str = "a", empty: tuple[str, ...] = ()) -> ColumnSummary:
     """A column, which is the same as numbers and as their text in a file."""
-    [own] = summarise_columns({name: cells}, empty)
+    [own] = summarise_columns({name: cells}, {name: empty})
     texts = ["" if cell is None else str(cell) for cell in cells]
-    [of_text] = summarise_columns({name: TextColumn((TextColumn.pack(texts),), len(texts))}, empty)
+    [of_text] = summarise_columns({name: TextColumn((TextColumn.pack(texts),), len(texts))}, {name: empty})
     assert of_text == own
     return own
 
@@ -91,7 +91,7 @@ def test_a_mark_among_words_is_an_empty_cell_that_nobody_has_named() -> None:
 
 
 def detect(cells: list[str], empty: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    cleared = TableInput(empty=empty).clear(cells)
+    cleared = TableInput(empty=empty).clear(cells, Column("a"))
     return [column.to_mapping() for column in detect_columns({"a": cleared}, "a.csv")]
 
 

@@ -262,6 +262,29 @@ def test_texts_may_stand_for_an_empty_cell() -> None:
         encode(read_table(empty=["?"]), dose="?")
 
 
+def test_a_text_may_stand_for_an_empty_cell_of_one_column_alone() -> None:
+    columns = [{"name": "age"}, {"name": "sex", "values": ["f", "m"]}, {"name": "dose", "empty": ["0"]}]
+    table = read_table(columns=columns, missing="mean+flag", empty=["?"])
+    cells = {"age": ["0", "0", "?"], "sex": ["f", "m", "f"], "dose": ["0", "0.0", "3"]}
+    assert table.encode(cells, locate).reshape(3, -1).tolist() == [
+        [0, 0, 1, 0, 0, 3, 1],
+        [0, 0, 0, 1, 0, 3, 1],
+        [0, 1, 1, 0, 0, 3, 0],
+    ]
+    assert table.count_empty(cells).tolist() == [1, 1, 1]
+    assert table.to_mapping()["columns"] == columns
+    with pytest.raises(DataError, match=r"input.columns\[0\].empty: expected a list of texts, got '0'"):
+        read_table(columns=[{"name": "age", "empty": "0"}])
+
+
+def test_an_empty_cell_of_one_column_alone_needs_a_rule_in_genesis(tmp_path: Path) -> None:
+    data = write(tmp_path, TEXT.replace(",,", ",0,"))
+    asked = {"columns": [*COLUMNS[:2], {"name": "dose", "empty": ["0"]}]}
+    with pytest.raises(ConfigError, match="'dose' is empty in 4"):
+        make_input(data, {"name": "mlp"}, None, asked)
+    assert make_input(data, {"name": "mlp"}, None, {**asked, "missing": "zero"})["columns"] == asked["columns"]
+
+
 def test_an_empty_cell_stays_one_until_members_have_agreed_on_the_mean() -> None:
     input_ = {"shape": [4, 1, 1], "columns": COLUMNS, "missing": "mean", "normalize": "agreed"}
     wanted = InputFormat.from_mapping(input_)
