@@ -309,7 +309,8 @@ class Client:
         with self._asking() as admin:
             asked = AtRound(admin, str(round), calibrated=calibrated, answer_by=answer_by)
             said = predict(asked, samples, Labelled.fetch(admin, label), timeout_s, prior)
-            return replace(said, **asked.describe())
+            told = asked.told
+            return replace(said, answer_by=told.answer_by, weight=told.weight, temperature=told.temperature)
 
     def evaluate(
         self,

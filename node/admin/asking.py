@@ -47,19 +47,31 @@ class Answering(Protocol):
     ) -> pb.PredictReply: ...
 
 
+class Told(NamedTuple):
+    """What a node tells of its answers: whether the model is of the best round of its run; whose they are: federation,
+    alone or mixed; the `weight` of the federation's model where both are mixed; and at what `temperature`, where they
+    are calibrated."""
+
+    is_best: bool = False
+    answer_by: str = FEDERATION
+    weight: float | None = None
+    temperature: float | None = None
+
+    @classmethod
+    def of(cls, reply: pb.PredictReply) -> Self:
+        weight = reply.weight if reply.HasField("weight") else None
+        temperature = reply.temperature if reply.HasField("temperature") else None
+        return cls(reply.is_best, reply.answer_by or FEDERATION, weight, temperature)
+
+
 class AtRound:
     """A node that answers with its model of one round: newest, best or a number, by default as the node has it; and
-    `calibrated`, or `answer_by` another model. `is_best` says whether its last answer was of the best round of the run,
-    `answered_by` whose it was, at what `temperature`, where it is calibrated, and `weight` is that of the federation's
-    model where both are mixed."""
+    `calibrated`, or `answer_by` another model. `told` is of its last answer."""
 
     def __init__(self, node: AdminClient, round_: str = "", *, calibrated: bool = False, answer_by: str = "") -> None:
         self._node = node
         self._ask = partial(node.predict, round_=round_, calibrated=calibrated, answer_by=answer_by)
-        self.is_best = False
-        self.answered_by = FEDERATION
-        self.weight: float | None = None
-        self.temperature: float | None = None
+        self.told = Told()
 
     def list_runs(self, number: int) -> Sequence[pb.RunView]:
         return self._node.list_runs(number)
@@ -68,14 +80,8 @@ class AtRound:
         self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
     ) -> pb.PredictReply:
         reply = self._ask(samples, top, wait_s, alone=alone, prior=prior)
-        self.is_best, self.answered_by = reply.is_best, reply.answer_by or FEDERATION
-        self.weight = reply.weight if reply.HasField("weight") else None
-        self.temperature = reply.temperature if reply.HasField("temperature") else None
+        self.told = Told.of(reply)
         return reply
-
-    def describe(self) -> dict[str, Any]:
-        """Whose the last answer was, JSON-able."""
-        return {"answer_by": self.answered_by, "weight": self.weight, "temperature": self.temperature}
 
 
 class Labelled(NamedTuple):

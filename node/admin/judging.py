@@ -82,8 +82,8 @@ def ask_federation(node: AdminClient, round_: str, *, calibrated: bool) -> AtRou
 def complete(found: Evaluation, asked: AtRound, node: AdminClient) -> Evaluation:
     """What was found, with what the node told of its answers."""
     usual: str = node.get_config()["training"]["answer_by"]
-    told = {"weight": asked.weight, "temperature": asked.temperature, "answer_by": usual}
-    return replace(found, is_best=asked.is_best, **told)
+    told = asked.told
+    return replace(found, is_best=told.is_best, weight=told.weight, temperature=told.temperature, answer_by=usual)
 
 
 def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluation:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from chain.block import Id
+from ml.measures.alone import FEDERATION
 from node.admin.changes import ChangeControl
 from node.admin.federation_view import FederationView
 from node.admin.page_keys import PageKeys
@@ -53,9 +54,8 @@ def make_scorer(service: RoundService, c: NodeContext) -> Scorer:
     return Scorer(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.boundary)
 
 
-def make_predictor(service: RoundService, c: NodeContext, config: NodeConfig) -> Predictor:
-    chain, answer_by = make_stored_chain(service, c), config.training.answer_by
-    return Predictor(chain, c.me, c.trainer, service.learner, c.arithmetic, answer_by)
+def make_predictor(service: RoundService, c: NodeContext, answer_by: str = FEDERATION) -> Predictor:
+    return Predictor(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.arithmetic, answer_by)
 
 
 def make_control(

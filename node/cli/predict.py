@@ -13,7 +13,7 @@ from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption
 from node.cli.target import NodeConfigFile, Socket
 
 if TYPE_CHECKING:
-    from node.admin.asking import Answered, AtRound
+    from node.admin.asking import Answered, Told
     from node.pb import admin_pb2 as pb
 
 
@@ -95,10 +95,11 @@ def predict(
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if as_json:
-        print_json({"predictions": [describe(answered) for answered in answers], **asked.describe()})
+        told = asked.told._asdict()
+        print_json({"predictions": [describe(answered) for answered in answers], **told})
         return
     print_table(*make_table(answers))
-    print(f"fednode: {summarise(answers, asked)}", file=sys.stderr)
+    print(f"fednode: {summarise(answers, asked.told)}", file=sys.stderr)
 
 
 def read_columns(label: list[str] | None) -> str | tuple[str, ...] | None:
@@ -198,29 +199,25 @@ def name_model(rounds: Sequence[int], *, is_best: bool = False) -> str:
     return f"model after round {last}{best}" if first == last else f"model after rounds {first} to {last}"
 
 
-def name_answering(answers: Sequence[Answered], asked: AtRound) -> str:
-    """The model that gave answers, or both, and at what temperature."""
+def name_answering(rounds: Sequence[int], told: Told) -> str:
+    """The model that gave answers after these rounds, or both, and at what temperature."""
     from ml.measures.alone import ALONE, MIXED
 
-    model = name_model([answered.applied_round for answered in answers], is_best=asked.is_best)
-    if asked.answered_by == ALONE:
+    model = name_model(rounds, is_best=told.is_best)
+    if told.answer_by == ALONE:
         model = "model trained alone"
-    elif asked.answered_by == MIXED and asked.weight is not None:
-        model += f", {describe_mixture(asked.weight)}"
-    return model if asked.temperature is None else f"{model}, calibrated at temperature {asked.temperature:.2f}"
+    elif told.answer_by == MIXED and told.weight is not None:
+        share = round(told.weight, 2)
+        model += f", mixed with the one trained alone {share:.2f} to {1 - share:.2f}"
+    return model if told.temperature is None else f"{model}, calibrated at temperature {told.temperature:.2f}"
 
 
-def describe_mixture(weight: float) -> str:
-    """The shares of the federation's model and the other, which together are 1 as they are shown."""
-    share = round(weight, 2)
-    return f"mixed with the one trained alone {share:.2f} to {1 - share:.2f}"
-
-
-def summarise(answers: Sequence[Answered], asked: AtRound) -> str:
+def summarise(answers: Sequence[Answered], told: Told | None = None) -> str:
     """Which model it was, how often it agreed with the files' own labels, and which of their columns it did not see."""
     from ml.data.column_checks import describe_passed_over
+    from node.admin.asking import Told
 
-    model = name_answering(answers, asked)
+    model = name_answering([answered.applied_round for answered in answers], told or Told())
     text = f"{len(answers)} sample{'s' if len(answers) != 1 else ''}, by the {model}"
     judged = [answered.is_correct for answered in answers if answered.is_correct is not None]
     if judged:

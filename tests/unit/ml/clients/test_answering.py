@@ -104,9 +104,8 @@ def test_without_val_samples_nothing_is_calibrated_and_both_models_count_alike()
 
 def test_asking_changes_nothing() -> None:
     client, alone, answering = make()
-    before = [one.state_arrays() for one in (client, alone)]
+    before = client.state_arrays(), alone.state_arrays()
     answering.answer(get_digits(), go_on, None, True)
     answering.answer_beside(get_digits(), go_on, None, True)
-    for one, arrays in zip((client, alone), before, strict=True):
-        now = one.state_arrays()
+    for now, arrays in zip((client.state_arrays(), alone.state_arrays()), before, strict=True):
         assert all(np.array_equal(now[name], arrays[name]) for name in arrays)
