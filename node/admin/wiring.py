@@ -34,18 +34,28 @@ def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: A
     """Of a node that comes up now."""
     ledger, started_ms = Ledger(c.genesis, c.store, c.runs.calendar), c.clock.now_ms()
     peers = PeerView(service, book, transport=c.transport, bans=c.bans, boundary=c.boundary, clock=c.clock)
-    processes = Processes(c.trainer, c.miner)
+    processes, chain = Processes(c.trainer, c.miner), make_stored_chain(service, c)
     process = ProcessView(c.genesis, c.me, processes, c.transport, c.store.path, clock=c.clock, started_ms=started_ms)
     return NodeView(
         service,
         config,
-        make_stored_chain(service, c),
+        chain,
         ledger,
         c.transport,
         peers=peers,
-        status=StatusView(service, process, peers, ledger, c.disk, runs=c.runs, me=c.me, clock=c.clock),
+        status=StatusView(
+            service,
+            process,
+            peers,
+            ledger,
+            c.disk,
+            runs=c.runs,
+            me=c.me,
+            clock=c.clock,
+            read_own_best=chain.read_own_best,
+        ),
         scorer=make_scorer(service, c),
-        federation=FederationView(service, make_stored_chain(service, c), peers, config.node.get_display_names()),
+        federation=FederationView(service, chain, peers, config.node.get_display_names()),
         started_ms=started_ms,
     )
 

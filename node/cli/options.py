@@ -29,9 +29,9 @@ RoundOption = Annotated[
     str,
     typer.Option(
         "--round",
-        metavar="newest|best|N",
-        help="Whose model: the newest round's, the best's, or that of a round that is kept. Default: the best of a run "
-        "that selects one and is over, else the newest.",
+        metavar="newest|best|own-best|N",
+        help="Whose model: the newest round's, the best's, this site's own best's, or that of a round that is kept. "
+        "Default: the best of a run that selects one and is over, else the newest.",
     ),
 ]
 CalibratedOption = Annotated[

@@ -92,8 +92,8 @@ class Telling(ScriptedTrainer):
         beside = [payload.encode_arrays(each) for each in (answer, other)]
         if self.weight is None:
             return Predicted(beside[0], applied, 1, self.alone, beside[1])
-        probabilities = self.weight * probabilities + (1 - self.weight) * np.asarray(other["probabilities"])
-        mixed = {"labels": probabilities.argmax(1), "probabilities": probabilities, "weight": np.array([self.weight])}
+        said = self.weight * probabilities + (1 - self.weight) * np.asarray(other["probabilities"])
+        mixed = {"labels": said.argmax(1), "probabilities": said, "weight": np.array([self.weight])}
         return Predicted(beside[0], applied, 1, self.alone, beside[1], payload.encode_arrays(mixed))
 
 
