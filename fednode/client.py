@@ -254,7 +254,7 @@ class Client:
 
         `kind` and `terms` are those of the admin RPC's ProposeRequest: `add_member(request)`, `remove_member(name)`,
         `replace_key(name, request)`, `pardon(name)`, `leave()`, `start_run(run, set, rounds, initial)`,
-        `evaluation(run, round, min_samples, min_count)`, `set_rounds(rounds)`, `end_run()`, `set_rules(rules)`,
+        `evaluation(run, round, min_samples, min_count)`, `set_rounds(rounds)`, `end_run()`, `set_rules(rules, set)`,
         `upgrade(protocol)`, `add_observer(request)`, `remove_observer(name)`. `set` may be settings as `simulate` takes
         them, and `initial` a Path to a file on the node's machine.
 

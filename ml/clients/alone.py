@@ -1,8 +1,8 @@
 """Training alone: the model that a client would have without the others, for the same work.
 
 It begins from the same initial model and trains by plain cross-entropy on the client's own samples, as many steps as
-the client's rounds had, at their learning rates. A step is done whenever there is time, so it may lag behind; what
-comes between two steps sees nothing of it.
+the client's rounds had, at their learning rates, and goes on by the run's outer optimiser, where there is one. A step
+is done whenever there is time, so it may lag behind; what comes between two steps sees nothing of it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ml.methods import make_method
 from ml.models.base import copy_model
 from ml.payload import Array, Arrays
 from ml.specs import LocalSpec
+from ml.specs.outer import OuterHyperparameters
 from ml.training.loop import Progress, summarise_losses
 
 
@@ -32,6 +33,7 @@ class TrainingAlone:
     def __init__(self, client: Client) -> None:
         self._beside = client
         hyper = client.spec.hyperparameters.without_privacy()  # nothing of this leaves the site
+        self._has_outer = isinstance(hyper, OuterHyperparameters) and hyper.outer is not None
         spec = LocalSpec(client.spec.task, hyper)
         self._client = Client(
             make_method(spec), copy_model(client.state.model), client.state.data, seed=client.seed, engine=client.engine
@@ -110,6 +112,8 @@ class TrainingAlone:
     def _end(self, phase: Phase, losses: list[Tensor]) -> None:
         summary = summarise_losses(losses, phase.sgd.lr)
         self._client.end(phase, Progress(summary, len(losses), 0.0))
+        if self._has_outer:
+            self._client.apply(phase.round.height, None)
         self._rounds, self._steps = self._owed.popleft()[0], None
         self._measure()
 

@@ -1,6 +1,8 @@
 """Local: everyone trains alone (ALGORITHMS §9). The floor every other method has to beat.
 
-Nothing is sent and nothing aggregated; the aggregate has the zero digest. Local work and its defaults are DFPL's (20
+Nothing is sent and nothing aggregated; the aggregate has the zero digest. With `outer` the own model goes on by an
+optimiser's step after each local phase, as the common model of a federation of one would: what is compared with such a
+federation trains at the same pace. Local work and its defaults are DFPL's (20
 mini-batch steps of 32 at lr 0.1, no momentum), so that DFPL with lambda 0 is this method.
 """
 
@@ -12,11 +14,12 @@ from typing import ClassVar
 
 from ml.payload import ArraySchema
 from ml.specs.base import Hyperparameters, MethodSpec, option
+from ml.specs.outer import OuterHyperparameters
 from ml.tasks import TASKS
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalHyperparameters(Hyperparameters):
+class LocalHyperparameters(OuterHyperparameters):
     """With `aggregation: masked_sum` members hide what they tell in a run of statistics (`ml.specs.masked_statistics`),
     which trains nothing."""
 

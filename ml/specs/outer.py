@@ -11,12 +11,15 @@ statistics of batch norm, and what FedIntR adds to the model, are what the rule 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ml.aggregation.contributed import check_parent
-from ml.aggregation.outer import ADAPTIVE, MOMENTUM, NESTEROV, OuterSettings, begin_moments, step_outer
+from ml.aggregation.outer import ADAPTIVE, MOMENTUM, NESTEROV, OPTIMIZERS, OuterSettings, begin_moments, step_outer
 from ml.errors import AggregationError, SpecError
 from ml.payload import Array, Arrays, ArraySpec
+from ml.specs.base import Hyperparameters, number, option
+from ml.specs.sections import within
 
 OUTER = "outer"  # what stands before the moments in an aggregate
 MODEL_RULES = ("weighted_mean", "uniform_mean", "median", "trimmed_mean", "clipped_mean", "multi_krum", "nova")
@@ -25,6 +28,32 @@ DEFAULT_LR = {MOMENTUM: 1.0, NESTEROV: 0.7, **dict.fromkeys(ADAPTIVE, 0.1)}
 DEFAULTS = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3}
 _MOMENTS = ("v1", "v2")
 _MAX_NAME = 128 - len(f"{OUTER}/v1/")  # of an array, as its name in an aggregate is bounded
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterHyperparameters(Hyperparameters):
+    """With `outer` a model goes on from round to round by an optimiser's step, whose way its training, or the rule for
+    all members' models, gives; what is not set of it is written out."""
+
+    outer_optimizer: str | None = within("outer", option(*OPTIMIZERS))
+    outer_lr: float | None = within("outer", number(None, LR))
+    outer_beta1: float | None = within("outer", number(None, BETA))
+    outer_beta2: float | None = within("outer", number(None, BETA))
+    outer_eps: float | None = within("outer", number(None, EPS))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {name: getattr(self, f"outer_{name}") for name in ("optimizer", "lr", "beta1", "beta2", "eps")}
+        for name, value in complete_outer(given).items():
+            object.__setattr__(self, f"outer_{name}", value)
+
+    @property
+    def outer(self) -> OuterSettings | None:
+        """The outer optimiser; None where the model is what training or the rule gives."""
+        if self.outer_optimizer is None:
+            return None
+        given = {name: getattr(self, f"outer_{name}") for name in ("lr", "beta1", "beta2", "eps")}
+        return OuterSettings(self.outer_optimizer, **{name: of for name, of in given.items() if of is not None})
 
 
 def complete_outer(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,15 +17,13 @@ import numpy as np
 
 from ml.aggregation import Box, RuleSettings, compute_max_liars
 from ml.aggregation.fixed_point import compute_fraction_bits
-from ml.aggregation.outer import OPTIMIZERS, OuterSettings
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
 from ml.specs.base import Hyperparameters, MethodSpec, choice, count, number, option
 from ml.specs.judging import Judging
 from ml.specs.model_changes import add_changes, compute_changes, make_change_schema
-from ml.specs.outer import BETA, EPS, LR, carry_outer, check_outer_names, complete_outer, describe_outer
+from ml.specs.outer import OuterHyperparameters, carry_outer, check_outer_names, describe_outer
 from ml.specs.privacy import CLIP
-from ml.specs.sections import within
 from ml.specs.task import Task
 from ml.tasks import TASKS
 
@@ -110,30 +108,20 @@ class SentHyperparameters(Hyperparameters):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters):
+class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters, OuterHyperparameters):
     """Those of methods that vote on whole models. `model_dtype`: whether models travel as they are, or as what was
     changed in them, in half precision (`ml.specs.model_changes`). With `dp_update_noise` each member hides itself: what
     it has changed in the common model is cut to the length `dp_update_clip`, and gets noise of so many times that
     (`ml.clients.privacy`). `masked_buffer_radius` is what `masked_radius` is, of the running statistics of batch norm.
-    With `outer` the common model goes on by an optimiser's step, whose way the rule gives (`ml.specs.outer`); what is
-    not set of it is written out.
     """
 
     model_dtype: str | None = option("float32", "float16")
     dp_update_noise: float | None = number(None, "(0, inf)")
     dp_update_clip: float | None = number(None, "(0, inf)")
     masked_buffer_radius: float | None = number(None, "(0, inf)")
-    outer_optimizer: str | None = within("outer", option(*OPTIMIZERS))
-    outer_lr: float | None = within("outer", number(None, LR))
-    outer_beta1: float | None = within("outer", number(None, BETA))
-    outer_beta2: float | None = within("outer", number(None, BETA))
-    outer_eps: float | None = within("outer", number(None, EPS))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = {name: getattr(self, f"outer_{name}") for name in ("optimizer", "lr", "beta1", "beta2", "eps")}
-        for name, value in complete_outer(given).items():
-            object.__setattr__(self, f"outer_{name}", value)
         if self.dp_update_clip is not None and self.dp_update_noise is None:
             raise SpecError("method.dp_update_clip", "expected none without dp_update_noise")
         if self.masked_buffer_radius is not None and self.masked_radius is None:
@@ -142,14 +130,6 @@ class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters):
     @property
     def box(self) -> Box | None:
         return None if self.masked_radius is None else Box(self.masked_radius, self.masked_buffer_radius)
-
-    @property
-    def outer(self) -> OuterSettings | None:
-        """The outer optimiser; None where the common model is what the rule gives."""
-        if self.outer_optimizer is None:
-            return None
-        given = {name: getattr(self, f"outer_{name}") for name in ("lr", "beta1", "beta2", "eps")}
-        return OuterSettings(self.outer_optimizer, **{name: of for name, of in given.items() if of is not None})
 
     def without_privacy(self) -> Self:
         return dataclasses.replace(super().without_privacy(), dp_update_noise=None, dp_update_clip=None)

@@ -28,6 +28,7 @@ from node.consensus.consent import ExecutedChange
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NotFound
 from node.federation.builders import Ground, Wish, build_change, check_site
+from node.federation.drawn_model import NEW, DrawnModel
 from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
 from node.federation.run_terms import check_run
 from node.offload import Offload
@@ -64,6 +65,7 @@ class ChangeControl:
         self._get_data = get_data
         self._get_plugins = get_plugins
         self._get_min_samples = get_min_samples
+        self._drawn = DrawnModel()
 
     @property
     def _me(self) -> Id:
@@ -129,13 +131,17 @@ class ChangeControl:
             model = await self._disk.run(read_measured_model, self._store, self._runs, wish.terms)
         trained = find_trained(self._runs.calendar)
         ground = Ground(tip, self._me, self._get_data(), self._get_plugins(), trained, model)
-        built = await asyncio.to_thread(build_change, wish, ground)
-        if request.HasField("shown") and request.shown != write_terms(built.change):
+        is_shown, dry_run = request.HasField("shown"), request.dry_run
+        if wish.kind == StartRun.name and wish.terms.get("initial") == NEW:
+            built = await self._drawn.build(wish, ground, is_shown=is_shown, dry_run=dry_run)
+        else:
+            built = await asyncio.to_thread(build_change, wish, ground)
+        if is_shown and request.shown != write_terms(built.change):
             raise ChangeRefused("by now it would be another change than the one that was shown; look at it again")
         check_told(built.change.kind, self._get_min_samples())
         try:
             self._book.check(built.change)
-            if request.dry_run:
+            if dry_run:
                 return show_draft(built, tip, self._me)
             if built.blob is not None:
                 await self._disk.run(self._store.put_blob, built.blob)

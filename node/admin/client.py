@@ -34,6 +34,7 @@ CONNECT_S = 5.0
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
 MODEL_S = 60.0  # for a file to be made of a large one
 PROPOSE_S = 60.0  # for this site's labels, or a run's blocks, to be read through
+DRAW_S = 360.0  # for a run's first parameters to be drawn, too
 METRICS_S = 300.0  # for a long chain to be read through
 COMPARE_S = 120.0  # a peer answers four requests for blocks a second
 # A watch may hear nothing for hours: whether the node is still there is asked by pings, which its server allows.
@@ -253,8 +254,8 @@ class AdminClient:
 
     def propose(self, request: pb.ProposeRequest) -> pb.ProposalView:
         """Has the node check, sign and send a change; or with `dry_run` only say what it would change."""
-        with self._translated(PROPOSE_S):
-            return self._admin.Propose(request, timeout=PROPOSE_S)
+        with self._translated(DRAW_S):
+            return self._admin.Propose(request, timeout=DRAW_S)
 
     def approve(self, change: str, *, no_train: bool = False) -> pb.ProposalView:
         request = pb.ApproveRequest(change=change, no_train=no_train)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +23,7 @@ _Expires = Annotated[int, typer.Option("--expires", metavar="N", min=1, max=1000
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Sign without asking.")]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and sign nothing.")]
 _EXPIRES = 500
-NEW = Path("new")  # in the place of a file with the first parameters
+NEW = Path("new")  # in the place of a file: the node draws the first parameters
 
 
 def register(app: typer.Typer) -> None:
@@ -214,8 +212,7 @@ def start_run(
     """Propose the next run.
 
     What neither FILE nor --set names stays as it is in the run in force. Enough of those who approve it have to train
-    in it. It begins with the block after the one that holds it. With --initial new this command draws the first
-    parameters, on the node's machine.
+    in it. It begins with the block after the one that holds it. With --initial new the node draws the first parameters.
 
     Examples: fednode propose run --set lr=0.05 --rounds 100 --continue -c node.yaml, or
     fednode propose run run.yaml --initial new -c node.yaml
@@ -229,39 +226,9 @@ def start_run(
         "run": given,
         "set": list(settings or ()),
         "rounds": rounds,
-        "initial": "continue" if initial is None else str(initial.absolute()),
+        "initial": "continue" if initial is None else "new" if initial == NEW else str(initial.absolute()),
     }
-    if initial == NEW:
-        with tempfile.TemporaryDirectory(prefix="fednode-initial-") as directory:
-            terms["initial"] = str(_draw_initial(Path(directory), terms, (socket, config)))
-            _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json)
-        return
     _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json)
-
-
-def _draw_initial(directory: Path, terms: Mapping[str, Any], target: tuple[str | None, Path | None]) -> Path:
-    """Draws the first parameters of the run that these terms ask for, into a file. Code is imported only if the node
-    may import it. Raises NodeError."""
-    from ml.clients.build import make_initial_aggregate
-    from ml.errors import MlError
-    from ml.payload import encode_arrays
-    from ml.plugins import Plugins
-    from node.cli.target import open_node
-    from node.pb import admin_pb2 as pb
-
-    with open_node(*target) as node:  # which knows what stays as it is
-        asked = json.dumps({**terms, "initial": "zeros"})
-        draft = node.propose(pb.ProposeRequest(kind="start_run", terms=asked, dry_run=True))
-        plugins = Plugins.of(node.get_config()["training"]["plugins"])
-    run, seed = json.loads(draft.terms)["run"], secrets.randbits(62)
-    try:
-        drawn = make_initial_aggregate(run["model"], run["input"]["shape"], len(run["classes"]), seed, plugins=plugins)
-    except MlError as error:
-        raise NodeError(f"--initial new: {error}") from error
-    directory.chmod(0o755)  # the node may be another user's
-    file = directory / "initial_model.safetensors"
-    file.write_bytes(encode_arrays(drawn))
-    return file
 
 
 def start_statistics(
@@ -423,17 +390,7 @@ def set_rules(
 
     Example: fednode propose set waits.collect_s=5 waits.delta_s=1 -c node.yaml
     """
-    from node.config.yaml_source import parse_value
-
-    rules: dict[str, Any] = {}
-    for text in values:
-        path, equals, value = text.partition("=")
-        if not equals or not path:
-            raise typer.BadParameter(f"expected PATH=VALUE, as in waits.collect_s=5 (got {text})")
-        if path in rules:
-            raise typer.BadParameter(f"{path} is given twice")
-        rules[path] = parse_value(value, path)
-    _propose("set_rules", {"rules": rules}, (socket, config), note, expires, yes, dry_run, as_json)
+    _propose("set_rules", {"set": values}, (socket, config), note, expires, yes, dry_run, as_json)
 
 
 def upgrade(

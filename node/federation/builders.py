@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from chain.block import Id
 from chain.changes.base import Kind, Place
-from chain.changes.change import Change
+from chain.changes.change import Change, read_change
 from chain.changes.execution import execute_change
 from chain.changes.members import AddMember, AddObserver, Pardon, RemoveMember, RemoveObserver, ReplaceKey
 from chain.changes.rules import SetRules, Upgrade
@@ -32,7 +32,8 @@ from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs import MaskedStatisticsSpec, MethodSpec
 from ml.specs.masked import describe_shown
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
-from node.errors import ChangeRefused
+from node.config.yaml_source import parse_value
+from node.errors import ChangeRefused, ConfigError
 from node.federation.continuing import check_continues
 from node.federation.join_line import read_join_line
 from node.federation.measured_model import MeasuredModel, read_evaluation_terms
@@ -91,7 +92,7 @@ def build_change(wish: Wish, ground: Ground) -> Built:
         return _build(wish, ground, member)
     except ChainError as error:
         raise ChangeRefused(describe(error)) from error
-    except SpecError as error:
+    except (SpecError, ConfigError) as error:
         raise ChangeRefused(str(error)) from error
 
 
@@ -102,7 +103,7 @@ def _build(wish: Wish, ground: Ground, me: Member) -> Built:
     made = ground.tip.height
     first = made + 1 if wish.first is None else wish.first
     expires = max(made, first - 1) + (USUAL_HEIGHTS if wish.num_heights is None else wish.num_heights)
-    change = Change(kind, me.seat, made, first, expires, wish.note)
+    change = read_change(Change(kind, me.seat, made, first, expires, wish.note).data)  # in the order that others show
     after = execute_change(ground.state, change, Place(first, ground.tip.header.aggregate))
     check_site(kind, ground.state, after, ground.data)
     return Built(change, after, blob)
@@ -232,8 +233,10 @@ def _upgrade(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
 
 
 def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    """Rules by dotted path, with the values that are wanted; `limits.payload_mib` is in MiB, as genesis may have it."""
-    wanted = Section("", terms, ("rules",)).tree("rules")
+    """Rules by dotted path, with the values that are wanted, or as lines PATH=VALUE; `limits.payload_mib` is in MiB, as
+    genesis may have it."""
+    top = Section("", terms, ("rules", "set"))
+    wanted = top.tree("rules", {}) | (_read_lines(top.texts("set")) if top.has("set") else {})
     flat = dict(_walk(ground.state.rules.to_mapping()))
     values: dict[str, tuple[Any, Any]] = {}
     for path, value in wanted.items():
@@ -250,6 +253,19 @@ def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
     if not values:
         raise GenesisError("rules", "expected PATH=VALUE, as in waits.collect_s=5, got none")
     return SetRules(values), None
+
+
+def _read_lines(lines: Sequence[str]) -> dict[str, Any]:
+    """Values by path. Raises GenesisError and ConfigError."""
+    values: dict[str, Any] = {}
+    for line in lines:
+        path, equals, text = line.partition("=")
+        if not equals or not path:
+            raise GenesisError("rules", f"expected PATH=VALUE, as in waits.collect_s=5, got {quote(line)}")
+        if path in values:
+            raise GenesisError(f"rules.{path}", "is given twice")
+        values[path] = parse_value(text, f"rules.{path}")
+    return values
 
 
 def _walk(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

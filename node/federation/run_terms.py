@@ -28,7 +28,7 @@ from ml.specs.run_schema import describe_payloads
 from ml.tasks import CLASSIFICATION, REGRESSION
 from node.config.genesis_file import check_initial, draft_spec, get_run_spec
 from node.config.settings import apply_settings
-from node.errors import ChangeRefused, ConfigError
+from node.errors import ChangeRefused
 from node.training.model_file import without_card
 
 SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target", "labels", "select")
@@ -64,17 +64,14 @@ def draft_run(
     """The next run: `given` sections in the place of those in force, under `settings` KEY=VALUE. It continues from the
     aggregate in force, or is to begin from a model that the caller names. A plugin's method says itself what it sends,
     if it is one of `plugins`. After an evaluation what is trained, and for how long, is that of the newest run that has
-    `trained`. With `is_whole` nothing of the run in force stays. Raises ChangeRefused, or GenesisError and SpecError
-    naming the place."""
+    `trained`. With `is_whole` nothing of the run in force stays. Raises ConfigError, GenesisError or SpecError naming
+    the place."""
     in_force = {key: value for key, value in state.run.to_terms().items() if key in SECTIONS}
     if trained is not None and state.run.method["name"] == EVALUATION:
         in_force |= {key: value for key, value in trained.to_terms().items() if key in SECTIONS and key not in OF_TASK}
     Section("", given, SECTIONS)  # which complains of keys that are none
     terms = ({} if is_whole else in_force) | dict(given) | ({} if rounds is None else {"rounds": rounds})
-    try:
-        terms = dict(apply_settings(terms, settings, SECTIONS).value)
-    except ConfigError as error:
-        raise ChangeRefused(str(error)) from error
+    terms = dict(apply_settings(terms, settings, SECTIONS).value)
     if not any(setting.startswith("input.normalize=") for setting in settings):
         terms = _settle_statistics(state, terms, continues=continues)
     if isinstance(terms["model"], Mapping):

@@ -26,7 +26,8 @@ from node.web.files_dropped import DroppedFiles
 
 MAX_BODY_BYTES = 64 << 10
 MAX_DROPPED = 4  # files that are taken in at a time
-PROPOSED = ("set_rounds", "end_run")  # the changes that the page makes; others have more to think about
+PROPOSED = ("start_run", "set_rounds", "end_run", "add_member", "remove_member", "set_rules")  # that the page makes
+BEGINNINGS = ("continue", "new")  # of a run; whoever has a key of the page names no file on the node's machine
 
 _STRING, _FLAG = {"type": "string"}, {"type": "boolean"}
 _WHOLE = {"type": "integer", "minimum": 0}
@@ -86,8 +87,9 @@ class Acting:
             ),
             act(
                 "/propose",
-                "As `fednode propose rounds` and `end-run`; with `dry_run` nothing is signed. `shown` are the terms "
-                "that a dry run gave: with others it is refused.",
+                "As `fednode propose`: `terms` are those of the admin RPC's ProposeRequest, with a run beginning from "
+                "`continue` or `new`. With `dry_run` nothing is signed. `shown` are the terms that a dry run gave: "
+                "with others it is refused.",
                 self._propose,
                 pb.ProposalView,
                 kind={"enum": list(PROPOSED)},
@@ -153,9 +155,12 @@ class Acting:
         kind = said.get("kind", "")
         if kind not in PROPOSED:
             raise InvalidRequest(f"kind: expected one of {', '.join(PROPOSED)}, got {quote(kind)}")
+        terms = said.get("terms", {})
+        if kind == "start_run" and (initial := terms.get("initial")) not in BEGINNINGS:
+            raise InvalidRequest(f"initial: expected {' or '.join(BEGINNINGS)}, got {quote(initial)}")
         asked = pb.ProposeRequest(
             kind=kind,
-            terms=json.dumps(said.get("terms", {})),
+            terms=json.dumps(terms),
             note=said.get("note", ""),
             dry_run=said.get("dry_run", False),
             shown=said.get("shown"),

@@ -16,6 +16,7 @@ from bench.commands.images import bench_images
 from bench.commands.join import bench_join
 from bench.commands.ledger import bench_ledger
 from bench.commands.link import bench_link
+from bench.commands.lying_val import bench_lying_val
 from bench.commands.masked import bench_masked
 from bench.commands.methods import bench_methods
 from bench.commands.page import bench_page
@@ -39,6 +40,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "join": bench_join,
     "ledger": bench_ledger,
     "link": bench_link,
+    "lying-val": bench_lying_val,
     "masked": bench_masked,
     "methods": bench_methods,
     "page": bench_page,

@@ -109,6 +109,11 @@ async def test_calls_are_timed_by_method_and_code(net: Scrapable) -> None:
     await net.get_status("node0")
     with pytest.raises(NotFound):
         await net.ask("node0", lambda admin: admin.get_block(ROUNDS + 1))
+
+    async def is_counted() -> bool:  # once the call has ended at the node, too
+        return (await net.scrape("node0")).sum("fednode_rpc_seconds_count", method="Admin/GetBlock") > 0
+
+    await net.wait_until(is_counted, "the call among those that were timed")
     scraped = await net.scrape("node0")
     assert scraped.get("fednode_rpc_seconds_count", method="Admin/GetStatus", code="ok") >= 1
     assert scraped.get("fednode_rpc_seconds_count", method="Admin/GetBlock", code="not_found") == 1

@@ -251,6 +251,7 @@ def count_approvals(one: Running, name: str, change_id: str) -> int:
     return 0 if proposal is None else len(proposal.approvals)
 
 
+@pytest.mark.slow  # torch is loaded to draw
 async def test_a_run_may_begin_from_a_model_that_is_drawn_for_it(tmp_path: Path, capsys: Captured) -> None:
     async with running(tmp_path, rounds=1, n=4) as one:
         await one.net.wait_for_height(1)
@@ -264,6 +265,7 @@ async def test_a_run_may_begin_from_a_model_that_is_drawn_for_it(tmp_path: Path,
         assert terms["run"]["model"]["hidden"] == [3]
 
 
+@pytest.mark.slow
 async def test_a_model_that_the_node_may_not_import_is_not_drawn(tmp_path: Path, capsys: Captured) -> None:
     async with running(tmp_path, rounds=1, n=4) as one:
         await one.net.wait_for_height(1)
@@ -272,7 +274,7 @@ async def test_a_model_that_the_node_may_not_import_is_not_drawn(tmp_path: Path,
         file = tmp_path / "run.yaml"
         file.write_text(json.dumps({"method": {"name": "fedavg"}, "model": model}))
         said = await run(capsys, one, "propose", "run", str(file), "--rounds", "2", "--initial", "new", "--yes", code=1)
-        assert said.startswith("fednode: --initial new: ")
+        assert said.startswith("fednode: initial: ")
         assert "training.plugins" in said
 
 

@@ -779,18 +779,64 @@ def test_an_approval_that_is_pressed_lands_in_a_block(site: Served, visit: Visit
     assert f"change {change[:8]}, signed by members" in one.read()
 
 
+def look_at_a_proposal(page: Any, kind: str, **fields: str) -> Any:
+    """The draft that the node gives for these fields of the form."""
+    page.select_option("form >> select[name=kind]", kind)
+    for name, value in fields.items():
+        field = page.locator(f"form >> [name={name}]")
+        if field.evaluate("field => field.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+    page.get_by_role("button", name="Look at it…").click()
+    return page.get_by_role("article", name="a proposal")
+
+
+def sign_proposal(page: Any) -> tuple[str, dict[str, Any]]:
+    """What the page asked before it signed, and the body that it sent."""
+    page.get_by_role("button", name="Propose", exact=True).click()
+    asked = page.inner_text("dialog")
+    with page.expect_request("**/api/v1/propose") as sent:
+        page.click("text=Sign and send")
+    page.wait_for_selector("text=Proposed as change")
+    return asked, sent.value.post_data_json
+
+
 def test_what_was_shown_is_proposed(site: Served, visit: Visits) -> None:
     page = visit(key=True).show("federation")
-    page.fill("[aria-label='propose rounds'] input[name=rounds]", str(ROUNDS + 9))
-    page.get_by_role("button", name="Propose rounds…").click()
-    page.get_by_role("button", name="Propose", exact=True).click()
-    assert f"“set rounds” to {ROUNDS + 9}" in page.inner_text("dialog")
-    with page.expect_request("**/api/v1/propose") as asked:
-        page.click("text=Sign and send")
-    shown = json.loads(asked.value.post_data_json["shown"])
-    page.wait_for_selector("text=approved by this site")
+    look_at_a_proposal(page, "set_rounds", rounds=str(ROUNDS + 9)).wait_for()
+    asked, sent = sign_proposal(page)
+    assert f"“set rounds” of run 1 to {ROUNDS + 9}" in asked
     [proposal] = site.ask("proposals")["proposals"]
-    assert (proposal["proposer"], json.loads(proposal["terms"])) == ("node0", shown)
+    assert (proposal["proposer"], json.loads(proposal["terms"])) == ("node0", json.loads(sent["shown"]))
+
+
+def test_a_run_and_a_removal_from_the_page_are_proposed_to_the_others(site: Served, visit: Visits) -> None:
+    one = visit(key=True)
+    page = one.show("federation")
+    look_at_a_proposal(page, "start_run", set="lr=-1")
+    page.wait_for_selector("[role=alert] >> text=method.lr: expected a number")
+    assert page.get_attribute("textarea[name=set]", "aria-invalid") == "true"
+    one.said.clear()  # the console told of the refusal
+    fields = {"set": "lr=0.05\nmomentum=0.5", "rounds": "3", "initial": "new", "patience": "2", "note": MARKUP}
+    draft = look_at_a_proposal(page, "start_run", **fields)
+    draft.wait_for(timeout=120_000)
+    rows = [line.split("\t") for line in draft.locator("tbody tr").all_inner_texts()]
+    assert "“start run” 2, and yes to it" in sign_proposal(page)[0]
+    member = site.tell("node0", "members", "show", "node3")["id"]
+    look_at_a_proposal(page, "remove_member", name=member).wait_for()
+    assert f"“remove member” node3 ({member[:4]}), and yes to it" in sign_proposal(page)[0]
+
+    def hear() -> dict[str, Any]:
+        return {each["kind"]: each for each in site.ask("proposals", "node1")["proposals"]}
+
+    site.wait_for(lambda: {"start_run", "remove_member"} <= hear().keys(), "node1 to hear of both")
+    heard = hear()
+    run = site.tell("node1", "proposals", "show", heard["start_run"]["id"])
+    assert rows == [[one["path"], one["old"] or "", one["new"] or ""] for one in run["differences"]]
+    assert {"run.method.lr", "run.select.patience", "run.initial_model"} <= {row[0] for row in rows}
+    assert run["note"] == MARKUP
+    assert heard["remove_member"]["differences"][0] == {"path": "members.node3", "old": f'"{member}"', "new": None}
 
 
 def test_a_killed_node_shows_and_a_silent_one_too(site: Served, visit: Visits) -> None:

@@ -48,6 +48,11 @@ export function Notes({ label, children }) {
   return html`<ul class="notes" aria-label=${label}>${children}</ul>`;
 }
 
+export function Warnings({ texts }) {
+  if (!texts.length) return null;
+  return html`<${Notes}>${texts.map((text) => html`<${Note} state="warn" what=${text} />`)}<//>`;
+}
+
 export function Loading() {
   return html`<div role="status"><span class="unseen">loading</span><span class="loading" /><span class="loading" /></div>`;
 }
@@ -96,6 +101,19 @@ function Scroll({ label, children }) {
   return html`
     <div class="scroll" ref=${place} tabindex="0" role="region" aria-label=${label}>${children}</div>
     ${isWider && html`<p class="hint small soft">More to the right: scroll the table.</p>`}`;
+}
+
+// What a change would do, value by value.
+export function Diff({ differences }) {
+  if (!differences.length) return null;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="what changes"><table class="diff">
+    <thead><tr><th scope="col">what</th><th scope="col">now</th><th scope="col">then</th></tr></thead>
+    <tbody>${differences.map((one) => html`<tr>
+      <td class="wide">${one.path}</td>
+      <td class="wide old">${one.old ?? ""}</td>
+      <td class="wide new">${one.new ?? ""}</td>
+    </tr>`)}</tbody>
+  </table></div>`;
 }
 
 export function Facts({ facts }) {

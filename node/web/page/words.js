@@ -120,3 +120,13 @@ export function isDialOut(member) {
 export function describeOrigin(member) {
   return member.since ? `height ${member.since}, by change ${showId(member.change)}` : "genesis";
 }
+
+// What a change lacks to stand in the next block.
+export function describeMissing(missing) {
+  const lacks = [];
+  if (missing.before) lacks.push(`${plural(missing.before, "more approval", "more approvals")} (${missing.quorum} decide)`);
+  if (missing.after) lacks.push(`${missing.after} more of those who will be members (${missing.quorum_after} decide)`);
+  if (missing.training) lacks.push(`${missing.training} more that will train`);
+  if (missing.readiness !== null) lacks.push(`the readiness of ${showId(missing.readiness)}`);
+  return lacks.join(", ") || "nothing: it will be in the next block";
+}

@@ -19,7 +19,7 @@ from sklearn.metrics import balanced_accuracy_score, log_loss, mean_absolute_err
 from bench.defaults.tables import LABEL, SPLIT, Table
 from ml.clients.client import Client
 from ml.methods.base import Samples
-from ml.simulation.run import SimulationConfig, simulate
+from ml.simulation.run import Selector, SimulationConfig, simulate
 from ml.tasks import REGRESSION
 from ml.training.mixture import find_weight, mix
 from node.config.genesis_draft import CARE, GUARDS, MIN_GUARDED, GenesisSpec, draft_genesis, find_guards
@@ -51,6 +51,9 @@ ARMS: Mapping[str, Arm] = {
     "fedprox": Arm("fedprox"),
     "fedavgm": Arm(settings=("method.outer.optimizer=momentum",)),
     "nesterov": Arm(settings=("method.outer.optimizer=nesterov",)),
+    "half nesterov": Arm(
+        settings=("method.outer.optimizer=nesterov", "optimizer=adamw", "lr=0.0005", "weight_decay=0.01")
+    ),
     "fedadam": Arm(settings=("method.outer.optimizer=adam",)),
     "fedyogi": Arm(settings=("method.outer.optimizer=yogi",)),
     "scaffold": Arm("scaffold"),
@@ -65,8 +68,16 @@ RIVALS = {
 }
 
 
-def play(table: Table, fold: Mapping[str, pd.DataFrame], arm: Arm, directory: Path, rounds: int) -> list[Client]:
-    """The clients of all sites after the last round, in the order of the sites."""
+def play(
+    table: Table,
+    fold: Mapping[str, pd.DataFrame],
+    arm: Arm,
+    directory: Path,
+    rounds: int,
+    *,
+    selector: Selector | None = None,
+) -> list[Client]:
+    """The clients of all sites after the last round, in the order of the sites. A `selector` follows the rounds."""
     sites = {"all": pd.concat(fold.values())} if arm.pooled else fold
     paths = []
     for i, rows in enumerate(sites.values()):
@@ -106,7 +117,7 @@ def play(table: Table, fold: Mapping[str, pd.DataFrame], arm: Arm, directory: Pa
         target=genesis.get("target"),
     )
     ended: list[Client] = []
-    simulate(config, on_end=ended.extend)
+    simulate(config, on_end=ended.extend, selector=selector)
     return ended
 
 

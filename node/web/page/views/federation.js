@@ -1,13 +1,14 @@
 // The federation: who decides, what waits for approval, and which runs there were.
 
-import { Act, ActHint, mayAct } from "../act.js";
-import { download, post } from "../api.js";
+import { Act, ActHint } from "../act.js";
+import { download } from "../api.js";
 import { html, useState } from "../lib.js";
 import { useLive, useRecord } from "../live.js";
-import { Awaited, Card, Empty, Facts, Note, Notes, State, Table, Title } from "../parts.js";
+import { Awaited, Card, Diff, Empty, Facts, State, Table, Title, Warnings } from "../parts.js";
 import { Evaluations } from "./evaluations.js";
+import { Propose } from "./propose.js";
 import { Statistics } from "./statistics.js";
-import { KINDS, describeMember, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showMs, showName, showNumber, showSeconds } from "../words.js";
+import { KINDS, describeMember, describeMissing, describeOrigin, isDialOut, list, plural, showAhead, showBytes, showCount, showId, showMs, showName, showNumber, showSeconds } from "../words.js";
 
 const PHASES = { running: "running", done: "its rounds are made", ended: "ended by a change", over: "another run followed" };
 
@@ -19,8 +20,9 @@ export function FederationView() {
     <${Title}>${plural(members.members.length, "member")}, ${up} in sight; ${members.quorum} decide<//>
     <${ActHint} />
     <${Proposals} proposals=${proposals.proposals} status=${status} />
+    <${Propose} members=${members.members} status=${status} />
     <${Members} members=${members} peers=${peers.peers} version=${status.version} />
-    <${Runs} head=${live.head} status=${status} />`;
+    <${Runs} head=${live.head} />`;
 }
 
 function Members({ members, peers, version }) {
@@ -78,7 +80,7 @@ function Proposal({ proposal, status }) {
       ["not answered", proposal.missing.unanswered.map((one, i) => showName(one, proposal.missing.unanswered_ids[i])).join(", ")],
       ["open until", `height ${proposal.expires}; the chain is at ${proposal.height}`],
     ]} />
-    ${proposal.warnings.length > 0 && html`<${Notes}>${proposal.warnings.map((text) => html`<${Note} state="warn" what=${text} />`)}<//>`}
+    <${Warnings} texts=${proposal.warnings} />
     ${!proposal.approved_here && html`<div class="row">
       <${Act} label="Approve" isMain title="Approve this change?" text="This site says yes. Once enough members have, the change is in the next block." path="/approve" said=${{ change: proposal.id }} signs=${signs} status=${status}>
         <${Diff} differences=${proposal.differences} />
@@ -90,28 +92,7 @@ function Proposal({ proposal, status }) {
   </article>`;
 }
 
-function Diff({ differences }) {
-  if (!differences.length) return null;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="what changes"><table class="diff">
-    <thead><tr><th scope="col">what</th><th scope="col">now</th><th scope="col">then</th></tr></thead>
-    <tbody>${differences.map((one) => html`<tr>
-      <td class="wide">${one.path}</td>
-      <td class="wide old">${one.old ?? ""}</td>
-      <td class="wide new">${one.new ?? ""}</td>
-    </tr>`)}</tbody>
-  </table></div>`;
-}
-
-function describeMissing(missing) {
-  const lacks = [];
-  if (missing.before) lacks.push(`${plural(missing.before, "more approval", "more approvals")} (${missing.quorum} decide)`);
-  if (missing.after) lacks.push(`${missing.after} more of those who will be members (${missing.quorum_after} decide)`);
-  if (missing.training) lacks.push(`${missing.training} more that will train`);
-  if (missing.readiness !== null) lacks.push(`the readiness of ${showId(missing.readiness)}`);
-  return lacks.join(", ") || "nothing: it will be in the next block";
-}
-
-function Runs({ head, status }) {
+function Runs({ head }) {
   const found = useRecord("/runs", [head]);
   return html`<${Card} title="Runs">
     <${Awaited} found=${found}>${(record) => html`
@@ -127,7 +108,6 @@ function Runs({ head, status }) {
         ["note", (run) => run.note, "wide"],
         ["report", (run) => html`<${Report} run=${run} />`],
       ]} />
-      <${ProposeRounds} run=${record.runs.at(-1)} status=${status} />
       <${Evaluations} runs=${record.runs} />
       <${Statistics} runs=${record.runs} />`}
     <//>
@@ -146,37 +126,4 @@ function Report({ run }) {
   };
   return html`<button disabled=${state.busy} aria-label=${`report of run ${run.number}`} onClick=${make}>${state.busy ? "verifying…" : "Report"}</button>
     ${state.error && html`<${State} state="bad">${state.error.message}<//>`}`;
-}
-
-// Two steps: what it would change, by a dry run, and then the signature.
-function ProposeRounds({ run, status }) {
-  const [draft, setDraft] = useState(null);
-  const [error, setError] = useState(null);
-  const onSubmit = (event) => {
-    event.preventDefault();
-    const given = new FormData(event.target);
-    const said = { kind: "set_rounds", terms: { rounds: Number(given.get("rounds")) }, note: given.get("note").trim() };
-    setError(null);
-    post("/propose", { ...said, dry_run: true }).then((proposal) => setDraft({ said, proposal }), setError);
-  };
-  if (draft) {
-    return html`<article aria-label="a proposal">
-      <h3>What you are about to propose</h3>
-      <${Diff} differences=${draft.proposal.differences} />
-      ${draft.proposal.warnings.length > 0 && html`<${Notes}>${draft.proposal.warnings.map((text) => html`<${Note} state="warn" what=${text} />`)}<//>`}
-      <div class="row">
-        <button onClick=${() => setDraft(null)}>Back</button>
-        <${Act} label="Propose" isMain title="Propose this change?" text="Every member is asked. This site's yes goes along with it." path="/propose" said=${{ ...draft.said, shown: draft.proposal.terms }}
-          signs=${`“set rounds” to ${draft.said.terms.rounds}, and yes to it`} status=${status} onDone=${() => setDraft(null)}>
-          <${Diff} differences=${draft.proposal.differences} />
-        <//>
-      </div>
-    </article>`;
-  }
-  return html`<form class="row" onSubmit=${onSubmit} aria-label="propose rounds">
-    <label>rounds of run ${run.number} <input name="rounds" type="number" min="1" max="1000000" required value=${run.rounds || run.made} /></label>
-    <label>note, on the chain with it <input name="note" maxlength="500" size="32" /></label>
-    <button disabled=${!mayAct()}>Propose rounds…</button>
-    ${error && html`<${State} state="bad">${error.message}<//>`}
-  </form>`;
 }

@@ -15,7 +15,9 @@ from ml.clients.client import Client
 from ml.clients.inference import answer
 from ml.data import get_classes, get_default_input
 from ml.data.base import InputFormat
-from ml.payload import Arrays
+from ml.models.base import dump_parameters
+from ml.payload import Arrays, decode_arrays
+from ml.specs import AuthorPayloads, compute_aggregate
 
 MODEL = {"name": "mlp", "hidden": [16]}
 HYPER = {"lr": 0.2, "momentum": 0.5, "decay": 0.9, "local_iterations": 7}
@@ -70,6 +72,40 @@ def test_it_is_the_local_method_whatever_comes_between_two_steps() -> None:
     local.train(2, b"", num_iterations=9)
     check_same(alone.state_arrays(), local.state_arrays())
     assert told.measures == local.measure()
+
+
+OUTER = {"outer": {"optimizer": "nesterov", "lr": 0.5}}
+
+
+def test_it_goes_on_by_the_outer_optimiser_of_the_run_as_a_federation_of_one_does() -> None:
+    client = make_client("fedavg", **OUTER)
+    alone = TrainingAlone(client)
+    spec = client.spec
+    aggregate: Arrays = {f"model/{name}": of for name, of in dump_parameters(client.state.model).items()}
+    again = None
+    for number in (1, 2, 3):
+        made = client.train(number, b"", num_iterations=7)
+        one = AuthorPayloads(bytes(32), made.weight, made.payloads)
+        found = compute_aggregate(spec, number, [one], aggregate)
+        assert found is not None
+        aggregate = decode_arrays(found, len(found))
+        client.apply(number, aggregate)
+        alone.owe(number, 7)
+        if number == 3:  # as after a restart
+            again = TrainingAlone(make_client("fedavg", **OUTER))
+            again.load_state_arrays(2, alone.state_arrays())
+            again.owe(3, 7)
+            work_off(again)
+        work_off(alone)
+        assert alone.describe().failure is None
+    assert again is not None
+    check_same(again.state_arrays(), alone.state_arrays())
+    ours, theirs = (of.state_arrays() for of in (alone, client))
+    check_same(*({name: of[name] for name in of if name.startswith("model/")} for of in (ours, theirs)))
+    plain = TrainingAlone(make_client("fedavg"))
+    plain.owe(3, 7)
+    work_off(plain)
+    assert not np.array_equal(plain.state_arrays()["model/fc1.weight"], ours["model/fc1.weight"])
 
 
 def test_the_client_and_torchs_generator_see_nothing_of_it() -> None:

@@ -191,6 +191,7 @@ def test_old_values_of_rules_are_filled_in_and_whole_numbers_are_seconds_too() -
     assert get_kind("set_rules", rules={"limits.payload_mib": 32}) == SetRules(
         {"limits.payload_bytes": (16 << 20, 32 << 20)}
     )
+    assert get_kind("set_rules", set=["waits.collect_s=5", "keep_heights=3"]) == kind
     assert get_kind("set_rules", rules={"min_contributions": 2}) == SetRules({"min_contributions": (None, 2)})
 
 
