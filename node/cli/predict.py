@@ -72,7 +72,7 @@ def predict(
     everyone's, to 1, as this site's and beyond. Nothing is trained again, and the shares stay here.
 
     With --calibrated no answer changes, only how sure it is: each probability is that of the logits divided by one
-    temperature, by which the log loss on this site's val samples is smallest. Where the node also trains a model alone,
+    temperature, which this site's val samples give. Where the node also trains a model alone,
     --answer-by mixed gives the mean of both models' probabilities, or values, by a weight that the val samples give.
 
     A sample is named by its file, and by its place in the archive or its line in the table. PROBABILITY is the
