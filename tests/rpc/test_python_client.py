@@ -187,7 +187,8 @@ async def test_files_are_classified_as_the_command_does(tmp_path: Path, capsys: 
         await one.net.wait_for(lambda: 2 in trainers[0].applied, "round 2 to be applied")
         said = await ask(one.path, lambda node: node.predict([first, second]))
         told = await run_command(capsys, one.path, "predict", str(first), str(second), "--top", str(NUM_CLASSES))
-        assert {"predictions": [*said.records]} == told
+        assert [*said.records] == told["predictions"]
+        assert told["answer_by"] == said.answer_by == "federation"
         assert said.expected is not None
         assert said.expected.tolist() == [7, 4, 1]
         assert said.accuracy == pytest.approx(2 / 3)
