@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -186,7 +186,7 @@ async def test_files_are_classified_as_the_command_does(tmp_path: Path, capsys: 
     async with running(tmp_path, rounds=2, trainers=trainers) as one:
         await one.net.wait_for(lambda: 2 in trainers[0].applied, "round 2 to be applied")
         said = await ask(one.path, lambda node: node.predict([first, second]))
-        told = await run_command(capsys, one.path, "predict", str(first), str(second), "--top", str(NUM_CLASSES))
+        told: Any = await run_command(capsys, one.path, "predict", str(first), str(second), "--top", str(NUM_CLASSES))
         assert [*said.records] == told["predictions"]
         assert told["answer_by"] == said.answer_by == "federation"
         assert said.expected is not None
