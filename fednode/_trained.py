@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ml.clients.inference import answer
+from ml.clients.answering import Answering
 from ml.data.base import InputFormat
 from ml.data.own_transform import Transform, load_transform
 from ml.errors import MlError
@@ -87,7 +87,7 @@ class TrainedNode:
         """Answers as the admin service's Predict. Raises NodeError."""
         x = decode_arrays(samples, len(samples))["x"]
         try:
-            answers = answer(self.client, self.input, x, kappa=prior, transform=self.transform)
+            answers = Answering(self.client, self.input, self.transform).answer(x, kappa=prior)
         except MlError as error:
             raise NodeError(str(error)) from error
         task = self.client.spec.task.kind

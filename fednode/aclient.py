@@ -166,11 +166,21 @@ class AsyncClient:
         label: str | tuple[str, ...] | None = None,
         prior: float | None = None,
         round: int | str = "",  # noqa: A002 (as the command has it)
+        calibrated: bool = False,
+        answer_by: str = "",
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
         """As `Client.predict`."""
         return await self._do(
-            lambda client: client.predict(samples, label=label, prior=prior, round=round, timeout_s=timeout_s)
+            lambda client: client.predict(
+                samples,
+                label=label,
+                prior=prior,
+                round=round,
+                calibrated=calibrated,
+                answer_by=answer_by,
+                timeout_s=timeout_s,
+            )
         )
 
     async def evaluate(
@@ -185,6 +195,7 @@ class AsyncClient:
         by: str | None = None,
         cuts: Sequence[float] = (),
         round: int | str = "",  # noqa: A002 (as the command has it)
+        calibrated: bool = False,
         timeout_s: float = PREDICT_S,
     ) -> Record:
         """As `Client.evaluate`."""
@@ -199,6 +210,7 @@ class AsyncClient:
                 by=by,
                 cuts=cuts,
                 round=round,
+                calibrated=calibrated,
                 timeout_s=timeout_s,
             )
         )

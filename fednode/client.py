@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
 from os import PathLike
 from pathlib import Path
@@ -281,6 +282,8 @@ class Client:
         label: str | tuple[str, ...] | None = None,
         prior: float | None = None,
         round: int | str = "",  # noqa: A002 (as the command has it)
+        calibrated: bool = False,
+        answer_by: str = "",
         timeout_s: float = PREDICT_S,
     ) -> Predictions:
         """Classifies samples with the node's model: objects, or files as `fednode predict` reads them. The columns of a
@@ -295,14 +298,19 @@ class Client:
         `label` names the column of labels in a table: by default the one that the node's configuration names, or
         `label`, if the table has it. With `prior` the answers lean to the shares that classes have among the node's own
         samples: from 0, as everyone's, to 1, as this site's. `round` is whose model answers: newest, best or a number;
-        by default the best of a run that selects one and is over, else the newest. The node's worker answers when it is
-        free of a round, within `timeout_s`; else NodeUnreachable says so.
+        by default the best of a run that selects one and is over, else the newest. `answer_by` is federation, alone or
+        mixed, by default as the node's configuration has it (training.answer_by). `calibrated`, probabilities are by a
+        temperature of the node's val samples. The node's worker answers when it is free of a round, within `timeout_s`;
+        else NodeUnreachable says so.
         """
         from fednode.prediction import predict
         from node.admin.asking import AtRound, Labelled
 
         with self._asking() as admin:
-            return predict(AtRound(admin, str(round)), samples, Labelled.fetch(admin, label), timeout_s, prior)
+            asked = AtRound(admin, str(round), calibrated=calibrated, answer_by=answer_by)
+            said = predict(asked, samples, Labelled.fetch(admin, label), timeout_s, prior)
+            told = asked.told
+            return replace(said, answer_by=told.answer_by, weight=told.weight, temperature=told.temperature)
 
     def evaluate(
         self,
@@ -316,26 +324,27 @@ class Client:
         by: str | None = None,
         cuts: Sequence[float] = (),
         round: int | str = "",  # noqa: A002 (as the command has it)
+        calibrated: bool = False,
         timeout_s: float = PREDICT_S,
     ) -> Record:
         """Measures the node's model on labelled samples: objects as `predict` has them, such as (x, y), files, or
         directories that hold one for each class. As `fednode evaluate --json`: sensitivity, specificity, AUC and the
         others, with intervals, of which `resamples` of the bootstrap find some. Under `alone` are the same of the model
-        trained without the others, None where the node trains none, and `verdict`, which compares both. `label`,
-        `round` and `timeout_s` are as `predict` has them.
+        trained without the others, None where the node trains none, and `verdict`, which compares both; under `mixed`
+        those of both mixed. `label`, `round`, `calibrated` and `timeout_s` are as `predict` has them.
 
         Under `points` is what a class is found and excluded with from a `threshold` on, at a `prevalence`, where one of
         them or the class, `positive`, is given; under `groups` the measures of the rows of each value of the column
         `by` of a table or frame, many different numbers cut at `cuts` or their quartiles."""
         from fednode.prediction import evaluate
-        from node.admin.asking import AtRound, Labelled
-        from node.admin.judging import Details
+        from node.admin.asking import Labelled
+        from node.admin.judging import Details, ask_federation, complete
 
         details = Details(threshold, prevalence, positive, by, cuts)
         with self._asking() as admin:
-            asked = AtRound(admin, str(round))
+            asked = ask_federation(admin, str(round), calibrated=calibrated)
             found = evaluate(asked, inputs, Labelled.fetch(admin, label), timeout_s, resamples, details)
-            return {**found, "is_best": asked.is_best}
+            return complete(found, asked, admin).to_record()
 
     def model(
         self,

@@ -20,6 +20,7 @@ from fednode._samples import ARRAY, read_samples
 from ml.data.column_checks import describe_passed_over
 from ml.data.objects import name_object
 from ml.errors import DataError
+from ml.measures.alone import FEDERATION
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from node.admin.answer_record import make_record
 from node.admin.asking import (
@@ -34,7 +35,7 @@ from node.admin.asking import (
     get_probabilities,
     get_values,
 )
-from node.admin.judging import NO_DETAILS, Details, judge
+from node.admin.judging import NO_DETAILS, Details, Evaluation, judge
 from node.errors import ConfigError, NodeError
 
 Given = object  # an object of `ml.data.objects`, an array alone, or the paths of files
@@ -52,6 +53,9 @@ class Predictions:
 
     In a run whose `task` is multilabel `labels` and `expected` are [N, K], 0 or 1 each; in a regression there are
     `values` [N, K] instead of labels and probabilities, K targets in their own units, and `expected` is as they are.
+
+    `answer_by` is whose they are: federation, alone or mixed, by `weight` of the federation's model, where there is one
+    trained alone. `temperature` is theirs where they are calibrated.
     """
 
     classes: tuple[str, ...]
@@ -62,6 +66,9 @@ class Predictions:
     records: tuple[dict[str, Any], ...] = field(repr=False)
     task: str = CLASSIFICATION
     values: NDArray[np.float64] | None = field(default=None, repr=False)
+    answer_by: str = FEDERATION
+    weight: float | None = None
+    temperature: float | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -98,14 +105,13 @@ def evaluate(
     timeout_s: float,
     resamples: int,
     details: Details = NO_DETAILS,
-) -> dict[str, Any]:
-    """The measures of the node's model on labelled samples, as `fednode evaluate --json` prints them. Raises as
-    `predict`, also for samples without a label."""
+) -> Evaluation:
+    """The measures of the node's model on labelled samples. Raises as `predict`, also for samples without a label."""
     terms = Terms.fetch(node)
     answers = [*_ask(node, terms, given, labelled._replace(by=details.by), timeout_s, alone=True)]
     if _get_paths(given) is None and any(answered.expected is None for answered in answers):
         raise ConfigError(f"{ARRAY}: expected a label for each sample, as in (x, y); predict does without")
-    return judge(answers, terms, resamples, details).to_record()
+    return judge(answers, terms, resamples, details)
 
 
 def _ask(

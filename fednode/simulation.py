@@ -117,7 +117,7 @@ class Simulation:
         from node.admin.judging import Details
 
         details = Details(threshold, prevalence, positive, by, cuts)
-        return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples, details)
+        return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples, details).to_record()
 
     def model(self, node: int = 0) -> nn.Module:
         """A copy of the model of one node, by its number, on the CPU, in eval mode: it takes samples as they are,

@@ -239,7 +239,7 @@ async def _run(start: _Start) -> int:
         )
         keys = make_keys(config.http, context.clock)
         control = make_control(service, context, shutdown, reloading, config.node.name, keys)
-        predictor = make_predictor(service, context)
+        predictor = make_predictor(service, context, config.training.answer_by)
         if token is not None:
             from node.web.serving import make_http  # not loaded where nobody is served
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ml.clients.client import Client
-from ml.clients.priors import make_predict_at
 from ml.data.base import InputFormat, Samples
 from ml.data.fit_input import fit
 from ml.data.inference_files import validate_samples
@@ -33,8 +32,8 @@ def answer(
     input_format: InputFormat,
     x_NCHW: Samples,
     should_stop: Callable[[], bool] = lambda: False,
-    kappa: float | None = None,
     *,
+    predict: Callable[[Tensor], Prediction] | None = None,
     transform: Transform = lambda x: x,
 ) -> dict[str, Array]:
     """Of N samples, `labels` int64[N] and `probabilities` float32[N, C], the softmax of the classifier's logits, which
@@ -45,14 +44,13 @@ def answer(
 
     Where prototypes answer, also `distances` float32[N] to the nearest, and where the prototypes are a pool `authors`
     int64[N], the place in the applied block of whose that was, -1 for a sample of this client's own. Of a table `low`
-    and `high` float32[F] are the range of what the client trains on. With `kappa` all are adjusted to the client's own
-    prior (`ml.training.prior`). Raises DataError for samples that are none of this
-    input's, MlError for a model that gives no numbers or answers without a prior, and Stopped where `should_stop` says
-    so between two chunks.
+    and `high` float32[F] are the range of what the client trains on. `predict` takes the place of the client's own
+    inference. Raises DataError for samples that are none of this input's, MlError for a model that gives no numbers,
+    and Stopped where `should_stop` says so between two chunks.
     """
     validate_samples(x_NCHW, input_format.shape, takes_empty=input_format.takes_empty)
     input_format = client.complete_input(input_format)
-    predict = client.predict if kappa is None else make_predict_at(client, kappa)
+    predict = client.predict if predict is None else predict
     parts: dict[str, list[Tensor]] = {}
     for start in range(0, len(x_NCHW), CHUNK):
         if should_stop():

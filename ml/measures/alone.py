@@ -9,6 +9,8 @@ from typing import Any, Self
 from ml.measures.kinds import AnyMeasures, read_measures
 from ml.measures.verdict import Verdict
 
+FEDERATION, ALONE, MIXED = "federation", "alone", "mixed"  # whose answers: the common model's, its own, or of both
+
 
 @dataclass(frozen=True, slots=True)
 class TrainedAlone:

@@ -127,8 +127,8 @@ def explain_miscalibration(measures: AnyMeasures) -> str | None:
         return None
     return (
         f"it is too sure of its answers: their probabilities are off by {error:.3f}, where chance explains "
-        f"{chance:.3f} on {measures.num_samples} test samples, though it ranks these well; label smoothing, "
-        "fewer local steps or weight decay help"
+        f"{chance:.3f} on {measures.num_samples} test samples, though it ranks these well; predict "
+        "--calibrated mends that where there are val samples, and fewer local steps or weight decay help"
     )
 
 

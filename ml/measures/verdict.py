@@ -32,8 +32,8 @@ MAX_WORK = 2_000_000  # samples times resamples, beyond which there are fewer re
 MAX_AT_ONCE = 500_000  # samples times resamples
 LEAST_RESAMPLES = 200
 TRY = (
-    "Try fewer local steps or a lower learning rate in a new run, or another method (fednode propose run --set "
-    "method.name=NAME)."
+    "Try answers of both models mixed (training.answer_by: mixed), fewer local steps or a lower learning rate in a new "
+    "run, or another method (fednode propose run --set method.name=NAME)."
 )
 
 

@@ -95,6 +95,12 @@ def tally(logits: Tensor, labels: Tensor, y: Tensor, kind: str) -> Tensor:
     return torch.stack((correct.double(), _sum_losses(logits, y, kind).double()))
 
 
+def compute_loss(logits: Tensor, y: Tensor, kind: str) -> float:
+    """The mean over samples of the task's own loss."""
+    true = y if kind == CLASSIFICATION else y.to(logits.dtype)
+    return float(_sum_losses(logits, true, kind)) / len(y)
+
+
 def get_score(metrics: Mapping[str, float]) -> float:
     """The accuracy, or of a regression R2, which takes its place: the higher the better, 1 at best. No number where
     nothing was measured, as in a round in which none is trained."""

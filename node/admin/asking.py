@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -26,9 +27,10 @@ from ml.data.inference_files import (
 )
 from ml.data.source import DataSource
 from ml.errors import DataError
+from ml.measures.alone import FEDERATION
 from ml.tasks import CLASSIFICATION, REGRESSION, TargetScale
 from node.admin.client import AdminClient
-from node.admin.samples import Batch, encode_batch, get_max_samples, get_top, make_batches
+from node.admin.samples import Batch, count_models, encode_batch, get_max_samples, get_top, make_batches
 from node.errors import NodeError
 from node.pb import admin_pb2 as pb
 
@@ -45,14 +47,31 @@ class Answering(Protocol):
     ) -> pb.PredictReply: ...
 
 
-class AtRound:
-    """A node that answers with its model of one round: newest, best or a number, by default as the node has it.
-    `is_best` says whether its last answer was of the best round of the run."""
+class Told(NamedTuple):
+    """What a node tells of its answers: whether the model is of the best round of its run; whose they are: federation,
+    alone or mixed; the `weight` of the federation's model where both are mixed; and at what `temperature`, where they
+    are calibrated."""
 
-    def __init__(self, node: AdminClient, round_: str = "") -> None:
+    is_best: bool = False
+    answer_by: str = FEDERATION
+    weight: float | None = None
+    temperature: float | None = None
+
+    @classmethod
+    def of(cls, reply: pb.PredictReply) -> Self:
+        weight = reply.weight if reply.HasField("weight") else None
+        temperature = reply.temperature if reply.HasField("temperature") else None
+        return cls(reply.is_best, reply.answer_by or FEDERATION, weight, temperature)
+
+
+class AtRound:
+    """A node that answers with its model of one round: newest, best or a number, by default as the node has it; and
+    `calibrated`, or `answer_by` another model. `told` is of its last answer."""
+
+    def __init__(self, node: AdminClient, round_: str = "", *, calibrated: bool = False, answer_by: str = "") -> None:
         self._node = node
-        self._round = round_
-        self.is_best = False
+        self._ask = partial(node.predict, round_=round_, calibrated=calibrated, answer_by=answer_by)
+        self.told = Told()
 
     def list_runs(self, number: int) -> Sequence[pb.RunView]:
         return self._node.list_runs(number)
@@ -60,8 +79,8 @@ class AtRound:
     def predict(
         self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
     ) -> pb.PredictReply:
-        reply = self._node.predict(samples, top, wait_s, alone=alone, prior=prior, round_=self._round)
-        self.is_best = reply.is_best
+        reply = self._ask(samples, top, wait_s, alone=alone, prior=prior)
+        self.told = Told.of(reply)
         return reply
 
 
@@ -93,8 +112,8 @@ class Answered(NamedTuple):
     """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so: its class,
     or by the task its labels or the values of its targets. `passed_over` are columns of a table that the run does not
     name, `filled` says how many of a row's cells were empty, of how many, `by` is its cell of the column that groups
-    rows. `alone` is what the model says that was trained without the others, and `trained_alone` how far that is, where
-    it was asked for and is there."""
+    rows. `alone` is what the model says that was trained without the others, `mixed` what both say, and `trained_alone`
+    how far that is, where it was asked for and is there."""
 
     file: Path
     row: int | None
@@ -105,6 +124,7 @@ class Answered(NamedTuple):
     trained_alone: pb.TrainedAlone | None = None
     passed_over: tuple[str, ...] = ()
     filled: tuple[int, int] = (0, 0)
+    mixed: pb.Prediction | None = None
     by: Any = None
 
     @property
@@ -185,7 +205,7 @@ def ask_about(
 ) -> Iterator[Answered]:
     """An answer for each sample in files that have been read."""
     ranked = get_top(top, len(terms.classes))
-    max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked, 1 + alone)
+    max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked, count_models(alone))
     for batch in make_batches(files, terms.input.shape, max_samples):
         reply = node.predict(encode_batch(batch), ranked, timeout_s, alone=alone, prior=prior)
         yield from match_answers(terms, batch, reply)
@@ -212,18 +232,19 @@ def match_answers(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterato
     samples = [(piece.file, i) for piece in batch for i in range(piece.start, piece.stop)]
     if len(samples) != len(reply.predictions):
         raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
-    if len(reply.alone) not in (0, len(samples)):
-        raise NodeError(f"expected {len(samples)} predictions of the model trained alone, got {len(reply.alone)}")
+    for told_beside, what in ((reply.alone, "the model trained alone"), (reply.mixed, "both models mixed")):
+        if len(told_beside) not in (0, len(samples)):
+            raise NodeError(f"expected {len(samples)} predictions of {what}, got {len(told_beside)}")
     told = reply.trained_alone if reply.HasField("trained_alone") else None
-    of_alone = reply.alone or [None] * len(samples)
-    for (file, i), prediction, alone in zip(samples, reply.predictions, of_alone, strict=True):
+    nothing = [None] * len(samples)
+    answers = zip(samples, reply.predictions, reply.alone or nothing, reply.mixed or nothing, strict=True)
+    for (file, i), prediction, alone, mixed in answers:
         row = None if file.rows is None else file.rows[i]
         expected = None if file.labels is None else _name(terms, file.labels[i])
         filled = (0, 0) if file.num_empty is None else (int(file.num_empty[i]), file.num_columns)
         by = None if file.by is None else file.by[i]
-        yield Answered(
-            file.path, row, expected, prediction, reply.applied_round, alone, told, file.passed_over, filled, by
-        )
+        said = prediction, reply.applied_round, alone, told
+        yield Answered(file.path, row, expected, *said, file.passed_over, filled, mixed, by)
 
 
 def _name(terms: Terms, label: Any) -> Expected:

@@ -148,11 +148,23 @@ class AdminClient:
         alone: bool = False,
         prior: float | None = None,
         round_: str = "",
+        calibrated: bool = False,
+        answer_by: str = "",
     ) -> pb.PredictReply:
         """The model's predictions for encoded samples, once the node's worker has come to them within `wait_s`; and
-        those of the model trained `alone`, where there is one. With `prior` they lean to the classes' shares there.
-        `round_` is newest, best or a number: of which round the model is."""
-        request = pb.PredictRequest(samples=samples, top=top, wait_s=wait_s, alone=alone, prior=prior, round=round_)
+        those of the model trained `alone` and of both mixed, where there is one. With `prior` they lean to the classes'
+        shares there. `round_` is newest, best or a number: of which round the model is. `calibrated`, probabilities are
+        by val samples. `answer_by` is federation, alone or mixed; empty, as the node has it."""
+        request = pb.PredictRequest(
+            samples=samples,
+            top=top,
+            wait_s=wait_s,
+            alone=alone,
+            prior=prior,
+            round=round_,
+            calibrated=calibrated,
+            answer_by=answer_by,
+        )
         with self._translated(timeout_s := wait_s + CALL_S):
             return self._admin.Predict(request, timeout=timeout_s)
 

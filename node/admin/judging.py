@@ -11,6 +11,7 @@ import numpy as np
 
 from ml.data.subgroups import split_rows
 from ml.errors import DataError
+from ml.measures.alone import FEDERATION
 from ml.measures.collapse import MIN_SAMPLES, find_signs
 from ml.measures.evaluation import evaluate
 from ml.measures.kinds import Answers
@@ -63,8 +64,10 @@ class Evaluation:
     """The measures of the model that stood after `applied_round`, and the signs that it has not learned, by name.
 
     `points` are those at a threshold, `groups` those of a column's values, where they were asked for. `alone` is the
-    model trained without the others, measured on the same samples: None where the node trains none. `passed_over` are
-    the columns of each file that the run does not name."""
+    model trained without the others, measured on the same samples: None where the node trains none. `mixed` are the
+    measures of both mixed, by `weight` of the federation's, None where there is nothing to mix with. Probabilities are
+    at `temperature`, where they were to be calibrated; whose answers the node usually gives is `answer_by`.
+    `passed_over` are the columns of each file that the run does not name."""
 
     applied_round: int
     measures: pb.Measures
@@ -74,6 +77,10 @@ class Evaluation:
     is_best: bool = False  # of the rounds of its run
     points: Sequence[OperatingPoint] = ()
     groups: Sequence[Group] = ()
+    mixed: pb.Measures | None = None
+    weight: float | None = None
+    temperature: float | None = None
+    answer_by: str | None = None
 
     def to_record(self) -> dict[str, Any]:
         """As `fednode evaluate --json` prints it."""
@@ -85,6 +92,9 @@ class Evaluation:
             "alone": None if self.alone is None else to_json(self.alone),
             "points": [point.to_mapping() for point in self.points],
             "groups": [group.to_record() for group in self.groups],
+            "mixed": None if self.mixed is None else {"weight": self.weight, "measures": to_json(self.mixed)},
+            "temperature": self.temperature,
+            "answer_by": self.answer_by,
         }
 
 
@@ -97,14 +107,27 @@ def evaluate_node(
     timeout_s: float,
     round_: str = "",
     details: Details = NO_DETAILS,
+    calibrated: bool = False,
 ) -> Evaluation:
     """Has a node answer labelled samples in files, and in directories that hold one for each class. Raises NodeError,
     also for samples without a label."""
-    terms, asked = Terms.fetch(node), AtRound(node, round_)
+    terms, asked = Terms.fetch(node), ask_federation(node, round_, calibrated=calibrated)
     _choose_positive(details, terms)  # which says what is wrong before anything is asked
     labelled = labelled._replace(by=details.by)
     answers = list(ask(asked, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
-    return replace(judge(answers, terms, resamples, details), is_best=asked.is_best)
+    return complete(judge(answers, terms, resamples, details), asked, node)
+
+
+def ask_federation(node: AdminClient, round_: str, *, calibrated: bool) -> AtRound:
+    """A node that answers first by the federation's model, whatever it does usually."""
+    return AtRound(node, round_, calibrated=calibrated, answer_by=FEDERATION)
+
+
+def complete(found: Evaluation, asked: AtRound, node: AdminClient) -> Evaluation:
+    """What was found, with what the node told of its answers."""
+    usual: str = node.get_config()["training"]["answer_by"]
+    told = asked.told
+    return replace(found, is_best=told.is_best, weight=told.weight, temperature=told.temperature, answer_by=usual)
 
 
 def judge(answers: Sequence[Answered], terms: Terms, resamples: int, details: Details = NO_DETAILS) -> Evaluation:
@@ -120,13 +143,13 @@ def judge(answers: Sequence[Answered], terms: Terms, resamples: int, details: De
     signs = {sign.value: text for sign, text in find_signs(measures, {}).items()}
     newest = max(answered.applied_round for answered in answers)
     passed_over = {answered.file: answered.passed_over for answered in answers if answered.passed_over}
-    alone = _judge_alone(answers, together, terms, resamples)
+    alone, mixed = _judge_alone(answers, together, terms, resamples), _judge_mixed(answers, terms, resamples)
     positive = _choose_positive(details, terms)
     at = THRESHOLD if details.threshold is None else details.threshold
     points = find_points(terms.task, together.y, together.said, terms.classes, positive, at, details.prevalence)
     shown = show_measures(measures, intervals)
     groups = _judge_groups(answers, together, terms, resamples, details)
-    return Evaluation(newest, shown, signs, alone, passed_over, points=points, groups=groups)
+    return Evaluation(newest, shown, signs, alone, passed_over, points=points, groups=groups, mixed=mixed)
 
 
 def _choose_positive(details: Details, terms: Terms) -> Sequence[str]:
@@ -189,6 +212,15 @@ def _judge_alone(
         else:
             told.verdict.CopyFrom(show_verdict(verdict))
     return told
+
+
+def _judge_mixed(answers: Sequence[Answered], terms: Terms, resamples: int) -> pb.Measures | None:
+    """None where not all samples have been answered by both models."""
+    said = [answered._replace(prediction=answered.mixed) for answered in answers if answered.mixed is not None]
+    if len(said) < len(answers):
+        return None
+    measures, intervals = evaluate(*_gather(said, terms), terms.classes, resamples, kind=terms.task, scale=terms.scale)
+    return show_measures(measures, intervals)
 
 
 def _gather(answers: Sequence[Answered], terms: Terms) -> Answers:

@@ -19,10 +19,11 @@ from chain.signing import encode_id
 from chain.state import State
 from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange, describe_unusual, name_features
-from ml.payload import decode_arrays
+from ml.measures.alone import ALONE, FEDERATION, MIXED
+from ml.payload import Arrays, decode_arrays
 from ml.specs.masked import has_shown, read_shown
 from node.admin.answers import describe_answers
-from node.admin.samples import NAME, decode_samples, get_max_samples, get_top
+from node.admin.samples import NAME, count_models, decode_samples, get_max_samples, get_top
 from node.admin.stored_chain import StoredChain
 from node.errors import InvalidRequest, NodeError, NodeUnreachable
 from node.ledger.measures_view import show_alone
@@ -57,14 +58,24 @@ class TooManyPredictions(NodeError):
 
 class Predictor:
     """Asks the trainer of one node, whose `learner` knows what it is doing besides. `arithmetic` decodes samples and
-    answers."""
+    answers. Where nobody asks for other answers they are given by `answer_by`: the model of the federation, the one
+    trained alone, or both mixed."""
 
-    def __init__(self, chain: StoredChain, me: Id, trainer: Trainer, learner: Learner, arithmetic: Offload) -> None:
+    def __init__(
+        self,
+        chain: StoredChain,
+        me: Id,
+        trainer: Trainer,
+        learner: Learner,
+        arithmetic: Offload,
+        answer_by: str = FEDERATION,
+    ) -> None:
         self._chain = chain
         self._me = me
         self._trainer = trainer
         self._learner = learner
         self._arithmetic = arithmetic
+        self._answer_by = answer_by
         self._count = 0
 
     async def predict(self, request: pb.PredictRequest) -> pb.PredictReply:
@@ -74,6 +85,8 @@ class Predictor:
             raise InvalidRequest(f"wait_s: expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {wait_s:g}")
         if request.HasField("prior") and not 0 <= request.prior <= MAX_PRIOR:
             raise InvalidRequest(f"prior: expected a number from 0 to {MAX_PRIOR:g}, got {request.prior:g}")
+        if request.answer_by and request.answer_by not in (FEDERATION, ALONE, MIXED):
+            raise InvalidRequest(f"answer_by: expected federation, alone or mixed, got {request.answer_by[:40]!r}")
         self._check_worker()
         if self._count >= MAX_PREDICTIONS:
             raise TooManyPredictions(f"expected at most {MAX_PREDICTIONS} predictions at a time; ask again")
@@ -86,18 +99,19 @@ class Predictor:
     async def _predict(self, request: pb.PredictRequest, wait_s: float) -> pb.PredictReply:
         run, num_bytes = self._get_run(self._learner.run_number), len(request.samples)
         wanted = InputFormat.from_mapping(run.input)
-        most = get_max_samples(wanted.shape, len(run.classes), request.top, 1 + request.alone)
+        most = get_max_samples(wanted.shape, len(run.classes), request.top, count_models(request.alone))
         asked = (request.samples, wanted.shape, most, wanted.takes_empty)
         await run_sized(self._arithmetic, num_bytes, decode_samples, *asked)
         chosen = self._chain.choose_round(request.round, run)
         predicted = await self._ask_worker(request, wait_s, chosen)
+        by = _choose(predicted, request.answer_by, self._answer_by)
         run = self._get_run(predicted.run)
         height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))
         block, judge = await self._chain.get_block(height or 0), await self._chain.get_judge(height or 0)
         owners = await self._find_owners(run, block)
         top = get_top(request.top, len(run.classes))
         # milliseconds, for few bytes
-        reply = await self._arithmetic.run(_describe, predicted, owners, judge, run, top, request.samples)
+        reply = await self._arithmetic.run(_describe, predicted, by, owners, judge, run, top, request)
         reply.is_best = chosen.is_best and predicted.applied_round == chosen.number
         return reply
 
@@ -122,7 +136,8 @@ class Predictor:
 
     async def _ask_worker(self, request: pb.PredictRequest, wait_s: float, chosen: ChosenRound) -> Predicted:
         kappa = request.prior if request.HasField("prior") else None
-        ask = partial(self._trainer.predict, request.samples, alone=request.alone, kappa=kappa)
+        alone = request.alone or (request.answer_by or self._answer_by) != FEDERATION
+        ask = partial(self._trainer.predict, request.samples, alone=alone, kappa=kappa, calibrated=request.calibrated)
         try:
             async with asyncio.timeout(wait_s):
                 if chosen.number is None or chosen.is_asked:
@@ -158,23 +173,41 @@ class _Owners:
     may_lack: bool = False
 
 
+def _choose(predicted: Predicted, asked: str, usual: str) -> str:
+    """Whose answers are given: those that were asked for, or the usual ones, or those of the federation's model where
+    there are no others yet. Raises InvalidRequest where they were asked for."""
+    if (by := asked or usual) == FEDERATION or predicted.mixed is not None:
+        return by
+    if not asked:
+        return FEDERATION
+    told = predicted.trained_alone
+    lack = "this node trains no model alone (training.compare_local)" if told is None else told.failure
+    raise InvalidRequest(f"answer_by {by}: {lack or 'no round of training alone is done yet'}")
+
+
 def _describe(
-    predicted: Predicted, owners: _Owners, judge: State, run: Run, top: int, samples: bytes
+    predicted: Predicted, by: str, owners: _Owners, judge: State, run: Run, top: int, request: pb.PredictRequest
 ) -> pb.PredictReply:
-    reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run)
-    reply.predictions.extend(_describe_answer(predicted.answer, owners, judge, run, top))
-    for said, notes in zip(reply.predictions, _note_unusual(predicted.answer, run, samples), strict=False):
-        said.notes.extend(notes)
+    reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run, answer_by=by)
+    answers = {FEDERATION: predicted.answer, ALONE: predicted.alone, MIXED: predicted.mixed}
+    told = {name: decode_arrays(data, len(data)) for name, data in answers.items() if data is not None}
+    reply.predictions.extend(_describe_answer(told[by], owners, judge, run, top))
+    for one, notes in zip(reply.predictions, _note_unusual(told[FEDERATION], run, request.samples), strict=False):
+        one.notes.extend(notes)
+    if "temperature" in told[by]:
+        reply.temperature = float(told[by]["temperature"][0])
+    if MIXED in told:
+        reply.weight = float(told[MIXED]["weight"][0])
     if predicted.trained_alone is not None:
         reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None, verdict=None)))
-        if predicted.alone is not None:
-            reply.alone.extend(_describe_answer(predicted.alone, owners, judge, run, top))
+    for name, beside in ((ALONE, reply.alone), (MIXED, reply.mixed)):
+        if request.alone and name in told:
+            beside.extend(_describe_answer(told[name], owners, judge, run, top))
     return reply
 
 
-def _note_unusual(answer: bytes, run: Run, samples: bytes) -> Iterator[Sequence[str]]:
+def _note_unusual(told: Arrays, run: Run, samples: bytes) -> Iterator[Sequence[str]]:
     """The notes about each row of a table that lies outside of what the node trains on; none about images."""
-    told = decode_arrays(answer, len(answer))
     if "low" not in told:
         return
     x, table = decode_arrays(samples, len(samples))[NAME], InputFormat.from_mapping(run.input).table
@@ -183,11 +216,11 @@ def _note_unusual(answer: bytes, run: Run, samples: bytes) -> Iterator[Sequence[
     yield from describe_unusual(x, TrainedRange(told["low"], told["high"]), names, is_number)
 
 
-def _describe_answer(data: bytes, owners: _Owners, judge: State, run: Run, top: int) -> Iterator[pb.Prediction]:
+def _describe_answer(told: Arrays, owners: _Owners, judge: State, run: Run, top: int) -> Iterator[pb.Prediction]:
     def name_nearest(said: pb.Prediction, author: int) -> None:
         _name_nearest(said, author, owners, judge)
 
-    return describe_answers(decode_arrays(data, len(data)), run.classes, run.task, top, name_nearest)
+    return describe_answers(told, run.classes, run.task, top, name_nearest)
 
 
 def _name_nearest(said: pb.Prediction, author: int, owners: _Owners, judge: State) -> None:

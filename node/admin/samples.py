@@ -45,6 +45,11 @@ def get_room_bytes() -> int:
     return MAX_BYTES - _HEADER_BYTES
 
 
+def count_models(alone: bool) -> int:
+    """How many models' answers a reply has: `alone` also that of the one trained alone, and of both mixed."""
+    return 3 if alone else 1
+
+
 # ---- the node's end
 
 

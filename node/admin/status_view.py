@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chain.block import Id
+from chain.run import Run
 from chain.schema import format_time
 from chain.signing import encode_id
 from node.admin.peer_view import PeerView
@@ -19,6 +22,7 @@ from node.offload import Offload
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunSpecs
+from node.training.own_best import OwnBest
 from node.training.readiness import describe_unready
 
 
@@ -36,11 +40,13 @@ class StatusView:
         runs: RunSpecs,
         me: Id,
         clock: Clock,
+        read_own_best: Callable[[Run], OwnBest | None],
     ) -> None:
         self._service = service
         self._process = process
         self._peers = peers
         self._ledger = ledger
+        self._read_own_best = read_own_best
         self._disk = disk
         self._runs = runs
         self._me = me
@@ -61,6 +67,8 @@ class StatusView:
         tip = self._service.tip
         if tip.state.run.select is not None:
             status.selected.CopyFrom(show_selected(tip.state.run, tip.selection))
+        if (own := await self._disk.run(self._read_own_best, tip.state.run)) is not None:
+            status.own_best.CopyFrom(pb.OwnBest(round=own.round, by=own.by, score=own.score))
         self._add_federation(status)
         measured, status.database_bytes, status.disk_free_bytes = await self._disk.run(self._read_disk)
         self._add_measured(status, measured)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from chain.block import Block, Digest, Id
@@ -21,6 +22,8 @@ from node.ledger.joining import make_join_file
 from node.offload import Offload
 from node.runs.chosen_round import ChosenRound, choose_round
 from node.runs.specs import RunSpecs
+from node.training.checkpoint import CHECKPOINTS, get_run_dir
+from node.training.own_best import OwnBest
 
 T = TypeVar("T")
 
@@ -40,7 +43,11 @@ class StoredChain:
         """The round of a run whose model is asked for. Raises InvalidRequest and NotFound."""
         tip = self.get_tip()
         is_over = run.number != tip.state.run.number or not tip.state.has_round(tip.height + 1)
-        return choose_round(asked, run, tip.selection, is_over=is_over)
+        return choose_round(asked, run, tip.selection, is_over=is_over, read_own_best=partial(self.read_own_best, run))
+
+    def read_own_best(self, run: Run) -> OwnBest | None:
+        """This site's own best round of a run, where it has one."""
+        return OwnBest.read(get_run_dir(self.store.path / CHECKPOINTS, run.number))
 
     async def get_block(self, height: int) -> Block:
         """A block up to the head. Raises StoreCorrupted."""

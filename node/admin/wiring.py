@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from chain.block import Id
+from ml.measures.alone import FEDERATION
 from node.admin.changes import ChangeControl
 from node.admin.federation_view import FederationView
 from node.admin.page_keys import PageKeys
@@ -33,18 +34,28 @@ def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: A
     """Of a node that comes up now."""
     ledger, started_ms = Ledger(c.genesis, c.store, c.runs.calendar), c.clock.now_ms()
     peers = PeerView(service, book, transport=c.transport, bans=c.bans, boundary=c.boundary, clock=c.clock)
-    processes = Processes(c.trainer, c.miner)
+    processes, chain = Processes(c.trainer, c.miner), make_stored_chain(service, c)
     process = ProcessView(c.genesis, c.me, processes, c.transport, c.store.path, clock=c.clock, started_ms=started_ms)
     return NodeView(
         service,
         config,
-        make_stored_chain(service, c),
+        chain,
         ledger,
         c.transport,
         peers=peers,
-        status=StatusView(service, process, peers, ledger, c.disk, runs=c.runs, me=c.me, clock=c.clock),
+        status=StatusView(
+            service,
+            process,
+            peers,
+            ledger,
+            c.disk,
+            runs=c.runs,
+            me=c.me,
+            clock=c.clock,
+            read_own_best=chain.read_own_best,
+        ),
         scorer=make_scorer(service, c),
-        federation=FederationView(service, make_stored_chain(service, c), peers, config.node.get_display_names()),
+        federation=FederationView(service, chain, peers, config.node.get_display_names()),
         clock=c.clock,
         started_ms=started_ms,
     )
@@ -54,8 +65,8 @@ def make_scorer(service: RoundService, c: NodeContext) -> Scorer:
     return Scorer(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.boundary)
 
 
-def make_predictor(service: RoundService, c: NodeContext) -> Predictor:
-    return Predictor(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.arithmetic)
+def make_predictor(service: RoundService, c: NodeContext, answer_by: str = FEDERATION) -> Predictor:
+    return Predictor(make_stored_chain(service, c), c.me, c.trainer, service.learner, c.arithmetic, answer_by)
 
 
 def make_control(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import AsJson, LabelOption, RoundOption
+from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption
 from node.cli.target import NodeConfigFile, Socket
 from node.errors import ConfigError
 
@@ -62,6 +62,7 @@ def evaluate(
         float,
         typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long the node may train on first."),
     ] = 60.0,
+    calibrated: CalibratedOption = False,
     round_: RoundOption = "",
     socket: Socket = None,
     config: NodeConfigFile = None,
@@ -76,7 +77,9 @@ def evaluate(
     mean squared error and R2 of each target, in its own unit.
 
     Where the node also trains without the others (training.compare_local: true), each measure of that model stands
-    beside, on the same samples, and a sentence says which of the two is better, if so many samples can show it.
+    beside, on the same samples, and a sentence says which of the two is better, if so many samples can show it. MIXED
+    is the mean of both models' probabilities, or values, by a weight that this site's val samples give: what
+    fednode predict --answer-by mixed answers. With --calibrated all probabilities are by a temperature of val samples.
 
     With --threshold, --prevalence or --positive there is a table of what a class, or each label, is found and excluded
     with when it is called from a probability on: sensitivity and specificity, and the positive (PPV) and negative (NPV)
@@ -106,7 +109,14 @@ def evaluate(
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
             found = evaluate_node(
-                node, inputs, labelled, resamples=resamples, timeout_s=timeout_s, round_=round_, details=details
+                node,
+                inputs,
+                labelled,
+                resamples=resamples,
+                timeout_s=timeout_s,
+                round_=round_,
+                details=details,
+                calibrated=calibrated,
             )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -1,10 +1,11 @@
-"""An evaluation as people read it: the federation's model, and beside it the one trained alone."""
+"""An evaluation as people read it: the federation's model, and beside it the one trained alone, and both mixed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ml.measures.alone import ALONE, FEDERATION, MIXED
 from node.cli.measures import (
     MAX_CONFUSED,
     OF_TARGETS,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 NOT_COMPARED = "not compared: set training.compare_local: true to train a model without the others beside it"
-SHARED, ALONE = "federation", "alone"  # the models
 OF_CLASSES = {
     "sensitivity": "SENSITIVITY",
     "specificity": "SPECIFICITY",
@@ -37,21 +37,40 @@ OF_GROUPS = ("auc", "balanced_accuracy", "accuracy", "exact_match", "micro_f1", 
 
 
 def print_evaluation(found: Evaluation, model: str) -> None:
-    """All that is measured of `model`, and beside each figure that of the model trained alone, where there is one."""
+    """All that is measured of `model`, and beside each figure that of the model trained alone and of both mixed, where
+    there is one."""
     alone = found.alone
+    if found.temperature is not None:
+        model += f", calibrated at temperature {found.temperature:.2f}"
     if alone is None or not alone.HasField("measures"):
         why = NOT_COMPARED if alone is None else describe_lack(alone)
         print_facts([("model", model), *describe_measures(found.measures), ("alone", why)])
         print_classes(found.measures)
         return
     samples = str(found.measures.num_samples)
-    facts = [("model", model), ("alone", describe_progress(alone)), ("test samples", samples)]
+    facts = [
+        ("model", model),
+        ("alone", describe_progress(alone)),
+        *_describe_mixture(found),
+        ("test samples", samples),
+    ]
     print_facts([*describe_verdict(alone), *facts])
-    beside = dict(list_figures(alone.measures))
-    rows = [(title, figure, beside.get(title, "-")) for title, figure in list_figures(found.measures)]
+    columns = [(FEDERATION, found.measures), (ALONE, alone.measures)]
+    columns += [] if found.mixed is None else [(MIXED, found.mixed)]
+    figures = {name: dict(list_figures(measures)) for name, measures in columns}
+    rows = [(title, *(of.get(title, "-") for of in figures.values())) for title in figures[FEDERATION]]
     print()
-    print_table(("MEASURE", f">{SHARED.upper()}", f">{ALONE.upper()}"), rows)
-    print_classes_beside(found.measures, alone.measures)
+    print_table(("MEASURE", *(f">{name.upper()}" for name in figures)), rows)
+    print_classes_beside(columns)
+
+
+def _describe_mixture(found: Evaluation) -> list[tuple[str, str]]:
+    """The shares of both models in what is mixed, and whose answers the node usually gives."""
+    if found.mixed is None or found.weight is None:
+        return []
+    share = round(found.weight, 2)
+    by = "" if found.answer_by is None else f"; predict answers by: {found.answer_by}"
+    return [("mixed", f"{share:.2f} federation, {1 - share:.2f} alone{by}")]
 
 
 def describe_lack(alone: pb.TrainedAlone) -> str:
@@ -61,34 +80,34 @@ def describe_lack(alone: pb.TrainedAlone) -> str:
     return f"no round is done yet, {alone.owed_steps} steps to do"
 
 
-def print_classes_beside(measures: pb.Measures, alone: pb.Measures) -> None:
-    """Two rows for each class that occurs among the samples or the answers, and how each model confused them where
-    these are few."""
-    pairs = list(zip(measures.classes, alone.classes, strict=True))
-    places = [i for i, pair in enumerate(pairs) if any(one.num_samples or one.num_given for one in pair)]
+def print_classes_beside(columns: Sequence[tuple[str, pb.Measures]]) -> None:
+    """A row by model for each class that occurs among the samples or the answers, and how each model confused them
+    where these are few."""
+    names = [name for name, _ in columns]
+    classes = list(zip(*(measures.classes for _, measures in columns), strict=True))
+    places = [i for i, of in enumerate(classes) if any(one.num_samples or one.num_given for one in of)]
     if not places:
         return
-    met = [pairs[i] for i in places]
+    met = [_label(names, classes[i]) for i in places]
+    some = [one for rows in met for _, _, one in rows]
     print()
-    if any("mae" in one.values for one, _ in met):
+    if any("mae" in one.values for one in some):
         _print_rows("TARGET", met, OF_TARGETS)
         return
-    is_class = any(one.given for one, _ in met)
+    is_class = any(one.given for one in some)
     _print_rows("CLASS" if is_class else "LABEL", met, OF_CLASSES, with_samples=True)
     if is_class and len(met) <= MAX_CONFUSED:
-        rows = [
-            (name, model, *(str(one.given[i]) for i in places)) for pair in met for name, model, one in _label(pair)
-        ]
+        rows = [(name, model, *(str(one.given[i]) for i in places)) for of in met for name, model, one in of]
+        headings = [f">AS {of[0][2].class_name}" for of in met]
         print()
-        print_table(("CLASS", "MODEL", *(f">AS {one.class_name}" for one, _ in met)), rows)
+        print_table(("CLASS", "MODEL", *headings), rows)
+
+
+_Row = tuple[str, str, "pb.ClassMeasures"]  # the class, which is named once, and the model
 
 
 def _print_rows(
-    heading: str,
-    met: list[tuple[pb.ClassMeasures, pb.ClassMeasures]],
-    titles: dict[str, str],
-    *,
-    with_samples: bool = False,
+    heading: str, met: Sequence[Sequence[_Row]], titles: dict[str, str], *, with_samples: bool = False
 ) -> None:
     rows = [
         (
@@ -97,19 +116,17 @@ def _print_rows(
             *([str(one.num_samples) if name else ""] if with_samples else []),
             *(show_of_class(one, figure) for figure in titles),
         )
-        for pair in met
-        for name, model, one in _label(pair)
+        for of in met
+        for name, model, one in of
     ]
     headings = (heading, "MODEL", *([">SAMPLES"] if with_samples else []), *(f">{title}" for title in titles.values()))
     print_table(headings, rows)
 
 
-def _label(
-    pair: tuple[pb.ClassMeasures, pb.ClassMeasures],
-) -> list[tuple[str, str, pb.ClassMeasures]]:
-    """Each of a pair with the class, which is named once, and its model."""
-    shared, alone = pair
-    return [(shared.class_name, SHARED, shared), ("", ALONE, alone)]
+def _label(models: Sequence[str], of: Sequence[pb.ClassMeasures]) -> list[_Row]:
+    return [
+        (one.class_name if not i else "", model, one) for i, (model, one) in enumerate(zip(models, of, strict=True))
+    ]
 
 
 def print_points(points: Sequence[OperatingPoint]) -> None:

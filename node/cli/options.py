@@ -29,10 +29,14 @@ RoundOption = Annotated[
     str,
     typer.Option(
         "--round",
-        metavar="newest|best|N",
-        help="Whose model: the newest round's, the best's, or that of a round that is kept. Default: the best of a run "
-        "that selects one and is over, else the newest.",
+        metavar="newest|best|own-best|N",
+        help="Whose model: the newest round's, the best's, this site's own best's, or that of a round that is kept. "
+        "Default: the best of a run that selects one and is over, else the newest.",
     ),
+]
+CalibratedOption = Annotated[
+    bool,
+    typer.Option("--calibrated", help="Probabilities by one temperature, which this site's val samples give."),
 ]
 LabelOption = Annotated[
     list[str] | None,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import AsJson, LabelOption, RoundOption
+from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption
 from node.cli.target import NodeConfigFile, Socket
 
 if TYPE_CHECKING:
-    from node.admin.asking import Answered
+    from node.admin.asking import Answered, Told
     from node.pb import admin_pb2 as pb
 
 
@@ -37,6 +37,16 @@ def predict(
             help="Lean to the classes this site has: 0 not at all, 1 as often as it has them.",
         ),
     ] = None,
+    calibrated: CalibratedOption = False,
+    answer_by: Annotated[
+        str,
+        typer.Option(
+            "--answer-by",
+            metavar="federation|alone|mixed",
+            help="Whose answers: the federation's model's, those of the one trained alone, or of both mixed. Default: "
+            "training.answer_by.",
+        ),
+    ] = "",
     label: LabelOption = None,
     timeout_s: Annotated[
         float,
@@ -61,6 +71,10 @@ def predict(
     With --prior the answers lean to the shares that classes have among the node's own training samples: from 0, as
     everyone's, to 1, as this site's and beyond. Nothing is trained again, and the shares stay here.
 
+    With --calibrated no answer changes, only how sure it is: each probability is that of the logits divided by one
+    temperature, which this site's val samples give. Where the node also trains a model alone,
+    --answer-by mixed gives the mean of both models' probabilities, or values, by a weight that the val samples give.
+
     A sample is named by its file, and by its place in the archive or its line in the table. PROBABILITY is the
     classifier's. Where a method's prototypes answer, DISTANCE is that of the nearest, and NEAREST the member it is of.
 
@@ -76,15 +90,16 @@ def predict(
     try:
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
-            asked = AtRound(node, round_)
+            asked = AtRound(node, round_, calibrated=calibrated, answer_by=answer_by)
             answers = list(ask(asked, Terms.fetch(node), inputs, top, labelled, timeout_s, prior=prior))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     if as_json:
-        print_json({"predictions": [describe(answered) for answered in answers]})
+        told = asked.told._asdict()
+        print_json({"predictions": [describe(answered) for answered in answers], **told})
         return
     print_table(*make_table(answers))
-    print(f"fednode: {summarise(answers, is_best=asked.is_best)}", file=sys.stderr)
+    print(f"fednode: {summarise(answers, asked.told)}", file=sys.stderr)
 
 
 def read_columns(label: list[str] | None) -> str | tuple[str, ...] | None:
@@ -184,11 +199,25 @@ def name_model(rounds: Sequence[int], *, is_best: bool = False) -> str:
     return f"model after round {last}{best}" if first == last else f"model after rounds {first} to {last}"
 
 
-def summarise(answers: Sequence[Answered], *, is_best: bool = False) -> str:
+def name_answering(rounds: Sequence[int], told: Told) -> str:
+    """The model that gave answers after these rounds, or both, and at what temperature."""
+    from ml.measures.alone import ALONE, MIXED
+
+    model = name_model(rounds, is_best=told.is_best)
+    if told.answer_by == ALONE:
+        model = "model trained alone"
+    elif told.answer_by == MIXED and told.weight is not None:
+        share = round(told.weight, 2)
+        model += f", mixed with the one trained alone {share:.2f} to {1 - share:.2f}"
+    return model if told.temperature is None else f"{model}, calibrated at temperature {told.temperature:.2f}"
+
+
+def summarise(answers: Sequence[Answered], told: Told | None = None) -> str:
     """Which model it was, how often it agreed with the files' own labels, and which of their columns it did not see."""
     from ml.data.column_checks import describe_passed_over
+    from node.admin.asking import Told
 
-    model = name_model([answered.applied_round for answered in answers], is_best=is_best)
+    model = name_answering([answered.applied_round for answered in answers], told or Told())
     text = f"{len(answers)} sample{'s' if len(answers) != 1 else ''}, by the {model}"
     judged = [answered.is_correct for answered in answers if answered.is_correct is not None]
     if judged:

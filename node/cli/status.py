@@ -119,6 +119,9 @@ def describe(status: pb.NodeStatus) -> _Facts:
     ]
     if status.HasField("selected"):
         facts.insert(5, ("best round", describe_selected(status.selected, is_over=status.done)))
+    if status.HasField("own_best"):
+        own, at = status.own_best, 6 if status.HasField("selected") else 5
+        facts.insert(at, ("own best", f"{own.round} by val {own.by} {show_number(own.score)}"))
     if status.HasField("measures") and (told := describe_briefly(status.measures)):
         at = next(i for i, (name, _) in enumerate(facts) if name == score)
         facts.insert(at + 1, ("measures", told))

@@ -20,6 +20,7 @@ from chain.errors import ChainError
 from chain.join_file import JoinFile
 from chain.join_request import JoinRequest
 from chain.signing import SigningKey, encode_id
+from ml.measures.alone import MIXED
 from node.addresses import ANY_HOSTS, parse_address
 from node.config.federation import read_join_file
 from node.config.genesis_file import load_genesis
@@ -34,6 +35,7 @@ from node.errors import ConfigError, NodeError
 
 CONFIG, SCHEMA, JOIN_FILE = "node.yaml", "node.schema.json", "federation.join"
 ANY_HOST, DEFAULT_PORT = ANY_HOSTS[0], 7050
+TABLES = ("csv", "parquet")  # formats
 
 _OPTIONS: dict[Keys, str] = {
     ("node", "name"): "--name",
@@ -172,6 +174,7 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
         **federation,
         "network": {**reach, "tls": "mutual", "peers": []},
         "training": {"device": "auto", "seed": secrets.randbelow(1 << 31), "compare_local": True}
+        | ({"answer_by": MIXED} if data["format"] in TABLES else {})
         | ({"plugins": plugins} if plugins else {}),
         "data": data,
         "consensus": {"join_runs": "ask"},

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from chain.signing import decode_id
 from ml.accountant import MAX_EPSILON
 from ml.data.source import SHARE
+from ml.measures.alone import FEDERATION
 from node.addresses import is_on_loopback, parse_address
 from node.config.value_types import (
     DataFormat,
@@ -185,7 +186,8 @@ class TrainingSection(Section):
     times as large is not taken, and its sender is not drawn again for `keep_heights` rounds.
 
     With `compare_local` the worker also trains the same model without the others, for the same work, while it has
-    nothing else to do.
+    nothing else to do. `answer_by` says whose answers this node then gives where nobody asks for others: those of the
+    federation's model, of that model, or of both mixed.
 
     Where samples or the site are hidden, by the run's noise or by the site's own, `privacy_budget` is the epsilon up to
     which this node contributes. Local phases of earlier releases whose noise can be guessed count as without noise,
@@ -211,11 +213,19 @@ class TrainingSection(Section):
     plugins: tuple[Name, ...] = ()
     max_loss_ratio: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 4.0
     compare_local: bool = False
+    answer_by: Literal["federation", "alone", "mixed"] = "federation"
     privacy_budget: Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)] | None = None
     privacy_set_aside: Literal["guessable_noise"] | None = None
     privacy: PrivacySection = PrivacySection()
     publish_metrics: bool = False
     publish_min_samples: Annotated[int, Field(ge=1, le=1_000_000_000)] = 50
+
+    @field_validator("answer_by")
+    @classmethod
+    def _needs_both(cls, answer_by: str, info: ValidationInfo) -> str:
+        if answer_by != FEDERATION and not info.data.get("compare_local"):
+            raise PydanticCustomError("answer_by", "expected compare_local: true beside it, which trains a model alone")
+        return answer_by
 
 
 class PartSection(Section):

@@ -8,6 +8,7 @@ is signed anew for the next: nothing is trained again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -202,11 +203,13 @@ class Contributor:
             self._current.call(self.close)
         selection = self._current.tip.selection
         best = selection.best if selection.run == span.run.number else 0
-        self._current.call(partial(self._prune_kept, span.run.number, best))
+        noted = partial(self._kept.note, span.run, span.run.get_round(height), metrics)
+        self._current.call(partial(self._prune_kept, noted, span.run.number, best))
 
-    async def _prune_kept(self, run: int, best: int) -> None:
-        """Deletes off the event loop: a large file takes its time."""
+    async def _prune_kept(self, note: Callable[[], None], run: int, best: int) -> None:
+        """Notes the site's own best round, and deletes off the event loop: a large file takes its time."""
         with self._boundary.around("kept rounds"):
+            await self._offload.run(note)
             await self._offload.run(self._kept.prune, run, best)
 
     def on_measured(self, height: int, measured: Measured) -> None:

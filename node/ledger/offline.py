@@ -36,7 +36,9 @@ from node.pb import admin_pb2 as pb
 from node.runs.chosen_round import choose_round
 from node.runs.initial import read_initial
 from node.runs.specs import RunSpecs
+from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from node.training.model_file import ModelFile, find_aggregate, find_run, is_initial_needed, read_chosen
+from node.training.own_best import OwnBest
 
 
 @contextmanager
@@ -189,7 +191,8 @@ class OfflineNode:
             head = self._store.head_height
             state = self.read_state(head)
             is_over = run.number != state.run.number or not state.has_round(head + 1)
-            chosen = choose_round(asked, run, self._selection, is_over=is_over)
+            read_own_best = partial(OwnBest.read, get_run_dir(self._data_dir / CHECKPOINTS, run.number))
+            chosen = choose_round(asked, run, self._selection, is_over=is_over, read_own_best=read_own_best)
             find = partial(find_aggregate, self._store, self._runs.calendar)
             return read_chosen(self._data_dir, self.genesis, run, initial, chosen, find)
 

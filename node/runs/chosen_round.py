@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from chain.run import Run
 from chain.selection import Selection
 from node.errors import InvalidRequest, NotFound
 
-NEWEST, BEST = "newest", "best"
+NEWEST, BEST, OWN_BEST = "newest", "best", "own-best"
+
+
+class OwnBest(Protocol):
+    """The round that a site's own val samples like best (`node.training.own_best`)."""
+
+    @property
+    def round(self) -> int: ...
 
 
 class ChosenRound(NamedTuple):
@@ -22,9 +30,16 @@ class ChosenRound(NamedTuple):
 NEWEST_ROUND = ChosenRound()
 
 
-def choose_round(asked: str, run: Run, selection: Selection, *, is_over: bool) -> ChosenRound:
+def choose_round(
+    asked: str,
+    run: Run,
+    selection: Selection,
+    *,
+    is_over: bool,
+    read_own_best: Callable[[], OwnBest | None] = lambda: None,
+) -> ChosenRound:
     """The round that `asked` means, in a run that has come to `selection`: by default its best once it is over, if it
-    selects. Raises InvalidRequest, and NotFound where there is no best round."""
+    selects. `read_own_best` gives the site's own. Raises InvalidRequest, and NotFound where there is no best round."""
     best = selection.best if selection.run == run.number else 0
     if not asked:
         return ChosenRound(best, is_best=True) if is_over and best else ChosenRound()
@@ -34,7 +49,14 @@ def choose_round(asked: str, run: Run, selection: Selection, *, is_over: bool) -
         if not best:
             raise NotFound(f"run {run.number} has no best round: no quorum of its members has measured one")
         return ChosenRound(best, is_best=True, is_asked=True)
+    if asked == OWN_BEST:
+        if (own := read_own_best()) is None:
+            raise NotFound(
+                f"run {run.number}: this site has no best round of its own: it has measured none by val samples "
+                "(data.val), or keeps no rounds (training.keep_models)"
+            )
+        return ChosenRound(own.round, is_best=own.round == best, is_asked=True)
     if not asked.isascii() or not asked.isdecimal() or not 0 < int(asked[:20]) < 1 << 53:
-        raise InvalidRequest(f"round: expected newest, best or a number, got {asked[:40]!r}")
+        raise InvalidRequest(f"round: expected newest, best, own-best or a number, got {asked[:40]!r}")
     number = int(asked)
     return ChosenRound(number, is_best=number == best, is_asked=True)

@@ -26,6 +26,7 @@ from ml.data.checks import check_data, is_quick, log_findings
 from ml.data.partition import ClientSplit, hash_splits, make_partition, parse_partition
 from ml.data.partition.domain_shift import validate_shape
 from ml.errors import DataError
+from ml.measures.alone import MIXED
 from ml.seeding import get_partition_seed
 from ml.tasks import CLASSIFICATION, REGRESSION
 from node.addresses import is_on_loopback, parse_address
@@ -356,6 +357,7 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
             "precision": "auto",
             "seed": get_client_seed(spec.seed, i),
             "threads": 1,
+            **({"compare_local": True, "answer_by": MIXED} if "columns" in genesis.run.input else {}),
             **({"plugins": plugins} if plugins else {}),  # who made the network asked for them
         },
         "data": {**data, "partition": parse_partition(spec.partition).to_mapping() | part},

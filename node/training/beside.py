@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -13,7 +13,7 @@ from ml.errors import MlError, Stopped
 from ml.measures.alone import TrainedAlone
 from ml.payload import Arrays
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, read_checkpoint
-from node.training.trainer import AnswerAlone
+from node.training.trainer import AnswerBeside
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Beside:
     """Of one worker. A round is kept once it is whole; what was done of the next is done again after a restart."""
 
     def __init__(
-        self, alone: TrainingAlone, run_dir: Path, before_dir: Path | None, answer: AnswerAlone | None = None
+        self, alone: TrainingAlone, run_dir: Path, before_dir: Path | None, answer: AnswerBeside | None = None
     ) -> None:
         self._alone = alone
         self._answer = answer
@@ -78,18 +78,21 @@ class Beside:
     def describe(self) -> TrainedAlone:
         return self._alone.describe()
 
-    def answer(self, x: Samples, should_stop: Callable[[], bool]) -> tuple[TrainedAlone, Arrays | None]:
-        """How far training alone is, and what its model says of samples as it stands: nothing before a round is done,
-        or where it gives no numbers, which is told as its failure. Raises Stopped."""
+    def answer(
+        self, x: Samples, should_stop: Callable[[], bool], kappa: float | None = None, calibrated: bool = False
+    ) -> tuple[TrainedAlone, Mapping[str, Arrays]]:
+        """How far training alone is, and what its model says of samples as it stands, `alone` and `mixed` with the
+        client's: nothing before a round is done, or where it gives no numbers, which is told as its failure. Raises
+        Stopped."""
         told = self.describe()
         if self._answer is None or not told.rounds or told.failure is not None:
-            return told, None
+            return told, {}
         try:
-            return told, self._answer(x, should_stop)
+            return told, self._answer(x, should_stop, kappa, calibrated)
         except Stopped:
             raise
         except MlError as error:
-            return replace(told, failure=str(error)), None
+            return replace(told, failure=str(error)), {}
 
     def close(self) -> None:
         try:

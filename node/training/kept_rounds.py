@@ -6,20 +6,22 @@ the daemon, which knows the best round, lets go of the others. A state takes as 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from chain.run import Run
+from chain.select import LOSS
 from ml.errors import DataError
 from node.errors import NodeError, NotFound, VerificationFailed
 from node.training.checkpoint import Checkpoint, CheckpointCorrupted, Phase, decode_checkpoint, get_run_dir
+from node.training.own_best import OwnBest, note_own_best
 from node.training.trainer import Client
 
 ALL, BEST, NEWEST = "all", "best", "newest"
 _START = "round-"
-NUM_BEST = 4  # the best, the newest two, and one that is still to be deleted
+NUM_BEST = 5  # the best, the site's own, the newest two, and one that is still to be deleted
 
 
 def get_kept_path(run_dir: Path, number: int) -> Path:
@@ -66,22 +68,28 @@ def standing_after(client: Client, run_dir: Path, number: int | None) -> Iterato
         client.load_state_arrays(now, before)
 
 
+def keeps_rounds(keep_models: str, run: Run) -> bool:
+    """Whether the worker leaves rounds' models beside its checkpoints."""
+    return run.select is not None or keep_models != BEST
+
+
 def count_kept(keep_models: str, run: Run) -> int:
     """Counts the models that a run comes to keep at most, 0 for none; of a run without an end those of a thousand
     rounds."""
     if keep_models == BEST:
-        return 0 if run.select is None else NUM_BEST
+        return NUM_BEST if keeps_rounds(keep_models, run) else 0
     word, _, count = keep_models.partition(" ")
     return int(count) + NUM_BEST if word == NEWEST else run.last_round or 1000
 
 
-def choose_kept(keep_models: str, rounds: Collection[int], best: int) -> set[int]:
-    """The rounds to keep of those that there are: the newest two are not judged yet."""
+def choose_kept(keep_models: str, rounds: Collection[int], *best: int) -> set[int]:
+    """The rounds to keep of those that there are, the `best` of whoever judges them: the newest two are not judged
+    yet."""
     if keep_models == ALL:
         return set(rounds)
     word, _, count = keep_models.partition(" ")
     newest = max(2, int(count)) if word == NEWEST else 2
-    return {*sorted(rounds)[-newest:], best}
+    return {*sorted(rounds)[-newest:], *best}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +99,17 @@ class KeptRounds:
     directory: Path
     keep_models: str
 
+    def note(self, run: Run, number: int, metrics: Mapping[str, float]) -> None:
+        """A round of a run was taken in, and this was measured of its model: it may be the site's own best."""
+        if keeps_rounds(self.keep_models, run):
+            by = LOSS if run.select is None else run.select.by
+            note_own_best(get_run_dir(self.directory, run.number), number, by, metrics)
+
     def prune(self, run: int, best: int) -> int:
         """Deletes what need not be kept once `best` is the best round of a run, 0 for none. Returns how many went."""
         run_dir = get_run_dir(self.directory, run)
-        rounds = list_kept(run_dir)
-        gone = set(rounds) - choose_kept(self.keep_models, rounds, best)
+        rounds, own = list_kept(run_dir), OwnBest.read(run_dir)
+        gone = set(rounds) - choose_kept(self.keep_models, rounds, best, 0 if own is None else own.round)
         for number in gone:
             get_kept_path(run_dir, number).unlink(missing_ok=True)
         return len(gone)

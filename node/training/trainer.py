@@ -115,9 +115,9 @@ class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
     was trained without the others, None where there is none. `before` are the measures before the exchange, of the
     model that the round's training had left, where it has trained for it; `missing` are the classes of which the client
-    has no training samples. `curves` are those of `describe_curves`, `answers` are for `decode_answers`, None where they
-    are many, `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the run does
-    not hide them."""
+    has no training samples. `curves` are those of `describe_curves`, `answers` are for `decode_answers`, None where
+    they are many, `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the
+    run does not hide them."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
@@ -132,13 +132,14 @@ class Measured:
 class Predicted:
     """A client's answer about samples: the encoded arrays of `ml.clients.inference`, and the run and the round of the
     last aggregate in the model that gave it (0: none yet). Where it was asked for and there is such training, how far
-    training alone is, and that model's answer, if it has one."""
+    training alone is, and if it has one that model's answer, and that of both mixed."""
 
     answer: bytes
     applied_round: int
     run: int = 1
     trained_alone: TrainedAlone | None = None
     alone: bytes | None = None
+    mixed: bytes | None = None
 
 
 class Trainer(Protocol):
@@ -204,11 +205,18 @@ class Trainer(Protocol):
         ...
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
-        """Classifies the array `x` of these canonical bytes, if asked by the model trained `alone` too, and leaves the
-        client as it is. With `kappa` the answer leans to the client's own prior (`ml.training.prior`). `kept` asks the
-        client as it was after that round.
+        """Classifies the array `x` of these canonical bytes, if asked by the model trained `alone` too, and by both
+        mixed, and leaves the client as it is. With `kappa` the answer leans to the client's own prior
+        (`ml.training.prior`), and `calibrated` its probabilities are by the client's val samples
+        (`ml.training.temperature`). `kept` asks the client as it was after that round.
 
         It waits for the end of the call under way, and holds the next one up by no more than itself: of several
         predictions, `train` or `apply` waits for one. Raises AnswerRefused, WorkerDied and WorkerFailed.
@@ -305,9 +313,9 @@ class Client(Protocol):
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
 
 
-# `ml.clients.inference`, of samples and of whether to stop; of the client itself also at what kappa
-AnswerAlone = Callable[[Samples, Callable[[], bool]], Arrays]
-Answer = Callable[[Samples, Callable[[], bool], float | None], Arrays]
+# `ml.clients.answering`: of samples, of whether to stop, at what kappa, and whether calibrated
+Answer = Callable[[Samples, Callable[[], bool], float | None, bool], Arrays]
+AnswerBeside = Callable[[Samples, Callable[[], bool], float | None, bool], Mapping[str, Arrays]]
 
 
 def get_info(

@@ -185,15 +185,21 @@ class WorkerProcess:
         )
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
-        header = {"call": "predict", "alone": alone, "kappa": kappa, "kept": kept}
+        header = {"call": "predict", "alone": alone, "kappa": kappa, "kept": kept, "calibrated": calibrated}
         async with self._predicting:
             reply = await self._request(Call(header, {"samples": samples}))
         result = reply.header["result"]
         told = None if result["alone"] is None else TrainedAlone.from_mapping(result["alone"])
-        said = reply.attachments.get("alone")
-        return Predicted(reply.attachments["answer"], result["applied_round"], result["run"], told, said)
+        said = reply.attachments.get("alone"), reply.attachments.get("mixed")
+        return Predicted(reply.attachments["answer"], result["applied_round"], result["run"], told, *said)
 
     async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         attachments = {str(place): aggregate for place, aggregate in enumerate(aggregates)}

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chain.store.interface import Faults
-from ml.data.base import Samples
 from ml.errors import Abandoned, DataError, MlError, SpecError, Spoiled, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
@@ -50,7 +49,7 @@ from node.training.kept_rounds import get_kept_path, standing_after
 from node.training.own_split import OwnSplit, open_own_sides
 from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
 from node.training.progress import ProgressMeter
-from node.training.trainer import Answer, AnswerAlone, Client, apply_to, get_info, score_with, tell_with, train_with
+from node.training.trainer import Answer, AnswerBeside, Client, apply_to, get_info, score_with, tell_with, train_with
 from node.training.worker_config import LOADS, TERMS
 
 _log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class Built(NamedTuple):
     device: str
     precision: str = "fp32"
     alone: TrainingAlone | None = None
-    answer_alone: AnswerAlone | None = None
+    answer_beside: AnswerBeside | None = None
     ledger: PrivacyLedger | None = None  # where samples are hidden
     watch: DataWatch | None = None  # where the data are the site's own
 
@@ -255,15 +254,16 @@ class Session:
         kappa: float | None,
         should_stop: Callable[[], bool],
         kept: int | None = None,
+        calibrated: bool = False,
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `predict`, after which everything is as before. Raises MlError."""
         x = decode_arrays(samples, len(samples))["x"]
-        with standing_after(self._client, self._checkpoints.directory, kept):
-            attachments = {"answer": encode_arrays(self._answer(x, should_stop, kappa))}
         told = None
-        if alone and self.beside is not None:
-            told, answer = self.beside.answer(x, should_stop)
-            attachments |= {} if answer is None else {"alone": encode_arrays(answer)}
+        with standing_after(self._client, self._checkpoints.directory, kept):
+            attachments = {"answer": encode_arrays(self._answer(x, should_stop, kappa, calibrated))}
+            if alone and self.beside is not None:
+                told, beside = self.beside.answer(x, should_stop, kappa, calibrated)
+                attachments |= {name: encode_arrays(answer) for name, answer in beside.items()}
         applied_round = self._round if self._phase is Phase.APPLIED else self._round - 1
         applied_round = applied_round if kept is None else kept
         result = {"run": self._run, "applied_round": applied_round}
@@ -374,7 +374,7 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
         before_dir = None if config["before_dir"] is None else Path(config["before_dir"])
         beside = None
         if built.alone is not None:
-            beside = Beside(built.alone, checkpoints.directory, before_dir, built.answer_alone)
+            beside = Beside(built.alone, checkpoints.directory, before_dir, built.answer_beside)
         session = Session(
             built.client,
             built.answer,
@@ -434,7 +434,7 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
                 asked = frame.header
                 samples = frame.attachments["samples"]
                 result, attachments = session.predict(
-                    samples, asked["alone"], asked["kappa"], should_stop, asked["kept"]
+                    samples, asked["alone"], asked["kappa"], should_stop, asked["kept"], asked["calibrated"]
                 )
     except Abandoned:
         answer: Mapping[str, Any] = {"abandoned": True}
@@ -475,8 +475,8 @@ def build_client(config: Config, initial: Arrays) -> Built:
     import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
 
     from ml.clients.alone import TrainingAlone as Alone
+    from ml.clients.answering import Answering
     from ml.clients.build import Compute, Federation, make_client
-    from ml.clients.inference import answer
     from ml.data.base import InputFormat
     from ml.data.image_cache import ImageCache
     from ml.data.own_transform import load_asked
@@ -522,19 +522,14 @@ def build_client(config: Config, initial: Arrays) -> Built:
             samples=client.num_train,
             sets_aside=config["privacy_set_aside"] == GUESSABLE_NOISE,
         )
-    input_format, transform = InputFormat.from_mapping(config["input"]), load_asked(config["data"])
-
-    def answer_with(alone: Alone, x: Samples, should_stop: Callable[[], bool]) -> Arrays:
-        completed = client.complete_input(input_format)
-        return answer(alone.get_client(), completed, x, should_stop, transform=transform)
-
+    answering = Answering(client, InputFormat.from_mapping(config["input"]), load_asked(config["data"]), alone)
     return Built(
         client,
-        partial(answer, client, input_format, transform=transform),
+        answering.answer,
         str(client.device),
         client.engine.get_precision(client.device, client.state.model),
         alone,
-        None if alone is None else partial(answer_with, alone),
+        None if alone is None else answering.answer_beside,
         ledger,
         watch,
     )

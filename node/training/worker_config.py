@@ -18,7 +18,7 @@ from node.config.own_noise import get_trained_method
 from node.host.child import make_arguments
 from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from node.training.frames import Frame
-from node.training.kept_rounds import BEST
+from node.training.kept_rounds import keeps_rounds
 from node.training.privacy_ledger import PRIVACY_FILE
 from node.training.trainer import RunTask, WorkerFailed
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TERMS = ("method", "model", "classes", "input", "task", "target", "labels")  # of a run
 WORKER = "node.training.worker_child"
-LOADS = ("torch", "ml.clients.alone", "ml.clients.build", "ml.clients.inference", "ml.data.own_transform")  # take long
+LOADS = ("torch", "ml.clients.answering", "ml.clients.build", "ml.data.own_transform")  # take long
 WORKER_ARGUMENTS = make_arguments(WORKER)  # modules of the daemon's own directory stay out
 DEFAULT_COMMAND = (sys.executable, *WORKER_ARGUMENTS)
 
@@ -162,7 +162,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         before_dir=None if task.goes_on_after is None else get_run_dir(checkpoints, run.number - 1),
         before_round=task.goes_on_after,
         checkpoint_every=training.checkpoint_every,
-        keeps_rounds=run.select is not None or training.keep_models != BEST,
+        keeps_rounds=keeps_rounds(training.keep_models, run),
         plugins=training.plugins,
         schema=run.schema if "plugin" in run.method else None,
         max_loss_ratio=training.max_loss_ratio,

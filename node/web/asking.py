@@ -14,16 +14,17 @@ from typing import Any
 from starlette.requests import Request
 
 from ml.data.inference_files import InferenceFile
+from ml.measures.alone import FEDERATION
 from node.admin.asking import Answered, Terms, match_answers
 from node.admin.json_view import to_json
 from node.admin.judging import Details, judge
 from node.admin.predictor import Predictor, TooManyPredictions
-from node.admin.samples import encode_batch, get_max_samples, get_top, make_batches
+from node.admin.samples import count_models, encode_batch, get_max_samples, get_top, make_batches
 from node.admin.stored_chain import StoredChain
 from node.admin.tokens import Role
 from node.errors import InvalidRequest, NodeError
 from node.pb import admin_pb2 as pb
-from node.web.endpoint import ROUND, Endpoint, Parameter, read_number
+from node.web.endpoint import ROUND, Endpoint, Parameter, read_flag, read_number
 from node.web.files_dropped import DroppedFiles
 
 MAX_DROPPED = 4  # files that are taken in at a time
@@ -59,6 +60,15 @@ _EVALUATED = {
         "measures": pb.Measures,
         "signs": {"type": "object", "additionalProperties": _STRING},
         "alone": {"anyOf": [pb.TrainedAlone, {"type": "null"}]},
+        "mixed": {
+            "description": "Of both models' answers mixed, by `weight` of the federation's.",
+            "anyOf": [
+                {"type": "object", "properties": {"weight": {"type": "number"}, "measures": pb.Measures}},
+                {"type": "null"},
+            ],
+        },
+        "temperature": {"type": ["number", "null"]},
+        "answer_by": {"type": ["string", "null"], "description": "Null: `/config` tells it."},
         "points": {"type": "array", "description": "None: the page computes them of the answers."},
         "groups": {
             "type": "array",
@@ -112,6 +122,8 @@ class Asking:
                 "As `fednode predict`, of the samples in one file, which is the body: npz, csv or an image.",
                 self._predict,
                 _PREDICTED,
+                Parameter("calibrated", "boolean", "As `--calibrated` of `fednode predict`."),
+                Parameter("answer_by", "string", "As `--answer-by` of `fednode predict`."),
             ),
             ask(
                 "/evaluate",
@@ -124,7 +136,8 @@ class Asking:
         )
 
     async def _predict(self, request: Request) -> dict[str, Any]:
-        _, answers, whole, file = await self._ask(request, MAX_TOLD)
+        answer_by = request.query_params.get("answer_by", "")
+        _, answers, whole, file = await self._ask(request, MAX_TOLD, answer_by=answer_by)
         return {
             **await asyncio.to_thread(to_json, whole),
             "rows": None if file.rows is None else list(file.rows),
@@ -134,23 +147,34 @@ class Asking:
 
     async def _evaluate(self, request: Request) -> dict[str, Any]:
         by, prior = request.query_params.get("by"), read_number(request, "prior")
-        terms, answers, whole, _ = await self._ask(request, by=by, is_alone=not prior)
+        terms, answers, whole, _ = await self._ask(request, by=by, is_alone=not prior, answer_by=FEDERATION)
         try:
             async with self._judging:  # so that there is one such thread
                 found = await asyncio.to_thread(judge, answers, terms, RESAMPLES, Details(by=by))
         except NodeError as error:
             raise InvalidRequest(str(error)) from error
-        return replace(found, is_best=whole.is_best).to_record()
+        weight = whole.weight if whole.HasField("weight") else None
+        return replace(found, is_best=whole.is_best, weight=weight).to_record()
 
     async def _ask(
-        self, request: Request, max_told: int | None = None, *, by: str | None = None, is_alone: bool = True
+        self,
+        request: Request,
+        max_told: int | None = None,
+        *,
+        answer_by: str,
+        by: str | None = None,
+        is_alone: bool = True,
     ) -> tuple[Terms, list[Answered], pb.PredictReply, InferenceFile]:
         """The answers about all samples of a dropped file, which tell of every class where that is not more than
         `max_told` in all, and the replies as one."""
         if self._num_dropped >= MAX_DROPPED:
             raise TooManyPredictions(f"expected at most {MAX_DROPPED} files at a time; ask again")
         asked = pb.PredictRequest(
-            alone=is_alone, prior=read_number(request, "prior"), round=request.query_params.get("round", "")
+            alone=is_alone,
+            prior=read_number(request, "prior"),
+            round=request.query_params.get("round", ""),
+            calibrated=read_flag(request, "calibrated"),
+            answer_by=answer_by,
         )
         run = self._chain.runs.calendar.newest.run
         self._num_dropped += 1
@@ -161,7 +185,7 @@ class Asking:
         terms = Terms.read(run.to_terms())
         is_whole = max_told is None or len(file) * len(terms.classes) <= max_told
         asked.top = get_top(len(terms.classes) if is_whole else 0, len(terms.classes))
-        most = get_max_samples(terms.input.shape, len(terms.classes), asked.top, 1 + is_alone)
+        most = get_max_samples(terms.input.shape, len(terms.classes), asked.top, count_models(is_alone))
         answers, whole = list[Answered](), pb.PredictReply(passed_over=file.passed_over)
         for batch in make_batches([file], terms.input.shape, most):
             asked.samples = encode_batch(batch)
@@ -172,4 +196,5 @@ class Asking:
             said.notes[:] = answered.notes
         if len(whole.alone) < len(answers):  # where that model was not there from the first request on
             del whole.alone[:]
+            del whole.mixed[:]
         return terms, answers, whole, file

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from node.admin.asking import Answered
+from node.admin.asking import Answered, Told
 from node.cli.output import format_table
 from node.cli.predict import MIN_ALIKE, describe, make_table, summarise
 from node.pb import admin_pb2 as pb
@@ -84,6 +84,10 @@ def test_the_summary_says_which_model_it_was() -> None:
     assert summarise([make_answer()]) == "1 sample, by the model after round 7"
     assert summarise([make_answer(round_=8), make_answer(round_=7)]) == "2 samples, by the model after rounds 7 to 8"
     assert summarise([make_answer(round_=0)]) == "1 sample, by the initial model"
+    mixed = Told(answer_by="mixed", weight=0.542, temperature=1.7)
+    told = "model after round 7, mixed with the one trained alone 0.54 to 0.46, calibrated at temperature 1.70"
+    assert summarise([make_answer()], mixed) == f"1 sample, by the {told}"
+    assert summarise([make_answer()], Told(answer_by="alone", weight=0.5)) == "1 sample, by the model trained alone"
 
 
 def test_one_answer_to_many_samples_looks_odd() -> None:

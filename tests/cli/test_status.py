@@ -156,6 +156,14 @@ def test_a_height_without_training_has_no_pace_of_nought() -> None:
     assert get_facts(local_iterations=0, beta_s=0.5)["pace"] == "nothing to train now, 0.500 s of mining (beta)"
 
 
+def test_a_sites_own_best_round_is_shown_beside() -> None:
+    own, selected = pb.OwnBest(round=9, by="loss", score=0.41), pb.Selected(by="loss", best_round=7, score=0.25)
+    assert "own best" not in get_facts(selected=selected)
+    assert get_facts(own_best=own)["own best"] == "9 by val loss 0.4100"
+    names = list(get_facts(own_best=own, selected=selected))
+    assert names.index("own best") == names.index("best round") + 1
+
+
 def test_the_best_round_is_shown_with_the_patience_that_is_left() -> None:
     assert "best round" not in get_facts()
 

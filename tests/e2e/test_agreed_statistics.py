@@ -93,7 +93,8 @@ async def test_sites_with_unscaled_features_agree_on_constants_and_learn(
             assert status["alone"]["measures"]["summary"]["balanced_accuracy"] > 0.5
         shown = run_command("rounds", "show", 1, "--config", directory / "node0.yaml")
         assert f"statistics agreed from 3 sites, {num} samples" in shown.out, shown.err
-        asked = run_command("predict", "--config", directory / "node2.yaml", tmp_path / "node0.csv", "--json")
+        by = ("--answer-by", "federation", "--json")
+        asked = run_command("predict", "--config", directory / "node2.yaml", tmp_path / "node0.csv", *by)
         assert asked.code == 0, asked.err
         labels = [one["class"] for one in json.loads(asked.out)["predictions"]]
         own = [line.rpartition(",")[2] for line in (tmp_path / "node0.csv").read_text().splitlines()[1:]]

@@ -20,7 +20,8 @@ async def test_a_site_sees_what_it_would_have_without_the_others(tmp_path: Path)
     directory = make_federation(tmp_path / "net", num_nodes=3, rounds=0, method="fedavg", partition="dirichlet:1")
     file = directory / "node0.yaml"
     config = yaml.safe_load(file.read_text())
-    config["training"]["compare_local"] = True
+    config["training"] |= {"compare_local": True, "answer_by": "mixed"}
+    config["data"]["val"] = 0.2
     file.write_text(yaml.safe_dump(config))
     async with Federation(directory) as net:
         await net.start()
@@ -65,15 +66,23 @@ def check_evaluation(tmp_path: Path, config: Path) -> None:
     done = run_command("evaluate", tmp_path / "own.npz", "-c", config, "--json")
     found = json.loads(done.out)
     assert found["alone"]["measures"]["num_samples"] == found["measures"]["num_samples"] == 200
-    both = [found["measures"]["summary"]["accuracy"], found["alone"]["measures"]["summary"]["accuracy"]]
-    assert 0.1 < both[1] <= 1
-    assert both[0] != both[1]  # they are two models
+    alone = found["alone"]["measures"]["summary"]
+    assert 0.1 < alone["accuracy"] <= 1
+    assert found["measures"]["summary"]["loss"] != alone["loss"]  # they are two models
     assert found["alone"]["rounds"] >= 3
     done = run_command("evaluate", tmp_path / "own.npz", "-c", config)
     assert "FEDERATION" in done.out
     assert found["alone"]["verdict"]["num_samples"] == 200
     assert done.out.startswith("verdict       ")
     assert "members may have trained on rows of this" in done.err
+    assert 0 < found["mixed"]["weight"] < 1
+    assert found["mixed"]["measures"]["num_samples"] == 200
+    assert found["answer_by"] == "mixed"
+    assert " alone; predict answers by: mixed" in done.out
+    said = json.loads(run_command("predict", tmp_path / "own.npz", "-c", config, "--calibrated", "--json").out)
+    assert said["answer_by"] == "mixed"
+    assert 0 < said["weight"] < 1
+    assert said["temperature"] > 0
     assert sum(line.split()[:1] == ["alone"] for line in done.out.splitlines()) == 21  # how far, and each class twice
 
 

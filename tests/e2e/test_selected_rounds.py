@@ -67,6 +67,10 @@ async def test_patience_ends_a_run_at_one_height_for_the_killed_and_the_late(tmp
         late = (found["stopped"], False)  # it was away then, and has neither that model nor the round's aggregate
         assert (name, shown) == (name, (found["best_round"], True) if name in FIRST else late)
         digests[name] = best["sha256"]
+        own = statuses[name]["own_best"]
+        assert own["by"] == "loss"
+        kept = json.loads(run_command("model", "info", "--round", "own-best", "--json", "--data-dir", place).out)
+        assert (name, kept["applied_round"]) == (name, own["round"])
     assert len({digests[name] for name in FIRST}) == 1
 
 

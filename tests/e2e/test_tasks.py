@@ -79,7 +79,8 @@ async def test_three_nodes_learn_a_number(tmp_path: Path) -> None:
         assert "root mean squared error" in shown
         assert "TARGET" in shown
 
-        told = json.loads(succeed("predict", common, "--config", config, "--json").out)["predictions"]
+        asked = ("--answer-by", "federation", "--config", config, "--json")
+        told = json.loads(succeed("predict", common, *asked).out)["predictions"]
         said = np.array([one["values"]["progression"] for one in told])
         truth = np.array([one["expected"][0] for one in told])
         assert np.sqrt(np.square(said - truth).mean()) == pytest.approx(summary["rmse"], rel=1e-6)

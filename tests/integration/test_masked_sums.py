@@ -429,9 +429,15 @@ class Answering(BesideTrainer):
     """Answers by one prototype of each of three members."""
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
-        predicted = await super().predict(samples, alone=alone, kappa=kappa, kept=kept)
+        predicted = await super().predict(samples, alone=alone, kappa=kappa, kept=kept, calibrated=calibrated)
         nearest: Arrays = {"authors": np.arange(3), "distances": np.ones(3, np.float32)}
         answer = {**decode_arrays(predicted.answer, len(predicted.answer)), **nearest}
         return replace(predicted, answer=encode_arrays(answer))

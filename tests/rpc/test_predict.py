@@ -55,11 +55,18 @@ class Telling(ScriptedTrainer):
         self.error: Exception | None = None
         self.alone: TrainedAlone | None = None
         self.alone_says: int | None = None  # of every sample
+        self.weight: float | None = None  # of its own model in what is mixed
         self.is_let = asyncio.Event()
         self.is_let.set()
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
         await self.is_let.wait()
         if self.error is not None:
@@ -74,11 +81,20 @@ class Telling(ScriptedTrainer):
         if self.authors is not None:
             answer["authors"] = np.resize(np.array(self.authors, np.int64), len(x))
             answer["distances"] = np.full(len(x), 1.5, np.float32)
+        if calibrated:
+            answer["temperature"] = np.array([2.0])
         applied = max(self.applied, default=0)
         if not alone or self.alone is None:
             return Predicted(payload.encode_arrays(answer), applied)
-        of_alone = None if self.alone_says is None else payload.encode_arrays(make_same(len(x), self.alone_says))
-        return Predicted(payload.encode_arrays(answer), applied, 1, self.alone, of_alone)
+        if self.alone_says is None:
+            return Predicted(payload.encode_arrays(answer), applied, 1, self.alone)
+        other = make_same(len(x), self.alone_says)
+        beside = [payload.encode_arrays(each) for each in (answer, other)]
+        if self.weight is None:
+            return Predicted(beside[0], applied, 1, self.alone, beside[1])
+        said = self.weight * probabilities + (1 - self.weight) * np.asarray(other["probabilities"])
+        mixed = {"labels": said.argmax(1), "probabilities": said, "weight": np.array([self.weight])}
+        return Predicted(beside[0], applied, 1, self.alone, beside[1], payload.encode_arrays(mixed))
 
 
 def make_same(count: int, label: int) -> payload.Arrays:
@@ -336,7 +352,11 @@ async def test_the_command_ends_with_the_code_of_what_went_wrong(tmp_path: Path,
 
 
 async def evaluate(capsys: Captured, *arguments: str | Path) -> tuple[int, str, str]:
-    code = await asyncio.to_thread(main, ["evaluate", *map(str, arguments)])
+    return await call(capsys, "evaluate", *arguments)
+
+
+async def call(capsys: Captured, *arguments: str | Path) -> tuple[int, str, str]:
+    code = await asyncio.to_thread(main, [*map(str, arguments)])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -411,9 +431,53 @@ async def test_the_model_trained_alone_is_measured_beside_on_the_same_samples(tm
         verdict = shown["alone"]["verdict"]
         assert (verdict["outcome"], verdict["rounds"], verdict["num_samples"]) == ("together", None, 40)
         assert verdict["difference"] == verdict["together"] - verdict["alone"]
-        many = payload.encode_arrays({"x": np.zeros((1639, 1, 8, 8), np.uint8)})
-        with pytest.raises(InvalidRequest, match="expected at most 1638 in one request, got 1639"):
+        many = payload.encode_arrays({"x": np.zeros((1093, 1, 8, 8), np.uint8)})
+        trainer.weight = 0.25
+        _, out, _ = await evaluate(capsys, tmp_path / "test.npz", *where, "--calibrated")
+        lines = [line.split() for line in out.splitlines()]
+        assert "mixed         0.25 federation, 0.75 alone; predict answers by: federation" in out
+        assert "model after round 2, calibrated at temperature 2.00" in out
+        assert ["MEASURE", "FEDERATION", "ALONE", "MIXED"] in lines
+        missed = next(i for i, line in enumerate(lines) if line[:2] == ["0", "federation"])
+        assert [line[0] for line in lines[missed + 1 : missed + 3]] == ["alone", "mixed"]
+        with pytest.raises(InvalidRequest, match="expected at most 1092 in one request, got 1093"):
             await one.ask(lambda node: node.predict(many, NUM_CLASSES, PATIENCE_S, alone=True))
+
+
+async def test_answers_are_by_the_model_that_is_asked_for_or_that_the_node_has(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    np.savez(tmp_path / "one.npz", x=np.full((1, 1, 8, 8), 0, np.uint8))
+    trainer = Telling()
+    async with running(tmp_path, rounds=2, trainers=make_trainers(trainer)) as one:
+        await one.net.wait_for_height(2)
+        where = ("predict", tmp_path / "one.npz", "--socket", one.path)
+        code, _, err = await call(capsys, *where, "--answer-by", "mixed")
+        assert code == 2
+        assert "answer_by mixed: this node trains no model alone (training.compare_local)" in err
+        assert "expected federation, alone or mixed" in (await call(capsys, *where, "--answer-by", "nobody"))[2]
+        trainer.alone = TrainedAlone(rounds=0, owed_steps=30, seconds=0.5)
+        assert "no round of training alone is done yet" in (await call(capsys, *where, "--answer-by", "alone"))[2]
+        trainer.alone, trainer.alone_says, trainer.weight = TrainedAlone(2, 0, 0.5), 1, 0.25
+        code, out, err = await call(capsys, *where, "--answer-by", "mixed")
+        assert (code, out.splitlines()[1].split()[1:3]) == (0, ["1", "0.7625"])
+        assert "by the model after round 2, mixed with the one trained alone 0.25 to 0.75" in err
+        code, out, err = await call(capsys, *where, "--answer-by", "alone")
+        assert (code, out.splitlines()[1].split()[1:3]) == (0, ["1", "1.0000"])
+        assert "by the model trained alone" in err
+        _, out, _ = await call(capsys, *where, "--calibrated", "--json")
+        shown = json.loads(out)
+        assert (shown["answer_by"], shown["temperature"]) == ("federation", 2.0)
+        assert shown["predictions"][0]["class"] == "0"
+
+        service, request = one.net["node0"].service, pb.PredictRequest(samples=encode(0))
+        assert service is not None
+        usual = make_predictor(service, one.context, "mixed")
+        reply = await usual.predict(request)
+        assert (reply.answer_by, reply.weight, reply.predictions[0].class_name) == ("mixed", 0.25, "1")
+        trainer.alone = None
+        reply = await usual.predict(request)
+        assert (reply.answer_by, reply.predictions[0].class_name) == ("federation", "0")
 
 
 async def test_a_directory_of_classes_is_evaluated_and_one_answer_to_all_is_told(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -37,7 +37,13 @@ class Telling(ScriptedTrainer):
     """Tells of each sample the class that its first pixel is."""
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
         labels = payload.decode_arrays(samples, len(samples))["x"][:, 0, 0, 0].astype(np.int64)
         probabilities = np.full((len(labels), NUM_CLASSES), 0.05, np.float32)
@@ -180,8 +186,9 @@ async def test_files_are_classified_as_the_command_does(tmp_path: Path, capsys: 
     async with running(tmp_path, rounds=2, trainers=trainers) as one:
         await one.net.wait_for(lambda: 2 in trainers[0].applied, "round 2 to be applied")
         said = await ask(one.path, lambda node: node.predict([first, second]))
-        told = await run_command(capsys, one.path, "predict", str(first), str(second), "--top", str(NUM_CLASSES))
-        assert {"predictions": [*said.records]} == told
+        told: Any = await run_command(capsys, one.path, "predict", str(first), str(second), "--top", str(NUM_CLASSES))
+        assert [*said.records] == told["predictions"]
+        assert told["answer_by"] == said.answer_by == "federation"
         assert said.expected is not None
         assert said.expected.tolist() == [7, 4, 1]
         assert said.accuracy == pytest.approx(2 / 3)

@@ -18,8 +18,10 @@ from sklearn.metrics import balanced_accuracy_score, log_loss, mean_absolute_err
 
 from bench.defaults.tables import LABEL, SPLIT, Table
 from ml.clients.client import Client
+from ml.methods.base import Samples
 from ml.simulation.run import Selector, SimulationConfig, simulate
 from ml.tasks import REGRESSION
+from ml.training.mixture import find_weight, mix
 from node.config.genesis_draft import CARE, GUARDS, MIN_GUARDED, GenesisSpec, draft_genesis, find_guards
 
 NUM_BINS = 10  # of the calibration error
@@ -28,12 +30,14 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A federation's choices, as options of `genesis new`. `pooled` is one site that has all rows."""
+    """A federation's choices, as options of `genesis new`. `pooled` is one site that has all rows; `mixed` answers are
+    those of the model and of one trained alone, by val samples."""
 
     method: str = "auto"
     model: str = "auto"
     settings: tuple[str, ...] = ()
     pooled: bool = False
+    mixed: bool = False
     tasks: tuple[str, ...] = ("classification", "regression")
 
 
@@ -41,6 +45,7 @@ CLASSES = ("classification",)
 ARMS: Mapping[str, Arm] = {
     "together": Arm(),
     "alone": Arm("local"),
+    "mixed": Arm(settings=("data.val=0.1",), mixed=True),
     "pooled": Arm(pooled=True),
     "linear": Arm("fedavg", "linear", ("optimizer=sgd", "lr=0.1", "weight_decay=0.1", "local_iterations=5")),
     "fedprox": Arm("fedprox"),
@@ -122,6 +127,20 @@ def judge(client: Client, owner: Client) -> dict[str, float]:
     with torch.no_grad():
         said = client.predict(samples.x).logits.double().numpy()
     return score(samples.y.numpy(), said if task.kind == REGRESSION else _softmax(said))
+
+
+def judge_mixed(together: Client, alone: Client) -> dict[str, float]:
+    """What two models of a site are worth on its test rows, mixed as `ml.training.mixture` has it."""
+    data, kind = together.state.data, together.spec.task.kind
+
+    def ask(client: Client, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return client.predict(x).logits.double()
+
+    val = Samples(data.train.x[:0], data.train.y[:0]) if data.val is None else data.val
+    weight = find_weight(ask(together, val.x), ask(alone, val.x), val.y, kind)
+    said = mix(ask(together, data.matched.x), ask(alone, data.matched.x), weight, kind).numpy()
+    return score(data.matched.y.numpy(), said if kind == REGRESSION else _softmax(said))
 
 
 def judge_rival(name: str, train: Sequence[Client], owner: Client) -> dict[str, float]:

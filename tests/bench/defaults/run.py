@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from bench.defaults.arms import ARMS, RIVALS, judge, judge_rival, play
+from bench.defaults.arms import ARMS, RIVALS, judge, judge_mixed, judge_rival, play
 from bench.defaults.tables import TABLES, Table
 from ml.tasks import REGRESSION
 from node.bench.figures import Report
@@ -19,6 +20,7 @@ from node.experiments.measured import describe_torch
 from node.host.machine import get_machine
 
 Row = dict[str, Any]
+COMPARED = ("together", "mixed")  # with all other arms
 
 
 def run_defaults_bench(
@@ -46,12 +48,12 @@ def _measure(table: Table, arms: Sequence[str], folds: int, repeats: int, rounds
         for fold in list(table.split(seed))[:folds]:
             for arm, rows in _play_all(table, fold, arms, rounds):
                 found.setdefault(arm, []).append(rows)
-    sites = sorted(set(table.sites))
+    sites, measure = sorted(set(table.sites)), "r2" if table.task == REGRESSION else "auc"
     return {
         "sites": {site: int((table.sites == site).sum()) for site in sites},
-        "measure": "r2" if table.task == REGRESSION else "auc",
+        "measure": measure,
         "arms": {arm: _summarise(rows, len(sites)) for arm, rows in found.items()},
-        "together": _compare(found, len(sites), "r2" if table.task == REGRESSION else "auc"),
+        **{arm: _compare(found, arm, len(sites), measure) for arm in COMPARED if arm in found},
     }
 
 
@@ -64,6 +66,10 @@ def _play_all(
         for name in arms:
             if name != "together" and table.task in ARMS[name].tasks:
                 clients = play(table, fold, ARMS[name], Path(directory), rounds)
+                if ARMS[name].mixed:
+                    alone = play(table, fold, replace(ARMS[name], method="local"), Path(directory), rounds)
+                    yield name, [judge_mixed(*both) for both in zip(clients, alone, strict=True)]
+                    continue
                 models = clients * len(owners) if ARMS[name].pooled else clients
                 yield name, [judge(client, owner) for client, owner in zip(models, owners, strict=True)]
         for name in RIVALS:
@@ -78,12 +84,12 @@ def _summarise(folds: Sequence[Sequence[Row]], num_sites: int) -> dict[str, Any]
     return {key: {"mean": _mean(values), "sites": values} for key, values in by_site.items()}
 
 
-def _compare(found: Mapping[str, Sequence[Sequence[Row]]], num_sites: int, key: str) -> dict[str, Any]:
-    """Paired differences of `together` from each other arm, fold by fold: by site the mean and its standard error, and
-    the share of sites that are not behind by more than that."""
+def _compare(found: Mapping[str, Sequence[Sequence[Row]]], own: str, num_sites: int, key: str) -> dict[str, Any]:
+    """Paired differences of an arm from each other one, fold by fold: by site the mean and its standard error, and the
+    share of sites that are not behind by more than that."""
     told = {}
     for arm, folds in found.items():
-        pairs = zip(found["together"], folds, strict=True)
+        pairs = zip(found[own], folds, strict=True)
         differences = [
             [ours[i].get(key, np.nan) - theirs[i].get(key, np.nan) for i in range(num_sites)] for ours, theirs in pairs
         ]
@@ -93,7 +99,7 @@ def _compare(found: Mapping[str, Sequence[Sequence[Row]]], num_sites: int, key: 
         known = [(mean, error) for mean, error in zip(means, errors, strict=True) if mean is not None]
         kept = [mean >= -error for mean, error in known]
         told[arm] = {"mean": _mean(means), "sites": means, "errors": errors, "not_behind": _mean(kept)}
-    return {arm: row for arm, row in told.items() if arm != "together"}
+    return {arm: row for arm, row in told.items() if arm != own}
 
 
 def _mean(values: Any) -> float | None:
@@ -113,7 +119,11 @@ def list_rows(figures: Mapping[str, Any], show: Callable[[float | None], str]) -
     yield ["", *tables]
     for arm in arms:
         yield [arm, *(show(t["arms"].get(arm, {}).get(t["measure"], {}).get("mean")) for t in tables.values())]
-    for rival in ("alone", "pooled"):
-        compared = [table["together"].get(rival) for table in tables.values()]
-        yield [f"together - {rival}", *(show(None if one is None else one["mean"]) for one in compared)]
-        yield [f"sites not behind {rival}", *(show(None if one is None else one["not_behind"]) for one in compared)]
+    for own in [arm for arm in COMPARED if arm in arms]:
+        for rival in ("alone", "pooled"):
+            compared = [table.get(own, {}).get(rival) for table in tables.values()]
+            yield [f"{own} - {rival}", *(show(None if one is None else one["mean"]) for one in compared)]
+            yield [
+                f"not behind {rival}: {own}",
+                *(show(None if one is None else one["not_behind"]) for one in compared),
+            ]

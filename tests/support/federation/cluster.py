@@ -160,7 +160,13 @@ class ScriptedTrainer:
         return Measured()
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
         """Always class 0, with as much certainty as there is."""
         count = len(payload.decode_arrays(samples, len(samples))["x"])

@@ -189,7 +189,9 @@ class FakeClient:
             if offer.author not in gone:
                 self._number += offer.weight * float(blobs[offer.digests["model"]]["w"][0])
 
-    def answer(self, x: Samples, should_stop: Callable[[], bool], kappa: float | None = None) -> Arrays:
+    def answer(
+        self, x: Samples, should_stop: Callable[[], bool], kappa: float | None = None, calibrated: bool = False
+    ) -> Arrays:
         told = int(x.flat[0])
         if told == DIE_OF_IT:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -154,12 +154,18 @@ class InlineTrainer:
         return Measured(kept.measure_after(), curves=kept.draw(), before=before, missing=kept.missing, answers=answers)
 
     async def predict(
-        self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None
+        self,
+        samples: bytes,
+        *,
+        alone: bool = False,
+        kappa: float | None = None,
+        kept: int | None = None,
+        calibrated: bool = False,
     ) -> Predicted:
         if self._answer is None:
             raise AnswerRefused("expected a client that can be asked, got one that only trains")
         try:
-            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False, kappa)
+            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False, kappa, calibrated)
         except MlError as error:
             raise AnswerRefused(str(error)) from error
         return Predicted(encode_arrays(answer), self._applied_round, self._run)

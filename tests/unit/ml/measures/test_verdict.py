@@ -129,7 +129,7 @@ def test_words() -> None:
     )
     assert tell(-0.07, -0.01, 0.84).startswith(
         "Training alone is better here by 0.040: AUC 0.840 against 0.880 alone (-0.040, -0.070 to -0.010), on 61 test "
-        "samples. Try fewer local steps"
+        "samples. Try answers of both models mixed"
     )
     assert "(0.000, -0.010 to 0.000)" in tell(-0.01, 0.0004, 0.8797)
     assert tell(-0.01, 0.06, owed_steps=9).startswith("Training alone lags by 9 steps: no difference that 61 test")

@@ -167,7 +167,7 @@ genesis_file: g
         "bad.yaml:6:3: training.seed: must be at least 0 (got -1)",
         "bad.yaml:7:3: training.batch_size: unknown key. Known: device, seed, threads, precision, deterministic, "
         "channels_last, compile, cuda_graphs, checkpoint_every, keep_models, plugins, max_loss_ratio, compare_local, "
-        "privacy_budget, privacy_set_aside, privacy, publish_metrics, publish_min_samples",
+        "answer_by, privacy_budget, privacy_set_aside, privacy, publish_metrics, publish_min_samples",
     ]
 
 
@@ -182,6 +182,10 @@ genesis_file: g
         ("training.threads=many", "expected auto or a number of threads, at least 1 (got 'many')"),
         ("training.device=gpu", "expected auto, cpu, cuda or cuda:N (got 'gpu')"),
         ("training.precision=fp16", "expected 'auto', 'fp32' or 'bf16' (got 'fp16')"),
+        (
+            "training.answer_by=mixed",
+            "expected compare_local: true beside it, which trains a model alone (got 'mixed')",
+        ),
         ("training.compile=yes", "expected true or false (got 'yes')"),
         (
             "node.name=a/b",

@@ -58,6 +58,15 @@ def test_everything_it_writes_loads(tmp_path: Path) -> None:
         assert config.training.threads == 1
 
 
+def test_nodes_of_a_table_answer_by_both_models_mixed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age,label\n" + "".join(f"{i % 7},{'no' if i % 2 else 'yes'}\n" for i in range(60)))
+    spec = TestnetSpec(num_nodes=4, rounds=3, seed=1, data=f"csv:{tmp_path / 'a.csv'}", partition="iid")
+    trainings = [config.training for config in load_nodes(make_testnet(tmp_path / "cluster", spec))]
+    assert {(training.compare_local, training.answer_by) for training in trainings} == {(True, "mixed")}
+    plain = load_nodes(make_testnet(tmp_path / "plain", SMALL))[0].training
+    assert (plain.compare_local, plain.answer_by) == (False, "federation")
+
+
 def test_keys_are_private_and_all_else_is_readable(tmp_path: Path) -> None:
     made = make_testnet(tmp_path / "cluster", SMALL)
     assert stat.S_IMODE(made.directory.stat().st_mode) == 0o755

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +40,17 @@ class Told:
     def load_state_arrays(self, rounds: int, arrays: Arrays) -> None: ...
 
 
-def say(x: Samples, should_stop: Callable[[], bool]) -> Arrays:
+def say(
+    x: Samples, should_stop: Callable[[], bool], kappa: float | None = None, calibrated: bool = False
+) -> Mapping[str, Arrays]:
     if should_stop():
         raise Stopped("not wanted any more")
-    return {"labels": np.zeros(len(x), np.int64)}
+    return {"alone": {"labels": np.zeros(len(x), np.int64)}}
 
 
-def refuse(x: Samples, should_stop: Callable[[], bool]) -> Arrays:
+def refuse(
+    x: Samples, should_stop: Callable[[], bool], kappa: float | None = None, calibrated: bool = False
+) -> Mapping[str, Arrays]:
     raise MlError("the model gives no numbers")
 
 
@@ -54,15 +58,14 @@ def test_it_answers_once_a_round_is_done(tmp_path: Path) -> None:
     done = TrainedAlone(2, 3, 0.5)
     told, said = Beside(Told(done), tmp_path, None, say).answer(X, lambda: False)
     assert told == done
-    assert said is not None
-    assert len(said["labels"]) == 2
+    assert len(said["alone"]["labels"]) == 2
     for nothing in (TrainedAlone(0, 5, 0.5), TrainedAlone(2, 0, 0.5, failure="it diverged")):
-        assert Beside(Told(nothing), tmp_path, None, say).answer(X, lambda: False) == (nothing, None)
+        assert Beside(Told(nothing), tmp_path, None, say).answer(X, lambda: False) == (nothing, {})
 
 
 def test_a_model_that_gives_no_numbers_is_told_and_spoils_no_answer(tmp_path: Path) -> None:
     told, said = Beside(Told(TrainedAlone(2, 3, 0.5)), tmp_path, None, refuse).answer(X, lambda: False)
-    assert (told.failure, said) == ("the model gives no numbers", None)
+    assert (told.failure, said) == ("the model gives no numbers", {})
 
 
 def test_it_ends_when_the_answer_is_not_wanted_any_more(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from chain.select import Select
 from ml.errors import DataError
 from node.errors import NotFound, VerificationFailed
+from node.training import own_best
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, get_run_dir
 from node.training.kept_rounds import (
     KeptRounds,
@@ -21,6 +22,7 @@ from node.training.kept_rounds import (
     read_kept,
     standing_after,
 )
+from node.training.own_best import OwnBest
 from support.data.chains import make_genesis, make_keys
 from support.federation.fake_worker import FakeClient
 
@@ -71,8 +73,8 @@ def test_the_newest_two_are_kept_as_nobody_has_judged_them_yet(keep_models: str,
 def test_a_run_keeps_so_many_at_most() -> None:
     run = make_genesis(make_keys(4)).run
     selecting = replace(run, select=Select())
-    assert [count_kept(asked, run) for asked in ("best", "newest 5", "all")] == [0, 9, 10]
-    assert count_kept("best", selecting) == 4
+    assert [count_kept(asked, run) for asked in ("best", "newest 5", "all")] == [0, 10, 10]
+    assert count_kept("best", selecting) == 5
     assert count_kept("all", replace(run, rounds=0)) == 1000
 
 
@@ -82,6 +84,33 @@ def test_what_is_not_kept_is_deleted(tmp_path: Path) -> None:
     assert list_kept(run_dir) == [2, 4, 5]
     assert KeptRounds(tmp_path, "best").prune(2, 0) == 0  # a run that has none yet
     assert (run_dir / "applied.safetensors").exists()
+
+
+def test_the_sites_own_best_round_is_kept_beside_the_best_of_all(tmp_path: Path) -> None:
+    run_dir, kept = write_rounds(tmp_path, 6), KeptRounds(tmp_path, "best")
+    run = replace(make_genesis(make_keys(4)).run, select=Select(by="auc"))
+    for number, auc in enumerate((0.7, 0.9, 0.8, 0.9), start=1):
+        kept.note(run, number, {"val_samples": 20, "val_loss": 0.1 * number, "val_auc": auc})
+    kept.note(run, 5, {"loss": 0.1})  # without val samples
+    assert OwnBest.read(run_dir) == OwnBest(2, "auc", 0.9)
+    assert kept.prune(1, 3) == 2
+    assert list_kept(run_dir) == [2, 3, 5, 6]
+    kept.note(replace(run, select=Select()), 6, {"val_samples": 20, "val_loss": 0.6})  # by another measure from now on
+    assert OwnBest.read(run_dir) == OwnBest(6, "loss", 0.6)
+
+
+def test_a_run_that_keeps_no_rounds_has_no_own_best_and_a_damaged_note_is_none(tmp_path: Path) -> None:
+    run_dir, run = write_rounds(tmp_path, 1), make_genesis(make_keys(4)).run
+    told = {"val_samples": 20, "val_loss": 0.5}
+    KeptRounds(tmp_path, "best").note(run, 1, told)
+    assert OwnBest.read(run_dir) is None
+    KeptRounds(tmp_path, "all").note(run, 1, told)
+    assert OwnBest.read(run_dir) == OwnBest(1, "loss", 0.5)
+    for damaged in (b"", b"[]", b'{"round": "x"}', b"[" * 100_000):
+        (run_dir / own_best.FILE).write_bytes(damaged)
+        assert OwnBest.read(run_dir) is None
+    KeptRounds(tmp_path, "all").note(run, 2, told)
+    assert OwnBest.read(run_dir) == OwnBest(2, "loss", 0.5)
 
 
 def test_a_client_stands_where_it_stood_and_then_as_before(tmp_path: Path) -> None:

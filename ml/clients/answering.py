@@ -1,0 +1,139 @@
+"""A client's answers as they are asked for: at a kappa or not, calibrated by a temperature of its val samples
+(`ml.training.temperature`) or not, and beside them those of the model trained alone, and of both mixed
+(`ml.training.mixture`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.clients.alone import TrainingAlone
+from ml.clients.client import Client
+from ml.clients.inference import answer
+from ml.clients.priors import make_predict_at
+from ml.data.base import InputFormat, Samples
+from ml.data.own_transform import Transform
+from ml.errors import DataError, MlError
+from ml.measures.alone import ALONE, MIXED
+from ml.payload import Array, Arrays, encode_arrays
+from ml.tasks import REGRESSION
+from ml.training.metrics import Prediction, judge
+from ml.training.metrics import answer as read_logits
+from ml.training.mixture import find_weight, mix
+from ml.training.temperature import find_temperature
+
+ShouldStop = Callable[[], bool]
+
+
+class _Model(NamedTuple):
+    """What answers, and what it says of the val samples, float64[N, C] on the CPU, where there are any."""
+
+    client: Client
+    predict: Callable[[Tensor], Prediction]
+    predict_val: Callable[[], Tensor]
+
+
+class Answering:
+    """Answers by one client, and by the model trained `alone` beside it. What these say of val samples is kept until
+    they are others."""
+
+    def __init__(
+        self,
+        client: Client,
+        input_format: InputFormat,
+        transform: Transform = lambda x: x,
+        alone: TrainingAlone | None = None,
+    ) -> None:
+        self._client = client
+        self._alone = alone
+        self._input_format = input_format
+        self._transform = transform
+        self._of_val: dict[bool, tuple[bytes, Tensor]] = {}  # of the model alone, or the client's
+
+    @property
+    def _kind(self) -> str:
+        return self._client.spec.task.kind
+
+    def answer(
+        self,
+        x_NCHW: Samples,
+        should_stop: ShouldStop = lambda: False,
+        kappa: float | None = None,
+        calibrated: bool = False,
+    ) -> dict[str, Array]:
+        """As `ml.clients.inference.answer`; with `kappa` adjusted to the client's own prior (`ml.training.prior`).
+        `calibrated`, probabilities are by a `temperature` float64[1], which stands beside them. Raises as that does,
+        MlError also for answers without a prior, and for a regression that is to be calibrated, and DataError where
+        there are no val samples to do so by."""
+        return self._tell(self._make_own(kappa), x_NCHW, should_stop, calibrated)
+
+    def answer_beside(
+        self, x_NCHW: Samples, should_stop: ShouldStop, kappa: float | None = None, calibrated: bool = False
+    ) -> dict[str, Arrays]:
+        """The same, `alone` and `mixed`, by a `weight` float64[1] of the client's model, which stands beside."""
+        assert self._alone is not None  # noqa: S101
+        own, client, kind = self._make_own(kappa), self._alone.get_client(), self._kind
+        alone = self._make(client, client.predict, None)
+        val = self._client.state.data.val
+        weight = 0.5 if val is None else find_weight(own.predict_val(), alone.predict_val(), val.y.cpu(), kind)
+
+        def mix_both(one: Tensor, other: Tensor) -> Tensor:
+            return mix(one.double().cpu(), other.double().cpu(), weight, kind)
+
+        def predict(x: Tensor) -> Prediction:
+            return read_logits(mix_both(own.predict(x).logits, alone.predict(x).logits), kind)
+
+        mixed = _Model(self._client, predict, lambda: mix_both(own.predict_val(), alone.predict_val()))
+        told = self._tell(mixed, x_NCHW, should_stop, calibrated)
+        return {
+            ALONE: self._tell(alone, x_NCHW, should_stop, calibrated),
+            MIXED: told | {"weight": np.array([weight])},
+        }
+
+    def _tell(self, model: _Model, x_NCHW: Samples, should_stop: ShouldStop, calibrated: bool) -> dict[str, Array]:
+        input_format, predict = self._client.complete_input(self._input_format), model.predict
+        found: dict[str, Array] = {}
+        if calibrated:
+            temperature = self._find_temperature(model)
+            predict, found = _divide(predict, temperature), {"temperature": np.array([temperature])}
+        told = answer(model.client, input_format, x_NCHW, should_stop, predict=predict, transform=self._transform)
+        return told | found
+
+    def _find_temperature(self, model: _Model) -> float:
+        """Raises MlError and DataError."""
+        val = self._client.state.data.val
+        if self._kind == REGRESSION:
+            raise MlError("expected probabilities to calibrate, got a regression, which has none")
+        if val is None:
+            raise DataError("expected val samples at this site (data.val) to find a temperature by, got none")
+        return find_temperature(model.predict_val(), val.y.cpu(), self._kind)
+
+    def _make_own(self, kappa: float | None) -> _Model:
+        predict = self._client.predict if kappa is None else make_predict_at(self._client, kappa)
+        return self._make(self._client, predict, kappa)
+
+    def _make(self, client: Client, predict: Callable[[Tensor], Prediction], kappa: float | None) -> _Model:
+        def predict_val() -> Tensor:
+            val, is_alone = self._client.state.data.val, client is not self._client
+            assert val is not None  # noqa: S101
+            stands = hashlib.sha256(f"{kappa}".encode() + encode_arrays(client.state_arrays())).digest()
+            known = self._of_val.get(is_alone)
+            if known is None or known[0] != stands:
+                judged = judge(predict, val.x, val.y, kind=self._kind)
+                known = self._of_val[is_alone] = stands, torch.cat(list(judged.logits)).double().cpu()
+            return known[1]
+
+        return _Model(client, predict, predict_val)
+
+
+def _divide(predict: Callable[[Tensor], Prediction], temperature: float) -> Callable[[Tensor], Prediction]:
+    def predict_at(x: Tensor) -> Prediction:
+        said = predict(x)
+        return said._replace(logits=said.logits.double() / temperature)
+
+    return predict_at

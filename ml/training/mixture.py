@@ -1,0 +1,61 @@
+"""Two models' answers mixed, that of a federation and the one trained alone: an ensemble of two, by one weight.
+
+    p = w p_together + (1 - w) p_alone
+
+of probabilities, or of a regression's values. w is the mean of some weights w_k, each as likely as the answers of its
+mixture make the N val samples (Bayesian model averaging by a uniform prior: Hoeting et al. 1999, Eq. (1); so many
+mixtures averaged are again a mixture, that of the mean weight):
+
+    w = sum_k w_k exp(-N loss_k) / sum_k exp(-N loss_k)
+
+loss_k is the mean log loss of the mixture; of targets it is log(mean squared error) / 2, a Gaussian's whose variance is
+that error, in the mean over targets. Without val samples w is a half. So few samples choose little, and many much.
+
+Legend: N samples, C classes, labels or targets.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ml.tasks import MULTILABEL, REGRESSION
+from ml.training.metrics import compute_loss
+
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the federation's model
+LEAST = 1e-12  # a mean squared error
+
+
+def mix(together_NC: Tensor, alone_NC: Tensor, weight: float, kind: str) -> Tensor:
+    """The logits, or values, of the mixture of two models' float64."""
+    if kind == REGRESSION:
+        return weight * together_NC + (1 - weight) * alone_NC
+    if kind == MULTILABEL:
+        return _mix_logs(F.logsigmoid(together_NC), F.logsigmoid(alone_NC), weight) - _mix_logs(
+            F.logsigmoid(-together_NC), F.logsigmoid(-alone_NC), weight
+        )
+    return _mix_logs(F.log_softmax(together_NC, 1), F.log_softmax(alone_NC, 1), weight)
+
+
+def _mix_logs(together_NC: Tensor, alone_NC: Tensor, weight: float) -> Tensor:
+    log_2 = torch.tensor([weight, 1 - weight], dtype=torch.float64).log()
+    return torch.logaddexp(together_NC + log_2[0], alone_NC + log_2[1])
+
+
+def find_weight(together_NC: Tensor, alone_NC: Tensor, y: Tensor, kind: str) -> float:
+    """w by what two models, float64, say of val samples of the classes, labels or targets `y`."""
+    if not len(y):
+        return 0.5
+    losses = [_measure(mix(together_NC, alone_NC, weight, kind), y, kind) for weight in WEIGHTS]
+    likely = [math.exp(-len(y) * (loss - min(losses))) for loss in losses]
+    return math.fsum(weight * each for weight, each in zip(WEIGHTS, likely, strict=True)) / math.fsum(likely)
+
+
+def _measure(said_NC: Tensor, y: Tensor, kind: str) -> float:
+    if kind == REGRESSION:
+        squared_T = (said_NC - y.double()).square().mean(0)
+        return float(squared_T.clamp(min=LEAST).log().mean()) / 2
+    return compute_loss(said_NC, y, kind)

@@ -1,0 +1,64 @@
+"""A site's own best round: the one whose model, as it stood here after the exchange, answers the site's val samples
+best. The best round of the run (`chain.selection`) is of all members' measures; in personal methods a site's own model
+may be at its best in another. It is told nobody else, and stands in a file beside the kept rounds of its run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from chain.select import AUC
+from ml.measures.val import ValMeasures
+from node.errors import NodeError
+from node.host.whole_file import writing_whole
+
+_log = logging.getLogger(__name__)
+FILE = "own-best.json"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBest:
+    """The round, and its `score`: the val loss, or the val AUC, as `by` says."""
+
+    round: int
+    by: str
+    score: float
+
+    @classmethod
+    def read(cls, run_dir: Path) -> OwnBest | None:
+        """None where no round was measured, or the file is damaged."""
+        try:
+            told = json.loads((run_dir / FILE).read_bytes())
+            return cls(int(told["round"]), str(told["by"]), float(told["score"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            _log.warning("%s: %s; the site's own best round is found anew", run_dir / FILE, error)
+            return None
+
+    def write(self, run_dir: Path) -> None:
+        """Raises NodeError."""
+        with writing_whole(run_dir / FILE, over=True) as file:
+            file.write(json.dumps(asdict(self)).encode())
+
+    def is_behind(self, score: float) -> bool:
+        return score > self.score if self.by == AUC else score < self.score
+
+
+def note_own_best(run_dir: Path, number: int, by: str, metrics: Mapping[str, float]) -> None:
+    """A round was taken in, and this was measured: it is the own best where it is better than all before."""
+    measured = ValMeasures.from_metrics(metrics)
+    score = None if measured is None else measured.auc if by == AUC else measured.loss
+    if score is None or not run_dir.is_dir():  # which a worker makes that keeps states
+        return
+    best = OwnBest.read(run_dir)
+    if best is not None and best.by == by and not best.is_behind(score):
+        return
+    try:
+        OwnBest(number, by, score).write(run_dir)
+    except (NodeError, OSError) as error:
+        _log.error("The site's own best round could not be noted: %s", error)
