@@ -121,6 +121,17 @@ class Calendar:
                 return height
         return None
 
+    def list_evaluating(self, head: int) -> list[int]:
+        """Lists the heights up to `head` that evaluate the best round of a run, lowest first. A run that went on for
+        more rounds afterwards has several."""
+        found: list[int] = []
+        for span, following in zip(self._spans, (*self._heights[1:], None), strict=False):
+            height = span.run.first_height + span.run.last_round + 1
+            end = head if following is None else min(head, following)
+            if span.since < height <= end and span.run.is_evaluating(height) and not self.is_change(height):
+                found.append(height)
+        return found
+
     def count_rounds(self, number: int, head: int) -> int:
         """How many rounds of a run the blocks up to `head` have made: between two changes there are rounds alone."""
         made = 0

@@ -32,7 +32,8 @@ class Run:
     begins from. `is_ended`: a change has ended it. `classes` name the model's outputs, which by `task` are classes,
     labels or targets; `target` has the mean and the deviation of each target, `labels` what stands in the data for
     each class, where that is not its name. `select` is what its best round is chosen by: then one more height follows
-    the last round, for the measures of that. `stopped` is the round after which patience has ended it, 0 for none.
+    the last round, for the measures of that, and where it evaluates another, at which every member measures the best
+    round's model. `stopped` is the round after which patience has ended it, 0 for none.
     """
 
     number: int
@@ -114,10 +115,12 @@ class Run:
 
     def count_heights(self, rounds: int) -> int:
         """Returns how many blocks so many rounds of it make: of masked sums two each, and one before them for keys; and
-        one after them for measures, where it selects."""
+        one after them for measures, where it selects, and one where it evaluates."""
         if not rounds:
             return 0
-        return 2 * rounds + 1 if self.is_masked else rounds + (self.select is not None)
+        if self.is_masked:
+            return 2 * rounds + 1
+        return rounds if self.select is None else rounds + 1 + self.select.evaluate
 
     def count_rounds(self, heights: int) -> int:
         """How many of its rounds so many blocks have begun."""
@@ -133,8 +136,12 @@ class Run:
         return height - self.first_height + 1
 
     def is_closing(self, height: int) -> bool:
-        """Tells whether the block at `height` has the measures of the last round, and nothing else."""
-        return self.select is not None and self.last_round > 0 and self.get_round(height) == self.last_round + 1
+        """Tells whether the block at `height` follows the last round: it has the measures of that, or it evaluates."""
+        return self.select is not None and 0 < self.last_round < self.get_round(height) <= self.num_heights
+
+    def is_evaluating(self, height: int) -> bool:
+        """Tells whether the block at `height` has what every site has measured of the best round's model."""
+        return self.is_closing(height) and self.get_round(height) == self.last_round + 2
 
     def get_trained(self, height: int) -> int:
         """Returns the last round of this run up to the block at `height` that members trained for."""

@@ -1,9 +1,10 @@
 """The terms by which a run selects its best round, and ends when none is better any more (`select` of genesis).
 
-    select: {by: loss | auc, patience: N, min_delta: x}
+    select: {by: loss | auc, patience: N, min_delta: x, evaluate: true | false}
 
 After a round each member that has val samples measures the model that the round left it with, and signs the measure in
-its contribution to the next (`chain.selection`).
+its contribution to the next (`chain.selection`). With `evaluate` every member measures the best round's model on its
+test samples, once the run has ended, at a height of its own.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ MOST = {LOSS: 1000 * ONE, AUC: ONE}  # the greatest number that each measure is 
 @dataclass(frozen=True, slots=True)
 class Select:
     """The measure that rounds are compared by, the number of measured rounds without a better one that ends the run (0:
-    none does), and by how much a better one is better. Raises GenesisError naming the field."""
+    none does), by how much a better one is better, and whether the best round's model is measured at every site when
+    the run has ended. Raises GenesisError naming the field."""
 
     by: str = LOSS
     patience: int = 0
     min_delta: float = 0.0
+    evaluate: bool = False
 
     def __post_init__(self) -> None:
         check_choice("select.by", self.by, tuple(MOST))
@@ -47,13 +50,14 @@ class Select:
         return round(self.min_delta * ONE)
 
     def to_mapping(self) -> dict[str, Any]:
-        return {"by": self.by, "patience": self.patience, "min_delta": self.min_delta}
+        evaluate = {"evaluate": True} if self.evaluate else {}
+        return {"by": self.by, "patience": self.patience, "min_delta": self.min_delta, **evaluate}
 
     @classmethod
     def read(cls, top: Section) -> Self | None:
         """None where `select` is not set. Raises GenesisError."""
         if top.value("select", None) is None:
             return None
-        section = top.section("select", ("by", "patience", "min_delta"))
+        section = top.section("select", ("by", "patience", "min_delta", "evaluate"))
         least = read_number(section.path("min_delta"), section.value("min_delta", 0.0))
-        return cls(section.text("by", LOSS), section.integer("patience", 0), least)
+        return cls(section.text("by", LOSS), section.integer("patience", 0), least, section.flag("evaluate", False))

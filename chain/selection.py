@@ -35,6 +35,10 @@ class Selection:
     last: int = 0
     last_score: int = 0
 
+    def get_evaluated(self, run: Run) -> int:
+        """Returns the round whose model is evaluated at the end of `run`: the best, or the last where none is."""
+        return (self.best if self.run == run.number else 0) or run.last_round
+
     def after(self, state: State, contributions: Sequence[Contribution], height: int) -> Selection:
         """Returns the selection after the round at `height`, which `state` judges."""
         run = state.run

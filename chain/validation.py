@@ -120,7 +120,7 @@ def _validate_measure(state: State, measure: Measure, height: int) -> None:
     """Raises InvalidContribution unless a measure is of a round that the run selects by, and in its range. Whether it
     is true nobody else can tell."""
     select = state.run.select
-    if select is None or state.run.get_round(height) < 2:
+    if select is None or state.run.get_round(height) < 2 or state.run.is_evaluating(height):
         raise InvalidContribution("contribution: expected no measure, as there is no round to select")
     if not 1 <= measure.samples <= state.rules.limits.max_weight:
         expected = f"1 to {state.rules.limits.max_weight}"

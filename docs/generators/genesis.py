@@ -27,6 +27,7 @@ GENESIS_KEYS: tuple[tuple[str, str, str], ...] = (
     ("select.by", "`loss` or `auc`", code("loss")),
     ("select.patience", "whole number", code("0")),
     ("select.min_delta", "0 to 1", code("0")),
+    ("select.evaluate", "`true` or `false`", code("false")),
     ("quorum", ", ".join(map(code, QUORUMS)), "required"),
     ("profile", ", ".join(map(code, PROFILES)), "required"),
     ("waits", "mapping", "by `profile`"),

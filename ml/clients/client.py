@@ -25,6 +25,7 @@ from ml.clients.batched_measures import Measured
 from ml.clients.common_model import CommonModel
 from ml.clients.privacy import describe_release, make_step_privacy
 from ml.clients.probe import are_finite, explain_untrainable, has_finite_weights
+from ml.clients.told import tell_of
 from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange
 from ml.errors import Abandoned, DataError, PayloadError, Spoiled, Stopped
@@ -460,6 +461,10 @@ class Client:
     def measure_val(self) -> Metrics:
         """What the client's val samples show of it as it stands, by `ValMeasures`; nothing where it has none."""
         return measure_val(self.state.data.val, self.predict, self.spec.task)
+
+    def tell_of(self, aggregate: Arrays, min_samples: int) -> Arrays:
+        """What this client tells of the model in an aggregate (`ml.clients.told`). Raises AggregationError."""
+        return tell_of(self, aggregate, min_samples)
 
     def keep_answers(self) -> Callable[[], AnyMeasures | None]:
         """`measure` of the client as it stands now, for whoever calls it when there is time."""

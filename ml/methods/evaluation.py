@@ -5,6 +5,7 @@ bootstrap's for all else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
@@ -28,14 +29,19 @@ class Evaluation(Classifies[EvaluationSpec]):
     """Measures what the run begins from."""
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
-        return 1, {EVALUATION: self._tell(state)}
+        return 1, {EVALUATION: self.measure(state, self.spec.hyperparameters.min_samples)}
 
-    def _tell(self, state: State) -> dict[str, Array]:
+    def measure(self, state: State, min_samples: int) -> dict[str, Array]:
+        """What is told of the model as it stands: nothing of fewer than `min_samples` test samples, nor of answers that
+        are no numbers."""
         task, hyper, samples = self.spec.task, self.spec.hyperparameters, state.data.matched
-        if len(samples) < hyper.min_samples:
-            return tell_nothing(task.kind, task.num_classes)
+        nothing = tell_nothing(task.kind, task.num_classes)
+        if len(samples) < min_samples:
+            return nothing
         state.model.eval()
         judged = judge(partial(self.predict, state), samples.x, samples.y, kind=task.kind)
+        if not math.isfinite(judged.metrics["loss"]):
+            return nothing
         y, (labels, said) = samples.y.cpu().numpy(), judged.to_numpy(task)
         if task.kind == REGRESSION:
             y = task.scale.unscale(y.astype(np.float64))

@@ -1,12 +1,18 @@
-"""The height that closes a run which selects its best round: members tell what they measured, and send nothing else."""
+"""The heights that close a run which selects its best round: members tell what they measured, and nothing is trained.
+
+At the first they tell their measures of the last round, and send no payload. At the second, where the run evaluates,
+each tells what it has measured of the best round's model on its test samples, as in a run of `ml.specs.evaluation`. The
+aggregate stays that of the round before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ml.payload import ArraySchema
+from ml.payload import Array, Arrays, ArraySchema, ArraySpec
 from ml.specs.base import MethodSpec
+from ml.specs.evaluation import EVALUATION, EvaluationHyperparameters, EvaluationSpec
 
 
 @dataclass(frozen=True)
@@ -38,3 +44,24 @@ class ClosingSpec(MethodSpec):
     @property
     def max_weight_is_one(self) -> bool:
         return True
+
+
+@dataclass(frozen=True)
+class ClosingEvaluationSpec(EvaluationSpec):
+    """A round of what sites measure, each in a payload that is voted on and does not go into the aggregate. How many
+    samples a site tells of at the least, and what its counts are rounded down to, is the same in every run."""
+
+    @classmethod
+    def of(cls, spec: MethodSpec) -> ClosingEvaluationSpec:
+        """That of a run by `spec`, whose aggregate has a whole model."""
+        return cls(spec.task, EvaluationHyperparameters())
+
+    def rules(self, height: int) -> Mapping[str, str]:
+        return {EVALUATION: "carry"}
+
+    @property
+    def carried(self) -> Mapping[str, ArraySpec]:
+        return {}
+
+    def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
+        return {}

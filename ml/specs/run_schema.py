@@ -122,6 +122,13 @@ def _get_result(rule: str, schema: ArraySchema) -> Mapping[str, ArraySpec]:
     return arrays
 
 
+def has_whole_model(spec: MethodSpec, aggregate: Mapping[str, str]) -> bool:
+    """Whether an aggregate, as a schema has it, holds every array that is trained of the model: it can be measured by
+    whoever has it."""
+    model = {f"model/{name}": describe_array(array) for name, array in spec.task.model_schema.arrays.items()}
+    return model.items() <= aggregate.items()
+
+
 def _show_span(span: tuple[float, float]) -> str:
     return f"{span[0]!r}..{span[1]!r}"
 

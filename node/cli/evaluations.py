@@ -31,7 +31,7 @@ def evaluation(
 
     Each row is a model that was measured, each column a site: what that has signed of its own test samples. It is its
     own word, and nobody can change it later. Intervals hold with 95 % confidence. fednode propose evaluation has a
-    model measured.
+    model measured, and so does the end of a run with select.evaluate.
 
     Examples: fednode evaluation -c node.yaml, or fednode evaluation --run 2 --json
     """

@@ -22,7 +22,8 @@ from ml.errors import DataError, MlError, PayloadError, SpecError
 from ml.payload import Arrays, ArraySchema, decode_arrays, encode_arrays, validate_arrays
 from ml.plugins import Plugins
 from ml.specs import MaskedSpec, MethodSpec, add_kind, get_judge, get_kind, get_spec
-from ml.specs.run_schema import describe_payloads
+from ml.specs.closing import ClosingEvaluationSpec
+from ml.specs.run_schema import describe_payloads, has_whole_model
 from node.config.problems import Problem, report
 from node.config.yaml_source import YamlSource, dump_yaml, read_sections
 from node.errors import ConfigError, NodeError
@@ -112,7 +113,8 @@ def draft_spec(run: Run, rules: Rules, num_members: int, plugins: Plugins) -> Me
     installed here. Raises SpecError as `get_run_spec`."""
     method = {key: value for key, value in run.method.items() if key != "plugin"}
     terms = _get_terms(run, rules, num_members)
-    return _check_sizes(get_spec(method, *_get_task(run), **terms, plugins=plugins), rules)
+    spec = get_spec(method, *_get_task(run), **terms, plugins=plugins)
+    return _check_evaluated(_check_sizes(spec, rules), run, rules)
 
 
 def _get_task(run: Run) -> tuple[Mapping[str, Any], int, Sequence[int]]:
@@ -133,8 +135,9 @@ def _get_terms(run: Run, rules: Rules, num_members: int) -> dict[str, Any]:
 
 
 def get_run_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
-    """As `make_spec`; a SpecError also where `limits` would refuse the payloads."""
-    return _check_sizes(make_spec(run, rules, num_members), rules)
+    """As `make_spec`; a SpecError also where `limits` would refuse the payloads, or the run would evaluate what its
+    members have not in common."""
+    return _check_evaluated(_check_sizes(make_spec(run, rules, num_members), rules), run, rules)
 
 
 def _check_sizes(spec: MethodSpec, rules: Rules) -> MethodSpec:
@@ -155,6 +158,19 @@ def _check_sizes(spec: MethodSpec, rules: Rules) -> MethodSpec:
         whole = {name: array for name, array in spec.carried.items() if all(isinstance(n, int) for n in array.shape)}
         voted = sum(spec.schemas(apart)[kind].max_bytes for kind in spec.rules(apart))
         _check_aggregate(spec.name, voted + ArraySchema(whole).max_bytes, spec, rules)
+    return spec
+
+
+def _check_evaluated(spec: MethodSpec, run: Run, rules: Rules) -> MethodSpec:
+    """Raises SpecError where the end of a run would evaluate a model that is in no aggregate, or in payloads that are
+    too large."""
+    if run.select is None or not run.select.evaluate:
+        return spec
+    if not has_whole_model(spec, describe_payloads(spec)["aggregate"]):
+        raise SpecError(
+            "select.evaluate", f"expected false: {spec.name} has no whole model in common that every site could measure"
+        )
+    _check_sizes(ClosingEvaluationSpec.of(spec), rules)
     return spec
 
 

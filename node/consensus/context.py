@@ -51,7 +51,7 @@ class NodeContext:
     advertise: str | None = None  # where others may dial this node
     publish_from: int | None = None  # of so many test samples on, measures of rounds are published; None: never
     keep_models: str = "best"  # all, best or newest K: whose models are kept of a run's rounds
-    measure_from: int = 1  # of so many val samples on, measures are signed where a run selects its best round
+    measure_from: int = 1  # of so many val or test samples on, measures are signed where a run selects its best round
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
     own_noise: Mapping[str, float] = field(default_factory=dict)  # of the site, by key

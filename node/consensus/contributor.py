@@ -21,6 +21,7 @@ from node.clock import Clock
 from node.consensus.actions import ContributionSeen, TrainingFailed
 from node.consensus.authenticator import Authenticator
 from node.consensus.current import CurrentRound
+from node.consensus.end_evaluation import EndEvaluation
 from node.consensus.gossip import Gossip
 from node.consensus.masking import Masking
 from node.consensus.masks import MaskingRefused, is_masked, is_opening
@@ -58,6 +59,7 @@ class Contributor:
         records: Records,
         published: PublishedRounds,
         measure: RoundMeasure,
+        evaluation: EndEvaluation,
         kept: KeptRounds,
         *,
         on_demand: OnDemand,
@@ -82,6 +84,7 @@ class Contributor:
         self._records = records
         self._published = published
         self._measure = measure
+        self._evaluation = evaluation
         self._kept = kept
         self._on_demand = on_demand
         self._pushed = pushed
@@ -137,23 +140,27 @@ class Contributor:
         self._gossip.push_contribution(contribution, pushed)
         self._current.post(height, ContributionSeen(contribution))
 
-    async def open_masks(self, tip: Tip, round_: RunRound) -> None:
-        """In a run of masked sums: shows a key for the round to come, and opens what this member has in the sum; or
-        says that it has no part in it."""
+    async def send_untrained(self, tip: Tip, round_: RunRound) -> None:
+        """Sends what is not trained for. In a run of masked sums: shows a key for the round to come, and opens what
+        this member has in the sum; or says that it has no part in it. At the end of a run that evaluates: what this
+        site has measured of the best round's model."""
         machine = self._current.machine
         if machine is not None and self._signer.id in machine.contributions:
             return
-        opened = await self._masking.open(tip, round_)
-        contribution = await self._signer.sign_contribution(tip, opened)
+        maker = self._evaluation.make if round_.run.is_evaluating(round_.height) else self._masking.open
+        made = await maker(tip, round_)
+        contribution = await self._signer.sign_contribution(tip, made)
         if contribution is not None and self._current.tip is tip:
-            self._send(contribution, round_, opened)
+            self._send(contribution, round_, made)
 
     async def close(self) -> None:
-        """At the height that closes a run which selects: sends what this node has measured of its last round, once it
-        has taken that in."""
+        """At the first height that closes a run which selects: sends what this node has measured of its last round,
+        once it has taken that in."""
         tip, machine, run = self._current.tip, self._current.machine, self._current.tip.state.run
         height = tip.height + 1
-        if not run.is_closing(height) or machine is None or not machine.contributes or self._standing.is_leaving:
+        if not run.is_closing(height) or run.is_evaluating(height):
+            return
+        if machine is None or not machine.contributes or self._standing.is_leaving:
             return
         if self._signer.id in machine.contributions or not self._measure.has(run, run.last_round):
             return

@@ -5,6 +5,7 @@ It is told by three digits, and by no site with fewer val samples than its opera
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 
@@ -22,15 +23,23 @@ class RoundMeasure:
 
     def __init__(self, least_samples: int, *, tells: bool = True) -> None:
         self._least_samples = least_samples
-        self._tells = tells
+        self.tells = tells
+        self._noted = asyncio.Event()
         self._newest: tuple[int, int, Measure | None] | None = None  # with its run and round
 
     def note(self, run: Run, number: int, metrics: Mapping[str, float], max_weight: int) -> None:
         """The node has taken in this round of a run, and measured this."""
         if run.select is None:
             return
-        measure = make_measure(run.select, metrics, max_weight, self._least_samples) if self._tells else None
+        measure = make_measure(run.select, metrics, max_weight, self._least_samples) if self.tells else None
         self._newest = run.number, number, measure
+        self._noted.set()
+
+    async def wait_for(self, run: Run, number: int) -> None:
+        """Waits until this round is the newest that was taken in."""
+        while not self.has(run, number):
+            self._noted.clear()
+            await self._noted.wait()
 
     def has(self, run: Run, number: int) -> bool:
         """Whether this round was taken in, whatever was measured."""

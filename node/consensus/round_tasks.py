@@ -41,7 +41,8 @@ Mine = Callable[[Tip, Body, Digest], Awaitable[Block]]
 
 class RoundTasks:
     """One node's. `make_payloads` gives what is to be known of the payloads of a round on a tip, `mine` a signed and
-    durable candidate, and `open_masks` sends this member's openings. `blobs` is what pulls payloads."""
+    durable candidate, and `send_untrained` sends what this member does not train for. `blobs` is what pulls
+    payloads."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class RoundTasks:
         make_payloads: Callable[[Tip, RunRound], RoundPayloads],
         initial_models: InitialModels,
         mine: Mine,
-        open_masks: Callable[[Tip, RunRound], Awaitable[None]],
+        send_untrained: Callable[[Tip, RunRound], Awaitable[None]],
         blobs: BlobFetcher,
         gossip: Gossip,
         transfers: Transfers,
@@ -64,7 +65,7 @@ class RoundTasks:
         self._make_payloads = make_payloads
         self._initial_models = initial_models
         self._mine = mine
-        self._open_masks = open_masks
+        self._send_untrained = send_untrained
         self._blobs = blobs
         self._gossip = gossip
         self._transfers = transfers
@@ -113,15 +114,15 @@ class RoundTasks:
 
     # ---- work that begins
 
-    def open_masks(self, tip: Tip) -> None:
-        """Has this member send what it does without training, in a run of masked sums."""
+    def send_untrained(self, tip: Tip) -> None:
+        """Has this member send what it does without training, in a run of masked sums or at the end of a run."""
         if self._round is not None:
-            self._spawn(self._open(tip, self._round))
+            self._spawn(self._try_sending(tip, self._round))
 
-    async def _open(self, tip: Tip, round_: RunRound) -> None:
+    async def _try_sending(self, tip: Tip, round_: RunRound) -> None:
         while True:
-            with self._boundary.around("masks"):
-                await self._open_masks(tip, round_)
+            with self._boundary.around("what is not trained for"):
+                await self._send_untrained(tip, round_)
                 return
             await asyncio.sleep(AGAIN_S)
 

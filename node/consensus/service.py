@@ -289,13 +289,17 @@ class RoundService:
             self._scheduler.end()
         else:
             is_renewed = machine.contributes and await self._renew(before)
-            is_untrained = self.opener.masking.has_to_send(height)
+            is_untrained = self._is_untrained(height)
             if machine.contributes and not is_renewed and before.started.contribution is None and is_untrained:
-                self.tasks.open_masks(tip)
+                self.tasks.send_untrained(tip)
             self._scheduler.begin(machine, before, is_renewed=is_renewed, trains=not (is_untrained or is_closing))
             await self._contributor.close()
         if self.current.machine is not None:
             self._reporter.publish_phase(self.current.machine)
+
+    def _is_untrained(self, height: int) -> bool:
+        """Whether there is something to send at this height that nothing is trained for."""
+        return self.opener.masking.has_to_send(height) or self.tip.state.run.is_evaluating(height)
 
     async def _renew(self, before: SignedBefore) -> bool:
         """Whether what was contributed to the same round, before a change took its height, counts for this one."""
@@ -312,8 +316,8 @@ class RoundService:
         place = get_next_place(self.tip.state, self.tip.height)
         if machine is not None and machine.abstains and self.opener.may_contribute_to(place):
             await self._handle(machine, actions.Resumed())
-            if self.opener.masking.has_to_send(machine.height):
-                self.tasks.open_masks(self.tip)
+            if self._is_untrained(machine.height):
+                self.tasks.send_untrained(self.tip)
             elif self.tip.state.run.is_closing(machine.height):
                 await self._contributor.close()
             else:

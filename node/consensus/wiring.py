@@ -20,6 +20,7 @@ from node.consensus.contributor import Contributor
 from node.consensus.convictions import Convictions
 from node.consensus.crossing import Crossing
 from node.consensus.current import CurrentRound
+from node.consensus.end_evaluation import EndEvaluation
 from node.consensus.evidence import EvidencePool
 from node.consensus.executor import ActionExecutor
 from node.consensus.gossip import Gossip, Position
@@ -423,6 +424,7 @@ def _make_inputs(c: NodeContext, ground: _Ground, payloads: Payloads, recount: R
 def _make_contributor(
     c: NodeContext, ground: _Ground, payloads: Payloads, ledger: _Ledger, talk: _Talk, masking: Masking
 ) -> Contributor:
+    measure = RoundMeasure(c.measure_from, tells=not c.own_noise)
     return Contributor(
         ground.current,
         c.runs,
@@ -432,7 +434,8 @@ def _make_contributor(
         talk.gossip,
         ground.records,
         talk.published,
-        RoundMeasure(c.measure_from, tells=not c.own_noise),
+        measure,
+        EndEvaluation(c, payloads.aggregates, measure),
         KeptRounds(c.store.path / CHECKPOINTS, c.keep_models),
         on_demand=payloads.on_demand,
         pushed=payloads.pushed,
@@ -466,7 +469,7 @@ def _make_tasks(
         make_payloads=make_round_payloads,
         initial_models=talk.initial_models,
         mine=partial(mine_block, miner=c.miner, me=c.me, sign=sign, clock=c.clock, random=c.random),
-        open_masks=contributor.open_masks,
+        send_untrained=contributor.send_untrained,
         blobs=payloads.blobs,
         gossip=talk.gossip,
         transfers=payloads.transfers,

@@ -26,7 +26,7 @@ from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, read_arrays
 from ml.specs import add_kind, get_kind
 from ml.specs.evaluation import EVALUATION, MIN_SAMPLES
-from ml.specs.run_schema import describe_array
+from ml.specs.run_schema import has_whole_model
 from ml.specs.statistics import STATISTICS, Constants, get_num_values
 from node.errors import ChangeRefused
 from node.federation.run_terms import OF_TASK
@@ -158,13 +158,13 @@ def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_diges
     round_ = runs.find_round(run.number, 1)
     if stored is None or round_ is None:
         raise ChangeRefused(f"run {run.number}: this release does not know its method")
-    arrays = round_.spec.task.model_schema.arrays.items()
-    model, held = {f"model/{name}": describe_array(array) for name, array in arrays}, run.schema.get("aggregate", {})
-    if not model.items() <= held.items():
+    held = run.schema.get("aggregate", {})
+    if not has_whole_model(round_.spec, held):
         raise ChangeRefused(
             f"run {run.number}: {run.method['name']} has no whole model in common that every site could measure"
         )
     digest = stored.block.header.aggregate
+    model = {f"model/{name}" for name in round_.spec.task.model_schema.arrays}
     is_alone = all(name in model or name.startswith(f"{STATISTICS}/") for name in held)
     if digest == store.head().block.header.aggregate and is_alone and not by_digest:
         return MeasuredModel(run, place, run.input)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
@@ -26,12 +25,13 @@ from chain.store.sqlite import SqliteStore
 from ml.aggregation import RULES, carry
 from ml.errors import MlError, SpecError
 from ml.payload import Arrays, decode_arrays, kind_name
-from ml.specs import AuthorPayloads, compute_aggregate
+from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate
+from node.config.genesis_file import make_spec
 from node.errors import NodeError, NotFound
 from node.payloads.checks import check_file
 from node.payloads.chunks import Chunks, ChunksMisfit
 from node.pb import admin_pb2 as pb
-from node.runs.specs import RunRound, make_round
+from node.runs.specs import RunRound
 
 BATCH_ROWS = 16
 
@@ -152,7 +152,7 @@ class Recomputation:
     def __init__(self, genesis: Genesis, source: _Source) -> None:
         self._genesis = genesis
         self._source = source
-        self._newest: tuple[State, RunRound] | None = None
+        self._newest: tuple[State, MethodSpec] | None = None
 
     def __call__(self, block: Block, state: State) -> Digest | None:
         """The digest of the aggregate; None when a blob it takes is not held.
@@ -169,12 +169,12 @@ class Recomputation:
     def _get_round(self, block: Block, state: State) -> RunRound:
         if self._newest is None or self._newest[0] is not state:
             try:
-                self._newest = state, make_round(state, block.height)
+                self._newest = state, make_spec(state.run, state.rules, state.n)
             except SpecError as error:
                 raise NodeError(
                     f"block {block.height}: this version cannot recompute its aggregate: {error}"
                 ) from error
-        return replace(self._newest[1], height=block.height, number=state.run.get_round(block.height))
+        return RunRound.at(block.height, state.run, self._newest[1], state.rules)
 
     def _compute(self, block: Block, round_: RunRound) -> Digest | None:
         inputs = self.read(block, round_)

@@ -1,4 +1,5 @@
-"""The evaluations on a chain: one model each, measured by every site on its own test samples.
+"""The evaluations on a chain: one model each, measured by every site on its own test samples. Each is a run of its own,
+or the last height of a run that selects its best round.
 
 What a site told is of the chain: the digest of its payload stands in its signed contribution. Its bytes are small, and
 so are never let go.
@@ -8,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chain.block import Contribution
+from chain.block import ZERO, Contribution, Digest
 from chain.calendar import Calendar, Place
 from chain.run import Run
+from chain.selection import read_selection
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, kind_code, read_arrays
+from ml.specs.closing import ClosingEvaluationSpec
 from ml.specs.evaluation import EVALUATION, EvaluationHyperparameters
 from ml.specs.told import FIGURES, OF_CLASS, Figures, read_figures
 from node.errors import NotFound
@@ -26,18 +29,26 @@ from node.runs.specs import RunRound, RunSpecs
 def read_evaluations(store: SqliteStore, runs: RunSpecs, number: int | None = None) -> Sequence[pb.EvaluationView]:
     """All evaluations, the first one first, or that of one run, 0 being the newest. Runs on the store's thread. Raises
     NotFound."""
-    newest = runs.calendar.newest.run.number
-    every = (runs.find_round(run, 1) for run in range(1, newest + 1))
-    evaluations = [first for first in every if first is not None and _get_settings(first.run) is not None]
+    evaluations = _list_rounds(store, runs)
     if number == 0:
         if not evaluations:
             raise NotFound("no model was evaluated at all sites yet: fednode propose evaluation has it done")
         evaluations = evaluations[-1:]
     elif number is not None:
-        evaluations = [first for first in evaluations if first.run.number == number]
+        evaluations = [one for one in evaluations if one.run.number == number]
         if not evaluations:
-            raise NotFound(f"run {number} is no evaluation")
-    return [_show(store, runs, first) for first in evaluations]
+            raise NotFound(f"run {number} is no evaluation, and its end has none")
+    return [_show(store, runs, one) for one in evaluations]
+
+
+def _list_rounds(store: SqliteStore, runs: RunSpecs) -> list[RunRound]:
+    """The rounds that evaluate, or are to: the first of each run that was made for it, and what ends others."""
+    numbers = range(1, runs.calendar.newest.run.number + 1)
+    firsts = (runs.find_round(number, 1) for number in numbers)
+    ends = (runs.find(height) for height in runs.calendar.list_evaluating(store.head_height))
+    made = [first for first in firsts if first is not None and _get_settings(first.run) is not None]
+    made += [end for end in ends if end is not None and isinstance(end.spec, ClosingEvaluationSpec)]
+    return sorted(made, key=lambda round_: round_.height)
 
 
 def find_measured(calendar: Calendar, run: Run) -> Place:
@@ -64,14 +75,27 @@ def _get_settings(run: Run) -> EvaluationHyperparameters | None:
         return None
 
 
-def _show(store: SqliteStore, runs: RunSpecs, first: RunRound) -> pb.EvaluationView:
-    run, height = first.run, first.height
-    place, settings = find_measured(runs.calendar, run), _get_settings(run) or EvaluationHyperparameters()
+def _find_ending(store: SqliteStore, runs: RunSpecs, round_: RunRound) -> tuple[Place, Digest]:
+    """The round whose model the end of its run measures, and the aggregate that has the model."""
+    selection = read_selection(store.get_state, store.read_blocks, round_.height - 1)
+    place = Place(round_.run.number, selection.get_evaluated(round_.run))
+    height = runs.calendar.get_height(place)
+    stored = None if height is None else store.get_block(height)
+    return place, ZERO if stored is None else stored.block.header.aggregate
+
+
+def _show(store: SqliteStore, runs: RunSpecs, round_: RunRound) -> pb.EvaluationView:
+    run, height = round_.run, round_.height
+    if run.is_evaluating(height):
+        place, model = _find_ending(store, runs, round_)
+    else:
+        place, model = find_measured(runs.calendar, run), run.initial_model
+    settings = _get_settings(run) or EvaluationHyperparameters()
     shown = pb.EvaluationView(
         run=run.number,
         of_run=place.run,
         of_round=place.round,
-        model=run.initial_model.hex(),
+        model=model.hex(),
         min_samples=settings.min_samples,
         min_count=settings.min_count,
         task=run.task,

@@ -22,6 +22,7 @@ from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import decode_arrays, kind_code
+from node.payloads.evaluated_model import EvaluatedModel
 from node.payloads.on_demand import get_kinds
 from node.runs.specs import RunRound, RunSpecs
 
@@ -35,7 +36,7 @@ class Retention:
     small ones stay in any case.
 
     Runs on the store's thread. What a newer height names too stays, and so does the model that the run in force began
-    from, the one before it, and genesis'.
+    from, the one before it, and genesis', and that of the best round of a run at whose end it is evaluated.
     """
 
     def __init__(self, store: SqliteStore, runs: RunSpecs, me: Id) -> None:
@@ -49,7 +50,8 @@ class Retention:
         # Kept by the terms of their runs, read by later rounds, or were when this node went down.
         self._old = list(read_sharing_blocks(store, runs, head - len(self._newest)))
         self._old += _read_drawn_blocks(store, runs, head - len(self._newest))
-        self._initial_models = runs.initial_models
+        self._evaluated = EvaluatedModel(store, runs)
+        self._models = self._find_models()
         self._left_out: dict[str, dict[str, list[str]]] = {
             key: store.get_meta(key) or {} for key in (LEFT_OUT, IF_LARGE)
         }
@@ -72,6 +74,7 @@ class Retention:
         """A block was appended, contributions for its height had been `seen`, blobs `pulled` for the vote that had not
         been here before, and others `late`, for blocks that were final. Returns how many blobs went."""
         seen = [*seen]
+        self._evaluated.on_block(block)
         self._newest.append(block)
         self._keep_account(block, seen, {*pulled}, self._choose_unnamed(late))
         pruned, kept = 0, list[Block]()
@@ -85,7 +88,7 @@ class Retention:
             else:
                 pruned += self._prune(old, round_)
         self._old = kept
-        return pruned + self._drop_initial_models()
+        return pruned + self._drop_models()
 
     def _is_needed(self, round_: RunRound, head: int) -> bool:
         """Also by a node that is behind: as long after their last use as other blobs stay after their only one. Sets go
@@ -96,10 +99,13 @@ class Retention:
     def _get_keep_heights(self, head: int) -> int:
         return self._runs.calendar.get_span(head + 1).rules.keep_heights
 
-    def _drop_initial_models(self) -> int:
-        """What the run before the last one began from is needed no more."""
-        before, self._initial_models = self._initial_models, self._runs.initial_models
-        gone = {digest for digest in before - self._initial_models if self._is_large(digest)}
+    def _find_models(self) -> frozenset[Digest]:
+        return self._runs.initial_models | self._evaluated.digests
+
+    def _drop_models(self) -> int:
+        """What the run before the last one began from is needed no more, nor is the best round before the best."""
+        before, self._models = self._models, self._find_models()
+        gone = {digest for digest in before - self._models if self._is_large(digest)}
         if not gone:
             return 0
         first = max(1, self._store.head_height + 1 - len(self._newest))
@@ -120,7 +126,7 @@ class Retention:
         return {digest for digest in digests if self._is_large(digest)} - self._get_kept()
 
     def _get_kept(self) -> set[Digest]:
-        kept = self._initial_models | self._get_proposed_models()
+        kept = self._models | self._get_proposed_models()
         return set(kept).union(*map(get_block_digests, (*self._old, *self._newest)))
 
     def _get_proposed_models(self) -> frozenset[Digest]:
@@ -141,7 +147,7 @@ class Retention:
                 doomed.add(digest)
         if not doomed:
             return 0
-        kept = self._store.referenced_blobs(block.height + 1) | self._runs.initial_models
+        kept = self._store.referenced_blobs(block.height + 1) | self._find_models()
         kept |= self._get_proposed_models()
         for digest in taken - kept:
             self._store.drop_partial(digest)  # of a pull that was called off

@@ -19,12 +19,12 @@ from chain.calendar import Calendar, Place, Span
 from chain.layout import MAX_HEIGHT
 from chain.rules import Rules
 from chain.run import Run
-from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from ml.specs import MethodSpec
 from ml.specs.architectures import initial_schema
-from ml.specs.closing import ClosingSpec
+from ml.specs.closing import ClosingEvaluationSpec, ClosingSpec
+from ml.specs.run_schema import has_whole_model
 from node.config.genesis_file import make_spec
 
 _CACHED = 16  # specs
@@ -41,6 +41,16 @@ class RunRound:
     number: int
     spec: MethodSpec
     rules: Rules
+
+    @classmethod
+    def at(cls, height: int, run: Run, spec: MethodSpec, rules: Rules) -> Self:
+        """The round of `run` at a height, by the spec of the run's method. What closes the run is judged otherwise."""
+        aggregate = run.schema.get("aggregate", {})
+        if run.is_evaluating(height) and has_whole_model(spec, aggregate):
+            spec = ClosingEvaluationSpec.of(spec)
+        elif run.is_closing(height):
+            spec = ClosingSpec.of(spec, aggregate)
+        return cls(height, run, run.get_round(height), spec, rules)
 
     @property
     def place(self) -> Place:
@@ -77,7 +87,7 @@ class RunSpecs:
             spec = self._get_spec(span)
         except SpecError:
             return None
-        return _make_round(height, span.run, spec, span.rules)
+        return RunRound.at(height, span.run, spec, span.rules)
 
     def find_newest(self, head: int) -> MethodSpec | None:
         """The spec of the run in force above `head`, if this release knows it."""
@@ -182,13 +192,3 @@ class RunSpecs:
 
     def __repr__(self) -> str:
         return f"RunSpecs({self.calendar!r}, specs={len(self._specs)})"
-
-
-def make_round(state: State, height: int) -> RunRound:
-    """The round at a height that `state` judges. Raises SpecError."""
-    return _make_round(height, state.run, make_spec(state.run, state.rules, state.n), state.rules)
-
-
-def _make_round(height: int, run: Run, spec: MethodSpec, rules: Rules) -> RunRound:
-    judge = ClosingSpec.of(spec, run.schema.get("aggregate", ())) if run.is_closing(height) else spec
-    return RunRound(height, run, run.get_round(height), judge, rules)

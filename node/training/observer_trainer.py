@@ -69,5 +69,8 @@ class ObserverTrainer:
     async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         raise WorkerFailed("an observer has no model")
 
+    async def tell_of(self, aggregate: bytes, min_samples: int) -> bytes:
+        raise WorkerFailed("an observer has no model")
+
     async def close(self) -> None:
         pass

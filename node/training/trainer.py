@@ -1,7 +1,7 @@
 """Training as the daemon sees it.
 
-A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and two that only ask, `predict` and
-`score`. `node.training.worker` runs it in a process of its own.
+A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and others that only ask, as
+`predict` and `score` do. `node.training.worker` runs it in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ml.data.base import Samples
 from ml.guard import OnRefused
 from ml.measures.alone import TrainedAlone
 from ml.measures.kinds import AnyMeasures
-from ml.payload import Arrays, decode_arrays
+from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.errors import NodeError
 from node.training.checkpoint import Checkpoint
@@ -221,6 +221,11 @@ class Trainer(Protocol):
         """
         ...
 
+    async def tell_of(self, aggregate: bytes, min_samples: int, /) -> bytes:
+        """The payload of what the own test samples show of the model in an aggregate, which is not taken over; it tells
+        nothing of fewer than `min_samples`. Raises as `predict`."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -287,6 +292,7 @@ class Client(Protocol):
         self, round_number: int, aggregates: Iterable[Arrays], /, *, should_stop: Callable[[], bool] = ...
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
+    def tell_of(self, aggregate: Arrays, min_samples: int, /) -> Arrays: ...
     def measure_val(self) -> Metrics: ...
     def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]: ...
@@ -373,3 +379,8 @@ def score_with(
     """The losses that aggregates would leave a client with, one decoded at a time. Raises MlError."""
     decoded = (decode_arrays(data, len(data)) for data in aggregates)
     return [*client.score(round_number, decoded, should_stop=should_stop)]
+
+
+def tell_with(client: Client, aggregate: bytes, min_samples: int) -> bytes:
+    """The encoding of what a client tells of the model in an aggregate. Raises MlError."""
+    return encode_arrays(client.tell_of(decode_arrays(aggregate, len(aggregate)), min_samples))

@@ -13,6 +13,7 @@ any other call, and begins anew behind it. What passes, all JSON but for what is
                        {call: "pass_over", number, round}
                        {call: "predict", number, alone, kappa} [samples]
                        {call: "score", number, round} [aggregates by place]
+                       {call: "tell_of", number, min_samples} [aggregate]
                        {call: "cancel", number}    {call: "abandon", number}
     from the worker    {number, saved, result} [payloads, or answers]  {number, saved, failed: why, spoiled}
                        of a score the result has losses; of a prediction run, applied_round and alone: how far that is
@@ -40,6 +41,7 @@ from typing import Any
 from ml.guard import OnRefused
 from ml.measures.alone import TrainedAlone
 from ml.measures.kinds import read_measures
+from ml.specs.evaluation import EVALUATION
 from node.training.checkpoint import Position
 from node.training.child_process import Call, ChildProcess
 from node.training.exchange import AGGREGATE, Exchange
@@ -206,6 +208,10 @@ class WorkerProcess:
                 if not score.cancelled():
                     losses: list[float] = score.result().header["result"]["losses"]
                     return losses
+
+    async def tell_of(self, aggregate: bytes, min_samples: int) -> bytes:
+        call = Call({"call": "tell_of", "min_samples": min_samples}, {AGGREGATE: aggregate})
+        return (await self._request(call)).attachments[EVALUATION]
 
     async def close(self) -> None:
         """Ends the worker, which first writes its checkpoint. Calls under way raise WorkerDied, later ones

@@ -34,6 +34,7 @@ from ml.errors import Abandoned, DataError, MlError, SpecError, Spoiled, Stopped
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays, iter_encoded
 from ml.plugins import Plugins
 from ml.specs import get_kind
+from ml.specs.evaluation import EVALUATION
 from ml.specs.privacy import HIDDEN, list_noise
 from ml.specs.run_schema import describe_payloads
 from node.host.allocator import give_freed_memory_back
@@ -49,7 +50,7 @@ from node.training.kept_rounds import get_kept_path, standing_after
 from node.training.own_split import OwnSplit, open_own_sides
 from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
 from node.training.progress import ProgressMeter
-from node.training.trainer import Answer, AnswerAlone, Client, apply_to, get_info, score_with, train_with
+from node.training.trainer import Answer, AnswerAlone, Client, apply_to, get_info, score_with, tell_with, train_with
 from node.training.worker_config import LOADS, TERMS
 
 _log = logging.getLogger(__name__)
@@ -274,6 +275,10 @@ class Session:
         in_order = (aggregates[str(place)] for place in range(len(aggregates)))
         return {"losses": score_with(self._client, round_number, in_order, should_stop)}
 
+    def tell_of(self, aggregate: bytes, min_samples: int) -> Mapping[str, bytes]:
+        """The answer to `tell_of`, after which everything is as before. Raises MlError."""
+        return {EVALUATION: tell_with(self._client, aggregate, min_samples)}
+
     def _go_back(self) -> None:
         """To before the training that is asked for again, so that it gives what it gave the first time."""
         before = self._checkpoints.load(Phase.APPLIED)
@@ -421,6 +426,9 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
                 result = session.measure()
             case "score":
                 result = session.score(frame.header["round"], frame.attachments, should_stop)
+            case "tell_of":
+                attachments = session.tell_of(frame.attachments[AGGREGATE], frame.header["min_samples"])
+                result = {}
             case _:
                 asked = frame.header
                 samples = frame.attachments["samples"]

@@ -38,7 +38,8 @@ async def test_every_site_measures_the_model_and_training_goes_on(tmp_path: Path
         await agree(net, "evaluation")
         told: list[dict[str, Any]] = json.loads(await say(net, "node3", "evaluation", "--json"))["evaluations"]
         own = json.loads(await say(net, "node3", "rounds", "show", str(told[0]["height"]), "--json"))
-        await agree(net, "run", "--rounds", "1", "--continue")
+        await agree(net, "run", "--rounds", "1", "--continue", "--set", "select.evaluate=true")
+        at_end = json.loads(await say(net, "node3", "evaluation", "--run", "3", "--json"))["evaluations"]
         runs = json.loads(await say(net, "node3", "runs", "--json"))["runs"]
         assert await net.stop("node0") == 0
         offline = await asyncio.to_thread(run_command, "evaluation", "--json", "--data-dir", net.get_data_dir("node0"))
@@ -52,5 +53,10 @@ async def test_every_site_measures_the_model_and_training_goes_on(tmp_path: Path
     assert measures["num_samples"] == own["measures"]["num_samples"]
     assert measures["summary"] == pytest.approx(own["measures"]["summary"], abs=0.6e-4)
     assert [run["method"] for run in runs] == ["fedavg", "evaluation", "fedavg"]
-    assert json.loads(offline.out)["evaluations"] == told
+    assert json.loads(offline.out)["evaluations"] == [*told, *at_end]
+    (ended,) = at_end  # by itself, as the run was to
+    assert (ended["of_run"], ended["of_round"]) == (3, 1)
+    assert [site["measures"]["num_samples"] for site in ended["sites"]] == [
+        site["measures"]["num_samples"] for site in one["sites"]
+    ]
     assert verified.code == 0, verified.err

@@ -128,6 +128,9 @@ class SlowTrainer:
     async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         raise AssertionError
 
+    async def tell_of(self, aggregate: bytes, min_samples: int) -> bytes:
+        raise AssertionError
+
     async def close(self) -> None:
         pass
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from chain.audit import verify_chain
 from chain.block import Measure
 from chain.changes.runs import SetRounds
 from chain.selection import read_selection
@@ -21,6 +20,7 @@ from ml.simulation.run import SimulationConfig, simulate
 from ml.specs.run_schema import describe_payloads
 from node.errors import NotFound
 from node.experiments.simulation import make_selector
+from node.ledger.audit import run_audit
 from node.ledger.offline import OfflineNode
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN
@@ -69,8 +69,8 @@ def check_end(net: Cluster, height: int = LAST + 1) -> None:
         assert (run.stopped, selection.best, selection.score) == (LAST, BEST, 500_000)
         assert node.store is not None
         assert read_selection(node.store.get_state, node.store.read_blocks, height) == selection
-        report = verify_chain(net.genesis, node.store)
-        assert report.ok, report.fault
+        audited = run_audit(net.genesis, node.store, deep=True)  # of who has joined late, what has come by now
+        assert audited.ok, audited.fault
 
 
 def test_patience_ends_a_run_at_the_same_height_everywhere(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_patience_ends_a_run_at_the_same_height_everywhere(tmp_path: Path) -> No
         rounds = node.list_rounds(None, 20, reverse=True).rounds
         assert [(one.round, one.best) for one in rounds] == [(n, n == BEST) for n in range(1, LAST + 1)]
         assert node.get_round(BEST).best
-        with pytest.raises(NotFound, match="the measures of a run's last round"):
+        with pytest.raises(NotFound, match="closes a run"):
             node.get_round(LAST + 1)
 
 
@@ -113,6 +113,10 @@ def test_rounds_are_the_most_and_one_height_has_the_last_measures(tmp_path: Path
             assert net.check_agreement() == 3
             selection = net["node0"].get_service().tip.selection
             assert (selection.best, selection.last) == (2, 2)
+            store = net["node0"].store
+            assert store is not None
+            audited = run_audit(net.genesis, store, deep=True, require_all=True)
+            assert audited.ok, audited.fault
 
     run_virtual(play())
 

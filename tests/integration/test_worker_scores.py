@@ -96,6 +96,10 @@ async def test_a_trainer_says_what_aggregates_would_do_and_takes_over_none(kind:
     assert (await trainer.apply(1, aggregate(4)))["accuracy"] == 5.0
     assert await trainer.score(1, [aggregate(4)]) == [9.0]
     assert (await trainer.pass_over(1))["accuracy"] == 1.0  # it can still go back behind what it took over
+    told = await trainer.tell_of(aggregate(4), 50)
+    assert decode_arrays(told, len(told))["told"] == [54.0]
+    with pytest.raises(AnswerRefused, match="expected an array 'model/w'"):
+        await trainer.tell_of(encode_arrays({"model/v": np.zeros(1)}), 50)
     await trainer.close()
 
 

@@ -29,6 +29,8 @@ from chain.store.interface import Faults
 from chain.store.sqlite import SqliteStore
 from ml import payload
 from ml.guard import OnRefused
+from ml.specs.told import tell_nothing
+from ml.tasks import CLASSIFICATION
 from node.boundary import UNFORESEEN, Boundary
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
@@ -172,6 +174,10 @@ class ScriptedTrainer:
         """The loss is the largest number in an aggregate."""
         decoded = (payload.decode_arrays(data, len(data)) for data in aggregates)
         return [max(float(np.abs(array).max(initial=0.0)) for array in arrays.values()) for arrays in decoded]
+
+    async def tell_of(self, aggregate: bytes, min_samples: int) -> bytes:
+        """Nothing, as of a site with too few samples."""
+        return payload.encode_arrays(tell_nothing(CLASSIFICATION, NUM_CLASSES))
 
     async def close(self) -> None:
         pass

@@ -91,6 +91,12 @@ class FakeClient:
         self._number = float(initial["model/w"][0])
         self._before: float | None = None
 
+    def tell_of(self, aggregate: Arrays, min_samples: int, /) -> Arrays:
+        """The number in the aggregate, and the other."""
+        if "model/w" not in aggregate:
+            raise MlError("expected an array 'model/w'")
+        return {"told": aggregate["model/w"] + min_samples}
+
     def validate_common(self, round_number: int, /) -> None:
         """Nothing goes by a common model."""
 

@@ -31,6 +31,7 @@ from node.training.trainer import (
     apply_to,
     get_info,
     score_with,
+    tell_with,
     train_with,
 )
 
@@ -167,6 +168,12 @@ class InlineTrainer:
             return score_with(self._client, round_number, aggregates)
         except MlError as error:
             raise AnswerRefused(f"round {round_number}: {error}") from error
+
+    async def tell_of(self, aggregate: bytes, min_samples: int) -> bytes:
+        try:
+            return tell_with(self._client, aggregate, min_samples)
+        except MlError as error:
+            raise AnswerRefused(str(error)) from error
 
     async def close(self) -> None:
         """Holds nothing."""

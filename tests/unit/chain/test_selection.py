@@ -70,6 +70,8 @@ def test_what_a_run_selects_by_is_hashed_where_it_is_set_and_comes_back() -> Non
         ({"select": {"min_delta": 2}}, "select.min_delta: expected 0 to 1, got 2"),
         ({"select": {"min_delta": -1}}, "select.min_delta: expected 0 to 1, got -1"),
         ({"select": {"best": 3}}, "select.best: unknown key"),
+        ({"select": {"evaluate": 1}}, "select.evaluate: expected true or false, got 1"),
+        ({"select": {"evaluate": True}, "protocol": 4}, "protocol: expected 5 for such a run, got 4"),
         ({"select": "loss"}, "select: expected a mapping"),
         ({"select": PATIENT, "protocol": 4}, "protocol: expected 5 for such a run, got 4"),
         ({"select": PATIENT, "method": {"name": "fedavg", "dp_noise": 1.0}}, "select: expected none with dp_noise"),
@@ -244,6 +246,9 @@ def test_who_changes_its_key_is_the_same_member() -> None:
 # ---- the end of a run by patience
 
 
+EVALUATING = PATIENT | {"evaluate": True}
+
+
 def stop(chain: LivingChain) -> None:
     """Adds rounds until patience has ended the run after its fourth."""
     chain.add_rounds()
@@ -335,3 +340,65 @@ def test_nothing_is_selected_in_the_run_after() -> None:
     chain = make_chain(select=None)
     chain.add_rounds(3)
     assert chain.tip.selection == Selection()
+
+
+# ---- the height that evaluates
+
+
+def test_a_run_that_evaluates_is_another_and_one_that_does_not_has_the_bytes_it_had() -> None:
+    evaluating, plain = make_chain(select=EVALUATING).genesis, make_chain().genesis
+    assert evaluating.run.select == Select("loss", 2, 0.0, evaluate=True)
+    assert Genesis.from_mapping(evaluating.to_mapping()) == evaluating
+    assert Run.from_mapping(evaluating.run.to_mapping()) == evaluating.run
+    assert plain.run.to_terms()["select"] == {"by": "loss", "patience": 2, "min_delta": 0.0}
+    assert make_chain(select=PATIENT | {"evaluate": False}).genesis.chain_id == plain.chain_id
+    assert plain.chain_id.hex() == "34139734361e60a63079f8b6bdc634bf3fddf380f66301360caf11103f731f57"
+    assert evaluating.chain_id.hex() == "c04d10ffc85d406097716007a7cb47ed50c0f29002c91ffba119a23952224731"
+
+
+def test_one_more_height_evaluates_the_best_round_and_takes_no_measures() -> None:
+    chain = make_chain(select=EVALUATING)
+    stop(chain)
+    run = chain.state.run
+    assert (run.num_heights, run.last_round) == (6, 4)
+    measure(chain, [500] * 4)
+    assert [run.is_closing(height) for height in (4, 5, 6, 7)] == [False, True, True, False]
+    assert [run.is_evaluating(height) for height in (4, 5, 6, 7)] == [False, False, True, False]
+    refuse(chain, Measure(10, 400), "expected no measure")
+    selection = chain.tip.selection
+    assert selection.get_evaluated(run) == selection.best == 1
+    chain.add_rounds()
+    assert chain.tip.selection == selection
+    assert not chain.state.has_round(7)
+    assert run.get_trained(6) == 4
+
+
+def test_a_run_without_a_best_round_evaluates_its_last() -> None:
+    chain = make_chain(rounds=2, select=EVALUATING)
+    chain.add_rounds(3)
+    assert chain.tip.selection.get_evaluated(chain.state.run) == 2
+    assert chain.state.run.is_evaluating(4)
+
+
+def test_a_run_that_never_ends_by_itself_and_one_that_does_not_select_evaluate_at_no_height() -> None:
+    for select, rounds in ((EVALUATING, 0), (PATIENT, 5), (None, 5)):
+        run = make_chain(rounds=rounds, select=select).state.run
+        assert not any(run.is_evaluating(height) for height in range(1, 20))
+
+
+def test_a_calendar_knows_the_heights_that_evaluate_also_where_a_change_took_one() -> None:
+    chain = make_chain(select=EVALUATING)
+    calendar = Calendar([(0, chain.genesis.state)])
+    stop(chain)
+    calendar.add(4, chain.state)
+    measure(chain, [500] * 4)
+    assert calendar.list_evaluating(5) == []
+    chain.add_change(ReplaceKey(0, make_keys(1, "spare")[0].id))  # at the height that was to evaluate
+    calendar.add(6, chain.state)
+    assert calendar.list_evaluating(6) == []
+    chain.add_rounds()
+    assert (calendar.list_evaluating(7), calendar.get_place(7)) == ([7], Place(1, 6))
+    chain.add_change(SetRounds(1, 10, 7))
+    calendar.add(8, chain.state)
+    chain.add_rounds(3)
+    assert (calendar.list_evaluating(10), calendar.list_evaluating(11)) == ([7], [7, 11])

@@ -19,6 +19,8 @@ from ml.measures.evaluation import evaluate
 from ml.methods import evaluation
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate, get_kind, get_spec
+from ml.specs.closing import ClosingEvaluationSpec
+from ml.specs.evaluation import EVALUATION
 from ml.specs.run_schema import describe_payloads
 from ml.specs.told import ABSENT, FIGURES, MOST, OF_CLASS, UNITS, read_figures, tell, tell_nothing, validate_told
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS
@@ -266,3 +268,58 @@ def test_it_has_one_round() -> None:
     make_spec().validate_weight(1)
     with pytest.raises(PayloadError):
         make_spec().validate_weight(min(2, MAX_WEIGHT))
+
+
+# ---- the end of a run that trains
+
+
+def make_trained(name: str = "fedavg") -> Client:
+    federation = Federation(
+        method={"name": name, "local_iterations": 2},
+        model=MODEL,
+        classes=get_classes(DIGITS),
+        input=INPUT,
+        rounds=3,
+        num_members=3,
+    )
+    return make_clients(federation, data=DIGITS, partition="iid", run_seed=5)[0]
+
+
+def test_a_client_that_trains_tells_of_an_aggregate_what_an_evaluation_tells_and_stays_as_it_is() -> None:
+    client, other = make_trained("mpfedcl"), make_clients_of(min_samples=50)[0]
+    aggregate = {name: array + 0.01 for name, array in client.state_arrays().items() if name.startswith("model/")}
+    client.train(1, bytes(32))
+    before = client.state_arrays()
+    told = client.tell_of(aggregate, 50)
+    after = client.state_arrays()
+    assert all((after[name] == before[name]).all() for name in before)
+    assert client.arrays_before is None
+    other.state.data = client.state.data
+    other.load_state_arrays(aggregate)
+    same = other.train(1, bytes(32)).payloads[EVALUATION]
+    assert told.keys() == same.keys()
+    assert all((told[name] == same[name]).all() for name in told)
+    assert int(told["samples"]) == client.num_test
+    spec = ClosingEvaluationSpec.of(client.spec)
+    spec.validate_payload(EVALUATION, told, 5)
+    made = compute_aggregate(spec, 5, [AuthorPayloads(b"a", 1, {EVALUATION: told})], aggregate)
+    assert made == encode_arrays(aggregate)
+
+
+def test_nothing_is_told_of_too_few_samples_or_of_a_model_that_gives_no_numbers() -> None:
+    client = make_trained()
+    aggregate = client.state_arrays()
+    assert int(client.tell_of(aggregate, client.num_test)["samples"]) == client.num_test
+    spoiled = {name: array * np.nan for name, array in aggregate.items()}
+    nothing = tell_nothing(CLASSIFICATION, 10)
+    for told in (client.tell_of(aggregate, client.num_test + 1), client.tell_of(spoiled, 50)):
+        assert all((told[name] == nothing[name]).all() for name in nothing)
+
+
+def test_another_model_is_refused_and_the_client_stays_as_it_is() -> None:
+    client = make_trained()
+    before = client.state_arrays()
+    for aggregate in ({}, {"model/fc1.weight": np.zeros((2, 2), np.float32)}):
+        with pytest.raises(AggregationError, match="the model of the round: parameters do not fit"):
+            client.tell_of(aggregate, 50)
+    assert all((client.state_arrays()[name] == before[name]).all() for name in before)

@@ -22,6 +22,7 @@ from chain.changes.base import Kind
 from chain.changes.members import AddMember, AddObserver, RemoveMember
 from chain.changes.runs import StartRun
 from chain.genesis import Genesis
+from chain.state import State
 from chain.tip import Tip
 from ml import payload
 from ml.aggregation.masks import add_mask, commit, is_added
@@ -40,7 +41,7 @@ from node.consensus.masks import (
     is_opening,
 )
 from node.errors import NodeError
-from node.runs.specs import RunRound, RunSpecs, make_round
+from node.runs.specs import RunRound, RunSpecs
 from support.data.chains import make_contribution, make_digest, make_genesis, make_genesis_mapping, make_keys
 from support.data.changes import LivingChain, extend_with
 from support.data.changes import make_round as make_body
@@ -66,6 +67,12 @@ def make_spec(num_members: int = 4) -> MaskedSpec:
     spec = get_spec(METHOD, TERMS["model"], 2, (3, 1, 1), num_members=num_members, max_weight=1000)
     assert isinstance(spec, MaskedSpec)
     return spec
+
+
+def find_round(state: State, height: int) -> RunRound:
+    found = RunSpecs(Calendar([(0, state)])).find(height)
+    assert found is not None
+    return found
 
 
 def make_mask_key(label: str) -> MaskKey:
@@ -688,7 +695,7 @@ def test_a_sum_of_two_is_not_opened_whatever_an_aggregate_says(
 
 def test_a_run_without_masks_is_no_maskers_business(net: Federation) -> None:
     plain = make_genesis(KEYS, **TERMS)
-    round_ = make_round(plain.state, 1)
+    round_ = find_round(plain.state, 1)
     assert not is_masked(round_)
     assert not is_masked(None)
     assert not is_opening(round_)
@@ -702,7 +709,7 @@ def test_a_run_without_masks_is_no_maskers_business(net: Federation) -> None:
 
 
 def test_heights_at_which_seeds_are_opened_are_told_from_those_of_inputs() -> None:
-    rounds = [make_round(GENESIS.state, height) for height in (1, 2, 3, 4)]
+    rounds = [find_round(GENESIS.state, height) for height in (1, 2, 3, 4)]
     assert all(map(is_masked, rounds))
     assert [is_opening(round_) for round_ in rounds] == [True, False, True, False]
 

@@ -110,7 +110,7 @@ def test_settings_in_a_section_of_a_method_are_axes_and_items_by_dotted_keys(tmp
 name: x
 base: {method: {outer: {lr: 0.5}}}
 sweep:
-  method: [{name: fedavg, outer: {optimizer: adam, beta1: 0.5}}, local]
+  method: [{name: fedavg, outer: {optimizer: adam, beta1: 0.5}}, dfpl]
   method.outer.eps: [0.01, 0.1]
 """
     experiment = make_experiment(tmp_path, text)
