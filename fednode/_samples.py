@@ -34,7 +34,7 @@ def read_samples(given: Any, terms: Terms, labelled: Labelled, directory: Path) 
         columns, names = read_table(given, str(ARRAY))
         path = directory / "samples.csv"
         write_columns(columns, path)
-        yield _read(path, terms, Labelled(names or labelled.column, labelled.default), 0)
+        yield _read(path, terms, labelled._replace(column=names or labelled.column), 0)
     elif is_dataset(given):
         yield from _read_in_parts(iterate_samples(given, str(ARRAY)), terms, labelled, directory)
     elif is_pair(given) or isinstance(given, Mapping):
@@ -83,5 +83,6 @@ def _read(path: Path, terms: Terms, labelled: Labelled, start: int) -> Inference
         task=terms.task,
         table=terms.input.table,
         meaning=terms.labels,
+        by=labelled.by,
     )
     return replace(file, path=ARRAY, rows=tuple(range(start, start + len(file))))

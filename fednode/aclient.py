@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from os import PathLike
 from types import TracebackType
@@ -179,12 +179,28 @@ class AsyncClient:
         *,
         label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
+        threshold: float | None = None,
+        prevalence: float | None = None,
+        positive: str | None = None,
+        by: str | None = None,
+        cuts: Sequence[float] = (),
         round: int | str = "",  # noqa: A002 (as the command has it)
         timeout_s: float = PREDICT_S,
     ) -> Record:
         """As `Client.evaluate`."""
         return await self._do(
-            lambda client: client.evaluate(inputs, label=label, resamples=resamples, round=round, timeout_s=timeout_s)
+            lambda client: client.evaluate(
+                inputs,
+                label=label,
+                resamples=resamples,
+                threshold=threshold,
+                prevalence=prevalence,
+                positive=positive,
+                by=by,
+                cuts=cuts,
+                round=round,
+                timeout_s=timeout_s,
+            )
         )
 
     async def model(

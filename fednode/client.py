@@ -310,6 +310,11 @@ class Client:
         *,
         label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
+        threshold: float | None = None,
+        prevalence: float | None = None,
+        positive: str | None = None,
+        by: str | None = None,
+        cuts: Sequence[float] = (),
         round: int | str = "",  # noqa: A002 (as the command has it)
         timeout_s: float = PREDICT_S,
     ) -> Record:
@@ -317,13 +322,19 @@ class Client:
         directories that hold one for each class. As `fednode evaluate --json`: sensitivity, specificity, AUC and the
         others, with intervals, of which `resamples` of the bootstrap find some. Under `alone` are the same of the model
         trained without the others, None where the node trains none, and `verdict`, which compares both. `label`,
-        `round` and `timeout_s` are as `predict` has them."""
+        `round` and `timeout_s` are as `predict` has them.
+
+        Under `points` is what a class is found and excluded with from a `threshold` on, at a `prevalence`, where one of
+        them or the class, `positive`, is given; under `groups` the measures of the rows of each value of the column
+        `by` of a table or frame, many different numbers cut at `cuts` or their quartiles."""
         from fednode.prediction import evaluate
         from node.admin.asking import AtRound, Labelled
+        from node.admin.judging import Details
 
+        details = Details(threshold, prevalence, positive, by, cuts)
         with self._asking() as admin:
             asked = AtRound(admin, str(round))
-            found = evaluate(asked, inputs, Labelled.fetch(admin, label), timeout_s, resamples)
+            found = evaluate(asked, inputs, Labelled.fetch(admin, label), timeout_s, resamples, details)
             return {**found, "is_best": asked.is_best}
 
     def model(

@@ -34,7 +34,7 @@ from node.admin.asking import (
     get_probabilities,
     get_values,
 )
-from node.admin.judging import judge
+from node.admin.judging import NO_DETAILS, Details, judge
 from node.errors import ConfigError, NodeError
 
 Given = object  # an object of `ml.data.objects`, an array alone, or the paths of files
@@ -91,14 +91,21 @@ def predict(
     return _gather([*_ask(node, terms, given, labelled, timeout_s, prior=prior)], terms)
 
 
-def evaluate(node: Answering, given: Given, labelled: Labelled, timeout_s: float, resamples: int) -> dict[str, Any]:
+def evaluate(
+    node: Answering,
+    given: Given,
+    labelled: Labelled,
+    timeout_s: float,
+    resamples: int,
+    details: Details = NO_DETAILS,
+) -> dict[str, Any]:
     """The measures of the node's model on labelled samples, as `fednode evaluate --json` prints them. Raises as
     `predict`, also for samples without a label."""
     terms = Terms.fetch(node)
-    answers = [*_ask(node, terms, given, labelled, timeout_s, alone=True)]
+    answers = [*_ask(node, terms, given, labelled._replace(by=details.by), timeout_s, alone=True)]
     if _get_paths(given) is None and any(answered.expected is None for answered in answers):
         raise ConfigError(f"{ARRAY}: expected a label for each sample, as in (x, y); predict does without")
-    return judge(answers, terms, resamples).to_record()
+    return judge(answers, terms, resamples, details).to_record()
 
 
 def _ask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -104,13 +104,20 @@ class Simulation:
         node: int = 0,
         label: str | tuple[str, ...] | None = None,
         resamples: int = 1000,
+        threshold: float | None = None,
+        prevalence: float | None = None,
+        positive: str | None = None,
+        by: str | None = None,
+        cuts: Sequence[float] = (),
     ) -> dict[str, Any]:
         """Measures the model of one node, by its number, on labelled samples, as `fednode.Client.evaluate` does: a
-        dictionary whose `measures` are sensitivity, specificity, AUC and the others, with intervals. Raises as
-        `predict` does, also for samples without a label."""
+        dictionary whose `measures` are sensitivity, specificity, AUC and the others, with intervals, and its `points`
+        and `groups`. Raises as `predict` does, also for samples without a label."""
         from fednode.prediction import evaluate
+        from node.admin.judging import Details
 
-        return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples)
+        details = Details(threshold, prevalence, positive, by, cuts)
+        return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples, details)
 
     def model(self, node: int = 0) -> nn.Module:
         """A copy of the model of one node, by its number, on the CPU, in eval mode: it takes samples as they are,

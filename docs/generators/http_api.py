@@ -25,9 +25,9 @@ def write_http_api() -> str:
         "{download}`openapi.json`.\n",
         "On loopback nothing is needed to look; where `http.token_file` is set, a token of `fednode token new` or a "
         "key of `fednode open` is, as `Authorization: Bearer …`. To act takes a token of role `admin` or a key of "
-        "`fednode open`; `/predict` takes a file, and a token of role `predict` does. What else is asked for by `POST` "
-        "takes JSON, `{}` where there is nothing to say. What a page from elsewhere has a browser ask for is "
-        "refused.\n",
+        "`fednode open`; `/predict` and `/evaluate` take a file, for which a token of role `predict` will do. What "
+        "else is asked for by `POST` takes JSON, `{}` where there is nothing to say. What a page from elsewhere has a "
+        "browser ask for is refused.\n",
         "`/events` and `/verify` are server-sent events. Each of `/events` has its cursor as its id: an EventSource "
         "that was cut off goes on behind the last one it has seen, as long as the node keeps what followed (4096 "
         "events).\n",

@@ -11,7 +11,7 @@ model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from ml.data.readers.folders import get_class, is_image, list_folders
 from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_image
 from ml.data.readers.npz import NpzFile, read_classes, read_outputs
 from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
-from ml.data.table_input import TableInput
+from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
@@ -48,7 +48,8 @@ class InferenceFile:
     `rows`: where in the file each stands, by its place in the archive or its line of the table; None for an image.
     `labels`: what the file itself says they are, [N] or by the task [N, T], None where it says nothing.
     `passed_over`: the columns of a table that the run does not name. `num_empty`: how many cells of each row are empty,
-    [N], of the `num_columns` that the run takes; None of what is no table.
+    [N], of the `num_columns` that the run takes; None of what is no table. `columns` are all of a table's, and `by` has
+    the cells of the one that was asked for, [N].
     """
 
     path: Path
@@ -58,6 +59,8 @@ class InferenceFile:
     passed_over: tuple[str, ...] = ()
     num_empty: Labels | None = None
     num_columns: int = 0
+    columns: tuple[str, ...] = ()
+    by: Sequence[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -120,6 +123,7 @@ def read_inference_file(
     table: TableInput | None = None,
     meaning: Mapping[str, Sequence[str]] | None = None,
     source: DataSource = AS_USUAL,
+    by: str | None = None,
     most: Most | None = None,
 ) -> InferenceFile:
     """The samples in `path`, for a model that takes `shape` and knows `classes`; of an image it may be known that it is
@@ -127,18 +131,21 @@ def read_inference_file(
 
     `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
     there. `table` says what its columns become, and `meaning` which labels stand for each class. By `task` there may be
-    several columns of labels or targets, `classes` being their names. `source` says what the site's own files are like.
+    several columns of labels or targets, `classes` being their names. `source` says what the site's own files are like,
+    and `by` names a column of a table whose cells are to come along, whether or not the run takes it.
     Of a file that comes from elsewhere there is a `most`, which holds before anything is unpacked. Raises DataError
     naming the place of what is broken or unfit.
     """
     validate_kind(path)
+    if by is not None and not is_table(path):
+        raise DataError(f"{path}: expected a table, which has a column {by!r}")
     named = _Named(classes, label, default_label, task, meaning)
     try:
         match path.suffix.lower():
             case ".npz":
                 file = _read_archive(path, shape, named, most)
             case _ if is_table(path):
-                file = _read_table(path, shape, named, table, source, most)
+                file = _read_table(path, shape, named, table, source, by, most)
             case _:
                 require_extra("PIL", "pillow")
                 known = None if class_name is None else np.array([classes.index(class_name)], np.int64)
@@ -213,6 +220,7 @@ def _read_table(
     named: _Named,
     agreed: TableInput | None,
     source: DataSource | None,
+    by: str | None,
     most: Most | None = None,
 ) -> InferenceFile:
     if shape[1:] != (1, 1):
@@ -221,13 +229,23 @@ def _read_table(
         )
     table = Table.read(path, None if most is None else most.num_samples, source=source)
     cells = get_cells(table, range(len(table.header)))
+    if by is not None and by not in cells:
+        raise DataError(f"{path}: expected a column {by!r}: {suggest(by, table.header)}")
+    grouped = None if by is None else _clear(cells[by], by, agreed or TableInput())
     if agreed is not None:
-        return _read_cells(path, cells, tuple(table.lines), shape, named, agreed, table.locate)
+        file = _read_cells(path, cells, tuple(table.lines), shape, named, agreed, table.locate)
+        return replace(file, columns=tuple(table.header), by=grouped)
     found = _find_labels(path, table.header, named)
     columns = [c for c, name in enumerate(table.header) if name not in found]
     _check_number(path, table.header, found, shape)
     labels = _read_labels(path, cells, found, named, table.locate)
-    return InferenceFile(path, read_features(table, columns), tuple(table.lines), labels)
+    x = read_features(table, columns)
+    return InferenceFile(path, x, tuple(table.lines), labels, columns=tuple(table.header), by=grouped)
+
+
+def _clear(cells: Sequence[Any], name: str, table: TableInput) -> Sequence[Any]:
+    """A column, which need not be one of the run's, without what the run takes for empty."""
+    return table.clear(cells, next((own for own in table.columns or () if own.name == name), Column(name)))
 
 
 def read_frame(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ml.measures.classification import ClassMeasures, Floats, Measures, measure
+from ml.measures.classification import ClassMeasures, Floats, Ints, Measures, measure
 from ml.measures.multilabel import LabelMeasures, measure_labels
 from ml.measures.regression import OneTarget, TargetMeasures, measure_targets
 from ml.tasks import CLASSIFICATION, MULTILABEL
@@ -22,6 +22,10 @@ class Answers(NamedTuple):
     y: Any
     labels: Any
     said: Floats
+
+    def at(self, at_M: Ints) -> Answers:
+        """Those to some of the samples."""
+        return Answers(self.y[at_M], self.labels[at_M], self.said[at_M])
 
 
 def measure_answers(kind: str, y: Any, labels: Any, said: Floats, loss: float) -> AnyMeasures:

@@ -6,7 +6,7 @@ The node answers by the run in force, whose input and classes may be other ones 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
@@ -67,19 +67,24 @@ class AtRound:
 
 class Labelled(NamedTuple):
     """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there. `source`
-    says what the site's own files are like."""
+    says what the site's own files are like, and `by` is the column that groups its rows, if any."""
 
     column: Columns | None = None
     default: Columns = DEFAULT_LABEL
     source: DataSource = DataSource()
+    by: str | None = None
 
     @classmethod
     def fetch(cls, node: AdminClient, column: Columns | None) -> Self:
-        """With the column, or the columns, that the node's own configuration names, where none is asked for; files are
-        as the node's own are. Raises DataError."""
-        data = node.get_config()["data"]
+        """As `for_files` of the node's own configuration. Raises DataError."""
+        return cls.for_files(node.get_config()["data"], column)
+
+    @classmethod
+    def for_files(cls, data: Mapping[str, Any], column: Columns | None = None) -> Self:
+        """With the column, or the columns, that `data` of a configuration names, where none is asked for; files are as
+        the node's own are. Raises DataError."""
         source = DataSource.for_files(data)
-        named = data["columns"]["label"] if column is None else None
+        named = (data.get("columns") or {}).get("label") if column is None else None
         default = tuple(named) if isinstance(named, list) else named
         return cls(column, default or DEFAULT_LABEL, source)
 
@@ -87,8 +92,9 @@ class Labelled(NamedTuple):
 class Answered(NamedTuple):
     """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so: its class,
     or by the task its labels or the values of its targets. `passed_over` are columns of a table that the run does not
-    name, `filled` says how many of a row's cells were empty, of how many. `alone` is what the model says that was
-    trained without the others, and `trained_alone` how far that is, where it was asked for and is there."""
+    name, `filled` says how many of a row's cells were empty, of how many, `by` is its cell of the column that groups
+    rows. `alone` is what the model says that was trained without the others, and `trained_alone` how far that is, where
+    it was asked for and is there."""
 
     file: Path
     row: int | None
@@ -99,6 +105,7 @@ class Answered(NamedTuple):
     trained_alone: pb.TrainedAlone | None = None
     passed_over: tuple[str, ...] = ()
     filled: tuple[int, int] = (0, 0)
+    by: Any = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -130,7 +137,11 @@ class Terms:
     @classmethod
     def fetch(cls, node: Answering) -> Self:
         (run,) = node.list_runs(0)
-        terms = json.loads(run.terms)
+        return cls.read(json.loads(run.terms))
+
+    @classmethod
+    def read(cls, terms: Mapping[str, Any]) -> Self:
+        """Of the terms of a run, as `RunView` of admin.proto has them."""
         task, scale = terms.get("task", CLASSIFICATION), TargetScale.from_mapping(terms.get("target"))
         classes, labels = tuple(terms["classes"]), terms.get("labels")
         meaning = None if labels is None else {name: tuple(labels[name]) for name in classes}
@@ -177,7 +188,7 @@ def ask_about(
     max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked, 1 + alone)
     for batch in make_batches(files, terms.input.shape, max_samples):
         reply = node.predict(encode_batch(batch), ranked, timeout_s, alone=alone, prior=prior)
-        yield from _match(terms, batch, reply)
+        yield from match_answers(terms, batch, reply)
 
 
 def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) -> InferenceFile:
@@ -188,6 +199,7 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
         labelled.column,
         default_label=labelled.default,
         source=labelled.source,
+        by=labelled.by,
         class_name=class_name,
         task=terms.task,
         table=terms.input.table,
@@ -195,8 +207,8 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
     )
 
 
-def _match(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
-    """Each prediction with the sample it is of."""
+def match_answers(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
+    """Each prediction with the sample of the batch that it is of. Raises NodeError for fewer or more."""
     samples = [(piece.file, i) for piece in batch for i in range(piece.start, piece.stop)]
     if len(samples) != len(reply.predictions):
         raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
@@ -208,7 +220,10 @@ def _match(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answe
         row = None if file.rows is None else file.rows[i]
         expected = None if file.labels is None else _name(terms, file.labels[i])
         filled = (0, 0) if file.num_empty is None else (int(file.num_empty[i]), file.num_columns)
-        yield Answered(file.path, row, expected, prediction, reply.applied_round, alone, told, file.passed_over, filled)
+        by = None if file.by is None else file.by[i]
+        yield Answered(
+            file.path, row, expected, prediction, reply.applied_round, alone, told, file.passed_over, filled, by
+        )
 
 
 def _name(terms: Terms, label: Any) -> Expected:

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ml.measures.collapse import find_signs
+from ml.data.subgroups import split_rows
+from ml.errors import DataError
+from ml.measures.collapse import MIN_SAMPLES, find_signs
 from ml.measures.evaluation import evaluate
 from ml.measures.kinds import Answers
+from ml.measures.operating import THRESHOLD, OperatingPoint, choose_positive, find_points
 from ml.measures.verdict import compare
 from ml.tasks import CLASSIFICATION, REGRESSION
 from node.admin.asking import Answered, AtRound, Labelled, Terms, ask, get_labels, get_probabilities, get_values
@@ -23,11 +26,45 @@ from node.pb import admin_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
+class Details:
+    """The further figures that an evaluation is asked for: those at a `threshold` of the class or label `positive`, at
+    a `prevalence`, where any of these is set; and those of the groups of rows by the column `by`, numbers cut at
+    `cuts`."""
+
+    threshold: float | None = None
+    prevalence: float | None = None
+    positive: str | None = None
+    by: str | None = None
+    cuts: Sequence[float] = ()
+
+    @property
+    def has_threshold(self) -> bool:
+        return (self.threshold, self.prevalence, self.positive) != (None, None, None)
+
+
+NO_DETAILS = Details()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The samples whose cell of a column is `value`, or in that range: too few are counted, and not measured."""
+
+    value: str
+    num_samples: int
+    measures: pb.Measures | None
+
+    def to_record(self) -> dict[str, Any]:
+        measures = None if self.measures is None else to_json(self.measures)
+        return {"value": self.value, "num_samples": self.num_samples, "measures": measures}
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """The measures of the model that stood after `applied_round`, and the signs that it has not learned, by name.
 
-    `alone` is the model trained without the others, measured on the same samples: None where the node trains none.
-    `passed_over` are the columns of each file that the run does not name."""
+    `points` are those at a threshold, `groups` those of a column's values, where they were asked for. `alone` is the
+    model trained without the others, measured on the same samples: None where the node trains none. `passed_over` are
+    the columns of each file that the run does not name."""
 
     applied_round: int
     measures: pb.Measures
@@ -35,6 +72,8 @@ class Evaluation:
     alone: pb.TrainedAlone | None = None
     passed_over: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     is_best: bool = False  # of the rounds of its run
+    points: Sequence[OperatingPoint] = ()
+    groups: Sequence[Group] = ()
 
     def to_record(self) -> dict[str, Any]:
         """As `fednode evaluate --json` prints it."""
@@ -44,21 +83,33 @@ class Evaluation:
             "measures": to_json(self.measures),
             "signs": self.signs,
             "alone": None if self.alone is None else to_json(self.alone),
+            "points": [point.to_mapping() for point in self.points],
+            "groups": [group.to_record() for group in self.groups],
         }
 
 
 def evaluate_node(
-    node: AdminClient, inputs: Sequence[Path], labelled: Labelled, *, resamples: int, timeout_s: float, round_: str = ""
+    node: AdminClient,
+    inputs: Sequence[Path],
+    labelled: Labelled,
+    *,
+    resamples: int,
+    timeout_s: float,
+    round_: str = "",
+    details: Details = NO_DETAILS,
 ) -> Evaluation:
     """Has a node answer labelled samples in files, and in directories that hold one for each class. Raises NodeError,
     also for samples without a label."""
     terms, asked = Terms.fetch(node), AtRound(node, round_)
+    _choose_positive(details, terms)  # which says what is wrong before anything is asked
+    labelled = labelled._replace(by=details.by)
     answers = list(ask(asked, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
-    return replace(judge(answers, terms, resamples), is_best=asked.is_best)
+    return replace(judge(answers, terms, resamples, details), is_best=asked.is_best)
 
 
-def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluation:
-    """Of answers that tell of every class. Raises NodeError where labels are missing."""
+def judge(answers: Sequence[Answered], terms: Terms, resamples: int, details: Details = NO_DETAILS) -> Evaluation:
+    """Of answers that tell of every class. Raises NodeError where labels are missing, and where there are no such
+    details."""
     if not answers:
         raise NodeError("expected labelled samples, got none")
     for answered in answers:
@@ -70,7 +121,52 @@ def judge(answers: Sequence[Answered], terms: Terms, resamples: int) -> Evaluati
     newest = max(answered.applied_round for answered in answers)
     passed_over = {answered.file: answered.passed_over for answered in answers if answered.passed_over}
     alone = _judge_alone(answers, together, terms, resamples)
-    return Evaluation(newest, show_measures(measures, intervals), signs, alone, passed_over)
+    positive = _choose_positive(details, terms)
+    at = THRESHOLD if details.threshold is None else details.threshold
+    points = find_points(terms.task, together.y, together.said, terms.classes, positive, at, details.prevalence)
+    shown = show_measures(measures, intervals)
+    groups = _judge_groups(answers, together, terms, resamples, details)
+    return Evaluation(newest, shown, signs, alone, passed_over, points=points, groups=groups)
+
+
+def _choose_positive(details: Details, terms: Terms) -> Sequence[str]:
+    """The classes or labels that a threshold is about; none where none is asked for. Raises NodeError."""
+    if not details.has_threshold:
+        return ()
+    if terms.task == REGRESSION:
+        raise NodeError("expected a run of classes or labels for a threshold; this one is a regression")
+    if details.threshold is not None and not 0 <= details.threshold <= 1:
+        raise NodeError(f"threshold: expected a probability, got {details.threshold:g}")
+    if details.prevalence is not None and not 0 < details.prevalence < 1:
+        raise NodeError(f"prevalence: expected more than 0 and less than 1, got {details.prevalence:g}")
+    if details.positive is not None:
+        if details.positive not in terms.classes:
+            raise NodeError(f"expected one of {', '.join(terms.classes)} for a threshold, got {details.positive!r}")
+        return (details.positive,)
+    if not (chosen := choose_positive(terms.task, terms.classes)):
+        raise NodeError(f"expected one of {', '.join(terms.classes)} to be named for a threshold, as there are many")
+    return chosen
+
+
+def _judge_groups(
+    answers: Sequence[Answered], together: Answers, terms: Terms, resamples: int, details: Details
+) -> Sequence[Group]:
+    """Of the rows of all files together. Raises NodeError for a column that makes no groups."""
+    if details.by is None:
+        return ()
+    try:
+        found = split_rows([answered.by for answered in answers], details.cuts)
+    except DataError as error:
+        raise NodeError(f"{details.by}: {error}") from error
+    return [_judge_group(name, together.at(rows), terms, resamples) for name, rows in found]
+
+
+def _judge_group(name: str, answers: Answers, terms: Terms, resamples: int) -> Group:
+    count = len(answers.y)
+    if count < MIN_SAMPLES:
+        return Group(name, count, None)
+    measures, intervals = evaluate(*answers, terms.classes, resamples, kind=terms.task, scale=terms.scale)
+    return Group(name, count, show_measures(measures, intervals))
 
 
 def _judge_alone(

@@ -26,10 +26,12 @@ from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
 from node.admin.backups import Backups
 from node.admin.federation_view import FederationView
+from node.admin.own_measures import OwnMeasures
 from node.admin.peer_view import PeerView
 from node.admin.scorer import Scorer
 from node.admin.status_view import StatusView
 from node.admin.stored_chain import StoredChain
+from node.clock import Clock
 from node.config.node_config import NodeConfig
 from node.config.redaction import redact
 from node.consensus.service import RoundService
@@ -92,6 +94,7 @@ class NodeView:
         status: StatusView,
         scorer: Scorer,
         federation: FederationView,
+        clock: Clock,
         started_ms: int,
     ) -> None:
         self.federation = federation
@@ -104,6 +107,7 @@ class NodeView:
         self._status = status
         self._scorer = scorer
         self._started_ms = started_ms
+        self.own_measures = OwnMeasures(chain, service.records, clock)
         self.backups = Backups(chain.genesis, chain.store)
         self._auditing = asyncio.Lock()
         self._exporting = asyncio.Lock()

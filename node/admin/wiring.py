@@ -45,6 +45,7 @@ def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: A
         status=StatusView(service, process, peers, ledger, c.disk, runs=c.runs, me=c.me, clock=c.clock),
         scorer=make_scorer(service, c),
         federation=FederationView(service, make_stored_chain(service, c), peers, config.node.get_display_names()),
+        clock=c.clock,
         started_ms=started_ms,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from node.cli.measures import (
@@ -15,9 +16,11 @@ from node.cli.measures import (
     show_of_class,
 )
 from node.cli.output import print_facts, print_table
+from node.ledger.measure_titles import TITLES, show_figure, show_with_interval
 
 if TYPE_CHECKING:
-    from node.admin.judging import Evaluation
+    from ml.measures.operating import OperatingPoint
+    from node.admin.judging import Evaluation, Group
     from node.pb import admin_pb2 as pb
 
 NOT_COMPARED = "not compared: set training.compare_local: true to train a model without the others beside it"
@@ -29,6 +32,8 @@ OF_CLASSES = {
     "precision": "PRECISION",
     "f1": "F1",
 }
+AT_POINT = {"sensitivity": "SENSITIVITY", "specificity": "SPECIFICITY", "ppv": "PPV", "npv": "NPV"}
+OF_GROUPS = ("auc", "balanced_accuracy", "accuracy", "exact_match", "micro_f1", "brier", "r2", "mae", "rmse")
 
 
 def print_evaluation(found: Evaluation, model: str) -> None:
@@ -105,3 +110,52 @@ def _label(
     """Each of a pair with the class, which is named once, and its model."""
     shared, alone = pair
     return [(shared.class_name, SHARED, shared), ("", ALONE, alone)]
+
+
+def print_points(points: Sequence[OperatingPoint]) -> None:
+    """A row for each class or label that is called from a threshold on; nothing where none was asked for."""
+    if not points:
+        return
+    rows = [
+        (
+            point.name,
+            f"{point.threshold:g}",
+            "-" if point.prevalence is None else show_figure(point.prevalence),
+            str(point.num_called),
+            *(show_with_interval(point.get_values(), point.get_intervals(), name) for name in AT_POINT),
+        )
+        for point in points
+    ]
+    print()
+    print_table(("CLASS", ">THRESHOLD", ">PREVALENCE", ">CALLED", *(f">{title}" for title in AT_POINT.values())), rows)
+
+
+def print_groups(column: str, groups: Sequence[Group]) -> None:
+    """A row for each group of samples by a column, and for each class in it; nothing where none was asked for."""
+    if not groups:
+        return
+    measured = [(group.value, group.measures) for group in groups if group.measures is not None]
+    names = [name for name in OF_GROUPS if any(name in measures.summary for _, measures in measured)]
+    rows = []
+    for group in groups:
+        told = group.measures
+        figures = ["-" if told is None else show_with_interval(told.summary, told.intervals, name) for name in names]
+        rows.append((group.value, str(group.num_samples), *figures))
+    print()
+    print_table((f"BY {column}", ">SAMPLES", *(f">{TITLES[name].upper()}" for name in names)), rows)
+    _print_classes_by_group(column, measured)
+
+
+def _print_classes_by_group(column: str, measured: Sequence[tuple[str, pb.Measures]]) -> None:
+    """What each class is found and excluded with in each group; targets have rows of theirs alike."""
+    found = [(one, value) for value, told in measured for one in told.classes if one.num_samples]
+    titles = OF_TARGETS if any("mae" in one.values for one, _ in found) else OF_CLASSES
+    if len(found) <= len(measured):  # one target, which the rows above tell of
+        return
+    order = list(dict.fromkeys(one.class_name for one, _ in found))
+    rows = [
+        (one.class_name, value, str(one.num_samples), *(show_of_class(one, name) for name in titles))
+        for one, value in sorted(found, key=lambda pair: order.index(pair[0].class_name))
+    ]
+    print()
+    print_table(("CLASS", f"BY {column}", ">SAMPLES", *(f">{title}" for title in titles.values())), rows)

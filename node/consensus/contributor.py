@@ -229,6 +229,7 @@ class Contributor:
                 missing = [classes[c] for c in measured.missing]
                 record.signs = find_signs(record.measures, record.train, measured.before, losses, missing)
             self._records.curves = {"height": height, **measured.curves} if measured.curves else None
+            self._records.answers = (height, measured.answers) if measured.answers else None
             self._published.publish(record)
         self._records.on_measured(height)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ml.measures.intervals import Interval
     from node.pb import admin_pb2 as pb
 
 TITLES = {
@@ -35,12 +36,14 @@ def show_figure(value: float) -> str:
     return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or not value else f"{value:.4g}"
 
 
-def show_interval(interval: pb.Interval) -> str:
+def show_interval(interval: pb.Interval | Interval) -> str:
     """In which a figure lies with 95 % confidence."""
     return f"{show_figure(interval.low)} to {show_figure(interval.high)}"
 
 
-def show_with_interval(values: Mapping[str, float], intervals: Mapping[str, pb.Interval], name: str) -> str:
+def show_with_interval(
+    values: Mapping[str, float], intervals: Mapping[str, pb.Interval] | Mapping[str, Interval], name: str
+) -> str:
     """A figure with its interval, where there is one; a dash where it was not measured."""
     if name not in values:
         return "-"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ml.measures.kinds import AnyMeasures
+from ml.measures.kinds import Answers, AnyMeasures
+from ml.payload import decode_arrays, encode_arrays
 from node.training.trainer import Client
 
 Measure = Callable[[], AnyMeasures | None]
+MAX_BYTES = 4 << 20  # of answers that are sent along
 
 
 class KeptAnswers:
@@ -19,6 +21,7 @@ class KeptAnswers:
         self.measure_before: Measure = lambda: None
         self.draw: Callable[[], dict[str, Any] | None] = lambda: None
         self.missing: Sequence[int] = ()
+        self._answers: Answers | None = None
         self._trained: tuple[int, Measure] = (0, lambda: None)
 
     def on_trained(self, round_number: int, client: Client) -> None:
@@ -28,6 +31,7 @@ class KeptAnswers:
         """Hears that the client has taken the round in, or passed it over."""
         self.measure_after, self.draw = client.keep_answers(), client.keep_curves()
         self.missing = client.missing_classes
+        self._answers = client.get_answers()
         trained_for, measure = self._trained
         self.measure_before = measure if trained_for == round_number else lambda: None
 
@@ -40,3 +44,15 @@ class KeptAnswers:
             "curves": self.draw(),
             "missing": self.missing,
         }
+
+    def encode(self) -> Mapping[str, bytes]:
+        """The answers themselves under `answers`, for `decode_answers`; nothing where there are none, or very many."""
+        if self._answers is None:
+            return {}
+        data = encode_arrays(self._answers._asdict())
+        return {"answers": data} if len(data) <= MAX_BYTES else {}
+
+
+def decode_answers(data: bytes) -> Answers:
+    """The inverse of `KeptAnswers.encode`."""
+    return Answers(**decode_arrays(data, MAX_BYTES))

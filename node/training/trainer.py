@@ -17,7 +17,7 @@ from ml.accountant import Release
 from ml.data.base import Samples
 from ml.guard import OnRefused
 from ml.measures.alone import TrainedAlone
-from ml.measures.kinds import AnyMeasures
+from ml.measures.kinds import Answers, AnyMeasures
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
 from node.errors import NodeError
@@ -115,8 +115,9 @@ class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
     was trained without the others, None where there is none. `before` are the measures before the exchange, of the
     model that the round's training had left, where it has trained for it; `missing` are the classes of which the client
-    has no training samples. `curves` are those of `describe_curves`, `privacy` is what the site has told of its samples
-    (`PrivacySpent` of admin.proto), None where the run does not hide them."""
+    has no training samples. `curves` are those of `describe_curves`, `answers` are for `decode_answers`, None where they
+    are many, `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the run does
+    not hide them."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
@@ -124,6 +125,7 @@ class Measured:
     privacy: Mapping[str, Any] | None = None
     before: AnyMeasures | None = None
     missing: Sequence[int] = ()
+    answers: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,7 @@ class Client(Protocol):
     def measure_val(self) -> Metrics: ...
     def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]: ...
+    def get_answers(self) -> Answers | None: ...
     @property
     def arrays_before(self) -> Arrays | None: ...
     def state_arrays(self) -> Arrays: ...

@@ -171,7 +171,8 @@ class WorkerProcess:
         return metrics
 
     async def measure(self) -> Measured:
-        result = (await self._request(Call({"call": "measure"}, {}))).header["result"]
+        reply = await self._request(Call({"call": "measure"}, {}))
+        result = reply.header["result"]
         measures, alone, before = result["measures"], result["alone"], result["before"]
         return Measured(
             None if measures is None else read_measures(measures),
@@ -180,6 +181,7 @@ class WorkerProcess:
             result["privacy"],
             None if before is None else read_measures(before),
             result["missing"],
+            reply.attachments.get("answers"),
         )
 
     async def predict(

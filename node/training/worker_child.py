@@ -238,14 +238,15 @@ class Session:
         if self.beside is not None:
             self.beside.note_together(round_number)
 
-    def measure(self) -> Mapping[str, Any]:
+    def measure(self) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
         """The answer to `measure`: of the client as it last took in a round, though it may have trained since. If it
         has not, nobody waits for its training."""
-        return {
+        told = {
             **self._answers.describe(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
             "privacy": None if self._ledger is None else self._ledger.describe(has_time=self._phase is Phase.APPLIED),
         }
+        return told, self._answers.encode()
 
     def predict(
         self,
@@ -423,7 +424,7 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
             case "pass_over":
                 result = session.pass_over(frame.header["round"])
             case "measure":
-                result = session.measure()
+                result, attachments = session.measure()
             case "score":
                 result = session.score(frame.header["round"], frame.attachments, should_stop)
             case "tell_of":

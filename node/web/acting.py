@@ -15,17 +15,13 @@ from starlette.requests import Request
 from chain.schema import quote
 from node.admin.json_view import to_json
 from node.admin.page_keys import PageKeys
-from node.admin.predictor import Predictor, TooManyPredictions
 from node.admin.round_control import Control
-from node.admin.stored_chain import StoredChain
 from node.admin.tokens import Role
 from node.errors import InvalidRequest, PermissionRefused
 from node.pb import admin_pb2 as pb
-from node.web.endpoint import Endpoint, Parameter, read_number
-from node.web.files_dropped import DroppedFiles
+from node.web.endpoint import Endpoint
 
 MAX_BODY_BYTES = 64 << 10
-MAX_DROPPED = 4  # files that are taken in at a time
 PROPOSED = ("start_run", "set_rounds", "end_run", "add_member", "remove_member", "set_rules")  # that the page makes
 BEGINNINGS = ("continue", "new")  # of a run; whoever has a key of the page names no file on the node's machine
 
@@ -39,18 +35,11 @@ def _take(**properties: Any) -> dict[str, Any]:
 
 
 class Acting:
-    """Carries out what is asked for by `control` of one node; `keys` are those of its page, `data` how its own
-    files are written."""
+    """Carries out what is asked for by `control` of one node; `keys` are those of its page."""
 
-    def __init__(
-        self, control: Control, predictor: Predictor, chain: StoredChain, keys: PageKeys, data: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, control: Control, keys: PageKeys) -> None:
         self._control = control
-        self._predictor = predictor
-        self._chain = chain
         self._keys = keys
-        self._dropped = DroppedFiles(data)
-        self._num_dropped = 0
 
     def list_endpoints(self) -> Sequence[Endpoint]:
         def act(path: str, text: str, answer: Any, record: Any, **properties: Any) -> Endpoint:
@@ -97,19 +86,6 @@ class Acting:
                 note=_STRING,
                 dry_run=_FLAG,
                 shown=_STRING,
-            ),
-            Endpoint(
-                "/predict",
-                "As `fednode predict`, of the samples in one file, which is the body: npz, csv or an image.",
-                self._predict,
-                pb.PredictReply,
-                parameters=(
-                    Parameter("name", "string", "The file's, whose ending says what it is."),
-                    Parameter("prior", "number", "As `--prior` of `fednode predict`."),
-                ),
-                method="POST",
-                role=Role.PREDICT,
-                body={"type": "string", "format": "binary"},
             ),
         )
 
@@ -164,25 +140,6 @@ class Acting:
             shown=said.get("shown"),
         )
         return to_json(await self._control.changes.propose(asked))
-
-    # ---- the model
-
-    async def _predict(self, request: Request) -> dict[str, Any]:
-        if self._num_dropped >= MAX_DROPPED:
-            raise TooManyPredictions(f"expected at most {MAX_DROPPED} files at a time; ask again")
-        prior = read_number(request, "prior")
-        self._num_dropped += 1
-        try:
-            dropped = await self._dropped.read(request, self._chain.runs.calendar.newest.run)
-        finally:
-            self._num_dropped -= 1
-        asked = pb.PredictRequest(samples=dropped.samples, alone=True, prior=prior)
-        reply = await self._predictor.predict(asked)
-        reply.passed_over.extend(dropped.passed_over)
-        for said, empty in zip(reply.predictions, dropped.num_empty, strict=False):
-            if empty:
-                said.notes.insert(0, f"{empty} of {dropped.num_columns} filled")
-        return to_json(reply)
 
 
 async def read_body(request: Request, **kinds: type) -> Mapping[str, Any]:

@@ -1,9 +1,9 @@
 """The decoding child: makes samples of one file that somebody dropped on the page, and ends.
 
     argument   the file
-    in         JSON: input, classes and task of the run, and how the site's own files are written
-    out        `+`, a line of JSON about the rows and the samples, as a request for predictions has them; or `-` and why
-               there are none
+    in         JSON: input, classes and task of the run, how the site's own files are written, the column of labels
+               where it is there, and that by which rows are grouped
+    out        `+`, a line of JSON about the rows and the bytes of the samples' array; or `-` and why there are none
 
 It takes no more memory than `MEMORY_BYTES` beside its program, in which there is no torch: a picture is reduced by
 whole steps. What it unpacks is bounded before that, by what a request may have.
@@ -18,13 +18,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
 from ml.data.base import InputFormat, Samples
+from ml.data.cells import to_label
 from ml.data.fit_input import reduce
-from ml.data.inference_files import InferenceFile, Most, read_inference_file
+from ml.data.inference_files import DEFAULT_LABEL, InferenceFile, Most, read_inference_file
 from ml.data.memory import limit_memory
 from ml.data.source import DataSource
 from ml.errors import DataError
-from node.admin.samples import encode_batch, get_max_samples, get_room_bytes, make_batches
+from ml.payload import decode_arrays, encode_arrays
+from node.admin.samples import MAX_BYTES, NAME, get_max_samples, get_room_bytes
 
 UNPACKED_BYTES = 48 << 20  # of one file: three times what can be sent, as pixels may come as wider numbers
 MEMORY_BYTES = 4 * UNPACKED_BYTES  # decoded, turned, in order, encoded
@@ -33,13 +37,44 @@ SAMPLES, REFUSED = b"+", b"-"
 
 
 class Decoded(NamedTuple):
-    """The samples in a file, the columns of a table that the run does not name, and how many cells of each row are
-    empty, of the `num_columns` that it does name; none of what is no table."""
+    """The samples in a file, and what else an `InferenceFile` has to say of them, as JSON has it."""
 
     samples: bytes
     passed_over: Sequence[str] = ()
-    num_empty: Sequence[int] = ()
+    num_empty: Sequence[int] | None = None
     num_columns: int = 0
+    rows: Sequence[int] | None = None
+    labels: Sequence[Any] | None = None
+    columns: Sequence[str] = ()
+    by: Sequence[str] | None = None
+
+    @classmethod
+    def of(cls, file: InferenceFile, x: Samples) -> Self:
+        """With the samples of the file as they are sent."""
+        return cls(
+            encode_arrays({NAME: x}),
+            file.passed_over,
+            None if file.num_empty is None else file.num_empty.tolist(),
+            file.num_columns,
+            file.rows,
+            None if file.labels is None else file.labels.tolist(),
+            file.columns,
+            None if file.by is None else [*map(to_label, file.by)],
+        )
+
+    def to_file(self, path: Path) -> InferenceFile:
+        """The file that came as `path`."""
+        return InferenceFile(
+            path,
+            decode_arrays(self.samples, MAX_BYTES)[NAME],
+            None if self.rows is None else tuple(self.rows),
+            None if self.labels is None else np.array(self.labels),
+            tuple(self.passed_over),
+            None if self.num_empty is None else np.array(self.num_empty, np.int64),
+            self.num_columns,
+            tuple(self.columns),
+            self.by,
+        )
 
     def encode(self) -> bytes:
         return json.dumps(self[1:]).encode() + b"\n" + self.samples
@@ -59,19 +94,19 @@ def decode(path: Path, terms: Mapping[str, Any]) -> Decoded:
         path,
         wanted.shape,
         classes,
+        default_label=terms.get("default_label", DEFAULT_LABEL),
         task=terms["task"],
         table=wanted.table,
         meaning=terms.get("labels"),
         source=DataSource.for_files(terms.get("data", {})),
+        by=terms.get("by"),
         most=most,
     )
     most.validate_count(len(file), str(path))
     x: Samples = reduce(file.x, get_room_bytes())
     if x.nbytes > get_room_bytes():
         raise DataError(f"{path}: expected samples of at most {get_room_bytes()} bytes, got {x.nbytes}")
-    [batch] = make_batches([InferenceFile(path, x)], wanted.shape, most.num_samples)
-    empty = [] if file.num_empty is None else file.num_empty.tolist()
-    return Decoded(encode_batch(batch), file.passed_over, empty, file.num_columns)
+    return Decoded.of(file, x)
 
 
 def main() -> int:

@@ -32,6 +32,9 @@ class Parameter:
     is_repeated: bool = False
 
 
+ROUND = Parameter("round", "string", "Whose model, as `--round`: newest, best, or the number of one that is kept.")
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One address below `/api/v1`. `answer` gives the record, or of a stream the whole response; `body` is what a POST

@@ -19,7 +19,9 @@ from starlette.requests import Request
 
 from chain.run import Run
 from chain.schema import quote
+from ml.data.inference_files import InferenceFile
 from ml.data.readers.images import SUFFIXES
+from node.admin.asking import Labelled
 from node.admin.samples import MAX_BYTES
 from node.errors import InvalidRequest
 from node.host.child import make_command
@@ -38,9 +40,11 @@ class DroppedFiles:
         self._data = data
         self._turn = asyncio.Lock()
 
-    async def read(self, request: Request, run: Run) -> Decoded:
-        """The samples of the file in the body of a request, which `run` takes. Raises InvalidRequest."""
-        suffix = Path(request.query_params.get("name", "")).suffix.lower()
+    async def read(self, request: Request, run: Run, by: str | None = None) -> InferenceFile:
+        """The samples of the file in the body of a request, which `run` takes, with their cells of the column `by`.
+        Raises InvalidRequest."""
+        name = Path(request.query_params.get("name", "")).name
+        suffix = Path(name).suffix.lower()
         if suffix not in KINDS:
             raise InvalidRequest(f"name: expected a file whose name ends in {', '.join(KINDS)}, got {quote(suffix)}")
         with tempfile.TemporaryDirectory(prefix="fednode-page-") as folder:
@@ -53,14 +57,14 @@ class DroppedFiles:
                         raise InvalidRequest(f"expected a file of at most {MAX_BYTES} bytes")
                     file.write(piece)
             async with self._turn:
-                said = await _decode(path, run, self._data)
+                said = await _decode(path, run, self._data, by)
         if said[:1] == SAMPLES:
-            return Decoded.read(said[1:])
+            return Decoded.read(said[1:]).to_file(Path(name))
         text = said[1:].decode(errors="replace") or "it takes more memory or time than a file is given"
         raise InvalidRequest(f"{path.name}: {text.replace(f'{path}: ', '').replace(f'{folder}/', '')}")
 
 
-async def _decode(path: Path, run: Run, data: Mapping[str, Any]) -> bytes:
+async def _decode(path: Path, run: Run, data: Mapping[str, Any], by: str | None) -> bytes:
     """The words of a child about a file, nothing where it was ended. Whoever is cancelled leaves none behind. Raises
     InvalidRequest."""
     process = await asyncio.create_subprocess_exec(
@@ -74,6 +78,8 @@ async def _decode(path: Path, run: Run, data: Mapping[str, Any]) -> bytes:
         "task": run.task,
         "labels": run.labels,
         "data": data,
+        "default_label": Labelled.for_files(data).default,
+        "by": by,
     }
     try:
         async with asyncio.timeout(DECODE_S + STOP_S):

@@ -87,6 +87,8 @@ def _show_record(record: Any, schemas: dict[str, Any]) -> Any:
         return _show_message(record.DESCRIPTOR, schemas)
     if isinstance(record, Mapping):
         return {key: _show_record(value, schemas) for key, value in record.items()}
+    if isinstance(record, list):
+        return [_show_record(each, schemas) for each in record]
     return record
 
 

@@ -20,7 +20,7 @@ from node.ledger.names import get_name
 from node.ledger.prototypes import MAX_CLASSES, read_prototypes, show_prototypes
 from node.pb import admin_pb2 as pb
 from node.web.acting import read_body
-from node.web.endpoint import NO_BODY, Endpoint, Parameter, parse_whole, read_flag, read_whole
+from node.web.endpoint import NO_BODY, ROUND, Endpoint, Parameter, parse_whole, read_flag, read_whole
 
 _STRING = {"type": "string"}
 _PAGE = (
@@ -83,6 +83,15 @@ _CURVES = {
             "description": "By bin of confidence: low, high, counts, confidence, accuracy.",
             "items": {"type": "object"},
         },
+    },
+}
+_INTERVALS = {
+    "type": "object",
+    "properties": {
+        "height": {"type": "integer"},
+        "run": {"type": "integer"},
+        "round": {"type": "integer"},
+        "measures": pb.Measures,
     },
 }
 _PROTOTYPES = {
@@ -197,7 +206,14 @@ class Reading:
                 self._get_curves,
                 _CURVES,
             ),
-            Endpoint("/model", "As `fednode model info`.", self._get_model, pb.ModelInfo),
+            Endpoint(
+                "/intervals",
+                "Measures of a recent round's model on the own test samples, with intervals as `fednode evaluate` has "
+                "them; gone after a restart.",
+                self._get_intervals,
+                _INTERVALS,
+            ),
+            Endpoint("/model", "As `fednode model info`.", self._get_model, pb.ModelInfo, (ROUND,)),
         )
 
     # ---- the node
@@ -229,8 +245,11 @@ class Reading:
     async def _get_curves(self, request: Request) -> dict[str, Any]:
         return self._view.get_curves()
 
+    async def _get_intervals(self, request: Request) -> dict[str, Any]:
+        return await self._view.own_measures.show()
+
     async def _get_model(self, request: Request) -> dict[str, Any]:
-        return to_json((await self._view.read_model()).info)
+        return to_json((await self._view.read_model(request.query_params.get("round", ""))).info)
 
     # ---- the federation
 

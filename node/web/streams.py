@@ -22,7 +22,7 @@ from node.errors import Busy, NodeError
 from node.finite import to_finite
 from node.pb import admin_pb2 as pb
 from node.web.acting import read_body
-from node.web.endpoint import NO_BODY, Endpoint, Parameter, read_flag, read_whole
+from node.web.endpoint import NO_BODY, ROUND, Endpoint, Parameter, read_flag, read_whole
 
 MAX_STREAMS = 24  # that follow events at a time; a page that gets none asks now and then
 MAX_AUDITS = 4  # that run or wait
@@ -87,6 +87,7 @@ class Streams:
                 "The model as safetensors, as `fednode model export` writes it.",
                 self._export_model,
                 {"type": "string", "format": "binary"},
+                (ROUND,),
                 media=_BYTES,
             ),
         )

@@ -16,6 +16,7 @@ from node.admin.view import NodeView
 from node.clock import Clock
 from node.telemetry.http_token import HttpToken
 from node.web.acting import Acting
+from node.web.asking import Asking
 from node.web.checkup import Checkup
 from node.web.endpoint import Endpoint
 from node.web.guard import Guard
@@ -47,8 +48,8 @@ def make_site(
     closed, shared = asyncio.Event(), SharedAnswers(clock)
     reading = Reading(view, control.changes, chain, origins)
     streams = Streams(view, chain.genesis.chain_id, closed, shared.clear)
-    acting = Acting(control, predictor, chain, keys, data)
-    endpoints = list_endpoints(reading, streams, acting, Reports(socket), Checkup(options))
+    acting, asking = Acting(control, keys), Asking(predictor, chain, data)
+    endpoints = list_endpoints(reading, streams, acting, asking, Reports(socket), Checkup(options))
     return Site(endpoints, Guard(keys, tokens, shown), shared, closed)
 
 
@@ -56,11 +57,11 @@ def describe_api() -> dict[str, Any]:
     """The OpenAPI document, which is the same of every node."""
     nobody = cast(Any, None)  # nothing is asked
     reading, streams = Reading(nobody, nobody, nobody, {}), Streams(nobody, b"", nobody, nobody)
-    acting = Acting(nobody, nobody, nobody, nobody, {})
-    return write_openapi(list_endpoints(reading, streams, acting, Reports(None), Checkup(None)))
+    acting, asking = Acting(nobody, nobody), Asking(nobody, nobody, {})
+    return write_openapi(list_endpoints(reading, streams, acting, asking, Reports(None), Checkup(None)))
 
 
-def list_endpoints(*parts: Reading | Streams | Acting | Reports | Checkup) -> Sequence[Endpoint]:
+def list_endpoints(*parts: Reading | Streams | Acting | Asking | Reports | Checkup) -> Sequence[Endpoint]:
     """All of them; what is more particular comes first."""
     found = [endpoint for part in parts for endpoint in part.list_endpoints()]
     return sorted(found, key=lambda one: ("{" in one.path, -one.path.count("/")))

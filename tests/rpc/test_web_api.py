@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from chain.audit import read_export
@@ -22,14 +21,14 @@ from node.admin.page_keys import OPEN_S, PageKeys, make_address
 from node.admin.tokens import Role
 from node.ledger.prototypes import show_prototypes
 from node.pb import admin_pb2 as pb
-from node.web import acting, reading, shared, streams
+from node.web import asking, reading, shared, streams
 from node.web.wiring import describe_api
 from support.data.bombs import write_long_header, write_picture
 from support.federation.asked_over_http import CALL_S, Served, serving_page
 
 API = "/api/v1"
 NUM_LOOKS = 50
-OFTEN_NONE = ("/curves", "/model", "/model/file", "/runs/1/statistics")
+OFTEN_NONE = ("/curves", "/intervals", "/model", "/model/file", "/runs/1/statistics")
 MOVING = {"time", "uptime_s", "silent_s", "bytes_sent", "bytes_received", "messages_sent", "messages_received"}
 MOVING |= {"batches_sent", "hashes", "database_bytes", "disk_free_bytes", "clock_ahead_s", "credit"}
 
@@ -239,7 +238,7 @@ async def test_nothing_is_done_without_a_key_that_may_act(tmp_path: Path) -> Non
         made = page.tokens.add("scripts", Role.ADMIN, "2026-11-20T14:02:16.000Z")
         posted = {path for path, said in describe_api()["paths"].items() if "post" in said}
         acts = posted - {"/session", *LOOKS}
-        assert len(acts) == 8
+        assert len(acts) == 9
         for path in acts:
             assert (await page.post(API + path)).code == 401, path
             assert (await page.post(API + path, key="x" * 40)).code == 401, path
@@ -448,25 +447,11 @@ async def test_an_audit_is_told_of_while_it_runs(tmp_path: Path) -> None:
 async def test_so_many_dropped_files_are_taken_in_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving_page(tmp_path) as page:
         key = page.open(Role.PREDICT)
-        monkeypatch.setattr(acting, "MAX_DROPPED", 0)
+        monkeypatch.setattr(asking, "MAX_DROPPED", 0)
         assert (await page.post(f"{API}/predict?name=x.exe", b"no archive", key=key)).code == 429
-        monkeypatch.setattr(acting, "MAX_DROPPED", 1)
+        monkeypatch.setattr(asking, "MAX_DROPPED", 1)
         for _ in range(2):  # one that is refused leaves its place
             assert (await page.post(f"{API}/predict?name=x.exe", b"no archive", key=key)).code == 400
-
-
-async def test_a_dropped_file_is_predicted(tmp_path: Path) -> None:
-    async with serving_page(tmp_path, rounds=1) as page:
-        await page.one.net.wait_for_height(1)
-        shape = page.one.context.genesis.run.input["shape"]
-        archive = io.BytesIO()
-        np.savez(archive, x=np.zeros((2, *shape), np.float32))
-        key = page.open(Role.PREDICT)
-        answer = await page.post(f"{API}/predict?name=two.npz&prior=1", archive.getvalue(), key=key)
-        assert (answer.code, len(answer.json["predictions"])) == (200, 2), answer.json
-        for wrong in ("x", "nan", "-1", "1e9"):
-            refused = f"{API}/predict?name=two.npz&prior={wrong}"
-            assert (await page.post(refused, archive.getvalue(), key=key)).code == 400, wrong
 
 
 @pytest.mark.slow

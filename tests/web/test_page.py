@@ -174,7 +174,7 @@ def test_learning_says_what_was_measured(site: Served, visit: Visits) -> None:
     assert len(cells) == len(held) ** 2
     assert sum(map(int, cells)) == measures["num_samples"]
     page.select_option("select", "macro_f1")
-    page.wait_for_selector(".chart canvas")
+    page.wait_for_selector(".chart[aria-label*='At ']")
     with page.expect_download() as saved:
         page.click("text=CSV")
     lines = Path(saved.value.path()).read_text().splitlines()

@@ -55,8 +55,8 @@ function makePost(said) {
   return said ? { method: "POST", body: JSON.stringify(said), type: "application/json" } : {};
 }
 
-export function postFile(path, file) {
-  return ask(path, { method: "POST", body: file, type: "application/octet-stream" });
+export function postFile(path, file, patience) {
+  return ask(path, { method: "POST", body: file, type: "application/octet-stream", patience });
 }
 
 // Saves what an address gives as a file; a link alone could not show the key. `said` is for what is posted.

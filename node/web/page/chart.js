@@ -4,6 +4,7 @@
 import UPlot from "./vendor/uplot.js";
 import { html, useEffect, useRef, useState } from "./lib.js";
 import { save } from "./api.js";
+import { saveTable } from "./csv.js";
 
 const HEIGHT = 240;
 const DASHES = [[], [6, 4], [2, 3]];
@@ -139,13 +140,5 @@ function describe(x, series, format) {
 }
 
 function saveCsv(name, xLabel, x, series) {
-  const rows = [[xLabel, ...series.map((one) => one.label)], ...x.map((at, i) => [at, ...series.map((one) => one.values[i])])];
-  const text = rows.map((row) => row.map((cell) => quote(cell ?? "")).join(",")).join("\n");
-  save(new Blob([`${text}\n`], { type: "text/csv" }), `${name}.csv`);
-}
-
-// A cell that a spreadsheet takes for a formula is one no longer.
-function quote(cell) {
-  const text = typeof cell === "string" && /^[=+\-@\t]/.test(cell) ? `'${cell}` : String(cell);
-  return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  saveTable(name, [[xLabel, ...series.map((one) => one.label)], ...x.map((at, i) => [at, ...series.map((one) => one.values[i])])]);
 }

@@ -95,6 +95,8 @@ export const MEASURES = {
   specificity: "specificity",
   precision: "precision",
   f1: "F1",
+  ppv: "PPV",
+  npv: "NPV",
 };
 
 // What stands for how well a model does, of a summary of measures: the first that there is.

@@ -32,6 +32,7 @@ from ml.data.base import Samples
 from ml.errors import MlError, Spoiled, Stopped
 from ml.guard import OnRefused
 from ml.measures.classification import Measures
+from ml.measures.kinds import Answers
 from ml.payload import Arrays, encode_arrays
 from ml.specs import Offer
 from node.training import worker_child
@@ -241,6 +242,9 @@ class FakeClient:
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]:
         number = self._number
         return lambda: {"roc": [[[0, 0], [1, 1]]], "reliability": None, "number": number}
+
+    def get_answers(self) -> Answers:
+        return Answers(np.array([0, 0]), np.array([0, 1]), np.array([[0.6, 0.4], [0.4, 0.6]]))
 
     @property
     def arrays_before(self) -> Arrays | None:

@@ -150,7 +150,8 @@ class InlineTrainer:
 
     async def measure(self) -> Measured:
         kept = self._answers
-        return Measured(kept.measure_after(), curves=kept.draw(), before=kept.measure_before(), missing=kept.missing)
+        before, answers = kept.measure_before(), kept.encode().get("answers")
+        return Measured(kept.measure_after(), curves=kept.draw(), before=before, missing=kept.missing, answers=answers)
 
     async def predict(
         self, samples: bytes, *, alone: bool = False, kappa: float | None = None, kept: int | None = None

@@ -114,6 +114,14 @@ def test_a_frames_columns_are_found_by_name(patients: fednode.Simulation, table:
     assert patients.predict(bare).labels.tolist() == said.labels.tolist()
     found = patients.evaluate((bare, table["target"]), resamples=0)
     assert found["measures"]["summary"]["accuracy"] == said.accuracy
+    half = table.assign(more=["a", "b"] * (len(table) // 2) + ["a"] * (len(table) % 2))
+    grouped = patients.evaluate(half, resamples=0, by="more", threshold=0.9, prevalence=0.1)
+    assert [(one["value"], one["num_samples"]) for one in grouped["groups"]] == [
+        (value, (half["more"] == value).sum()) for value in ("a", "b")
+    ]
+    [point] = grouped["points"]
+    assert point["values"].keys() == {"sensitivity", "specificity", "ppv", "npv"}
+    assert grouped["measures"] == found["measures"]
     with pytest.raises(fednode.ConfigError, match="expected a column 'mean texture' of genesis"):
         patients.predict(table.drop(columns="mean texture"))
 

@@ -1,21 +1,22 @@
 // Learning: before and after the exchange, beside training alone; class by class, with intervals; and run beside run.
 
 import { html, useMemo, useState } from "../lib.js";
-import { useLive, useSeries } from "../live.js";
+import { useLive, useRecord, useSeries } from "../live.js";
 import { Chart, findRuns } from "../chart.js";
 import { Curves } from "../curves.js";
-import { Card, Empty, Facts, Figures, Matrix, Note, Notes, Table, Title } from "../parts.js";
+import { ClassTable, ConfusionTable, MeasureTable, isConfused, listHeld } from "../measures.js";
+import { Card, Empty, Facts, Figures, Note, Notes, Title } from "../parts.js";
 import { MEASURES, getMain, plural, showNumber, showSeconds } from "../words.js";
 
 const SHARES = ["accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "average_precision"];
 const TRAINING = "training_loss"; // of the local phase; the other is that of the test samples
 const ON_VAL = ["loss", "auc"]; // of the measures, those that are also taken of val samples
-const MAX_CONFUSED = 40;
 
 export function LearningView() {
   const live = useLive();
   const { status } = live.overview;
   const measures = status.measures;
+  const told = useRecord(measures ? "/intervals" : null, [live.head]).record;
   if (!measures) {
     return html`<${Title}>Learning<//>
       <${Card} label="learning"><${Empty} title="No round was measured here yet">This node measures each round that it trains in, on its own test samples.<//><//>`;
@@ -28,9 +29,9 @@ export function LearningView() {
     <//>`}
     <${History} points=${live.history.points} measures=${measures} hasAlone=${Boolean(status.alone?.measures)} hasVal=${status.num_val > 0} />
     <div class="grid">
-      <${Summary} status=${status} measures=${measures} />
+      <${Summary} status=${status} measures=${told?.measures ?? measures} round=${told?.round} />
       <${Alone} alone=${status.alone} />
-      <${Classes} classes=${measures.classes} />
+      <${Classes} classes=${told?.measures.classes ?? measures.classes} />
       ${measures.classes.length > 0 && html`<${Curves} head=${live.head} />`}
       <${Confusion} classes=${measures.classes} />
       <${RunsBeside} points=${live.history.points} />
@@ -71,18 +72,10 @@ function makeSeries(points, chosen, hasAlone, val) {
   return [read(MEASURES[chosen] ?? chosen, `measures.${chosen}`), ...onVal, ...alone];
 }
 
-function showInterval(interval) {
-  return interval ? `${interval.low.toFixed(3)} to ${interval.high.toFixed(3)}` : "–";
-}
-
-function Summary({ status, measures }) {
-  const rows = Object.entries(measures.summary);
-  return html`<${Card} title="What the answers are worth" wide="w6" end=${html`<span>${plural(measures.num_samples, "sample")}</span>`}>
-    <${Table} label="measures" rows=${rows} columns=${[
-      ["measure", ([name]) => MEASURES[name] ?? name],
-      ["value", ([, value]) => showNumber(value), "number"],
-      ["95 % interval", ([name]) => showInterval(measures.intervals[name])],
-    ]} />
+// Of a round that may be an earlier one, as its intervals take a while.
+function Summary({ status, measures, round }) {
+  return html`<${Card} title="What the answers are worth" wide="w6" end=${html`<span>${plural(measures.num_samples, "sample")}${round ? `, after round ${round}` : ""}</span>`}>
+    <${MeasureTable} measures=${measures} />
     ${status.statistics && html`<p class="small soft">Samples are normalised by agreed statistics: ${status.statistics}.</p>`}
   <//>`;
 }
@@ -119,30 +112,16 @@ function showDifference(value) {
 
 function Classes({ classes }) {
   if (!classes.length) return null;
-  const names = ["sensitivity", "specificity", "precision", "f1", "auc"].filter((name) => classes.some((one) => name in one.values));
-  const used = names.length ? names : Object.keys(classes[0].values);
-  const held = classes.filter((one) => one.num_samples > 0 || one.num_given > 0);
-  const others = classes.length - held.length;
+  const others = classes.length - listHeld(classes).length;
   return html`<${Card} title="Class by class" end=${others > 0 && html`<span>${plural(others, "other class is", "other classes are")} neither here nor given</span>`}>
-    <${Table} label="classes" rows=${held} getKey=${(one) => one.class} columns=${[
-      ["class", (one) => one.class, "wide"],
-      ["samples", (one) => one.num_samples, "number"],
-      ["given", (one) => one.num_given, "number"],
-      ...used.flatMap((name) => [
-        [MEASURES[name] ?? name, (one) => showNumber(one.values[name], 3), "number"],
-        ...(classes.some((one) => one.intervals[name]) ? [["95 %", (one) => html`<span class="soft">${showInterval(one.intervals[name])}</span>`]] : []),
-      ]),
-    ]} />
+    <${ClassTable} classes=${classes} />
   <//>`;
 }
 
 function Confusion({ classes }) {
-  if (!classes.length || classes.length > MAX_CONFUSED || !classes.every((one) => one.given.length === classes.length)) return null;
-  const held = classes.filter((one) => one.num_samples > 0 || one.num_given > 0);
-  const at = held.map((one) => classes.indexOf(one));
+  if (!isConfused(classes)) return null;
   return html`<${Card} title="Confusion: true class by given class" wide="w6">
-    <${Matrix} label="confusion matrix" corner="true \\ given" diagonal rows=${held.map((one) => one.class)} columns=${held.map((one) => one.class)}
-      values=${held.map((one) => at.map((i) => one.given[i]))} />
+    <${ConfusionTable} classes=${classes} />
     <p class="small soft">Only classes that this site has, or that were given.</p>
   <//>`;
 }

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
+import pytest
 
 from ml.measures.classification import Measures
-from node.training.kept_answers import KeptAnswers
+from ml.measures.kinds import Answers
+from node.training import kept_answers
+from node.training.kept_answers import KeptAnswers, decode_answers
 
 
 class Standing:
@@ -24,6 +29,10 @@ class Standing:
         right = self.right
         return lambda: {"roc": [right]}
 
+    def get_answers(self) -> Answers:
+        y = np.zeros(10, np.int64)
+        return Answers(y, (np.arange(10) >= self.right).astype(np.int64), np.full((10, 2), 0.5))
+
 
 def test_what_is_before_the_exchange_is_of_the_training_for_that_round() -> None:
     kept, client = KeptAnswers(), Standing()
@@ -38,5 +47,15 @@ def test_what_is_before_the_exchange_is_of_the_training_for_that_round() -> None
     assert (described["before"]["num_correct"], described["measures"]["num_correct"]) == (7, 4)
     assert described["curves"] == {"roc": [4]}
     assert described["missing"] == [2]
+    assert decode_answers(kept.encode()["answers"]).labels.tolist() == [0] * 4 + [1] * 6
     kept.on_taken_in(3, told)  # for which it has not trained
     assert kept.describe()["before"] is None
+
+
+def test_very_many_answers_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, told = KeptAnswers(), cast(Any, Standing())
+    assert kept.encode() == {}
+    kept.on_taken_in(1, told)
+    assert kept.encode()
+    monkeypatch.setattr(kept_answers, "MAX_BYTES", 100)
+    assert kept.encode() == {}

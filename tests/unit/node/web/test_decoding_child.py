@@ -97,7 +97,24 @@ def test_the_columns_of_a_table_are_matched_by_name_and_what_is_filled_is_told(t
     decoded = decode(tmp_path / "a.csv", table)
     assert decode_arrays(decoded.samples, MAX_BYTES)["x"].reshape(-1).tolist() == [2, 1, 0, 3]
     assert (decoded.passed_over, decoded.num_empty, decoded.num_columns) == (("id",), [0, 1], 2)
-    assert Decoded.read(decoded.encode()) == Decoded(decoded.samples, ["id"], [0, 1], 2)
+    sent = Decoded(decoded.samples, ["id"], [0, 1], 2, [2, 3], None, ["f", "id", "g"])
+    assert Decoded.read(decoded.encode()) == sent
+
+
+def test_the_file_comes_through_with_its_labels_and_the_column_that_groups_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("f,sex,kind,g\n1,m,b,2\n3, f,a,4\n")
+    input_: Any = TABLE["input"]
+    columns = {"input": {**input_, "columns": [{"name": "f"}, {"name": "g"}]}}
+    decoded = decode(tmp_path / "a.csv", {**TABLE, **columns, "default_label": "kind", "by": "sex"})
+    file = Decoded.read(decoded.encode()).to_file(Path("own.csv"))
+    assert file.labels is not None
+    assert (file.path, file.rows, file.labels.tolist(), file.by) == (Path("own.csv"), (2, 3), [1, 0], ["m", "f"])
+    assert (file.x.reshape(-1).tolist(), file.columns) == ([1, 2, 3, 4], ("f", "sex", "kind", "g"))
+    assert file.passed_over == ("sex",)
+    np.savez(tmp_path / "b.npz", x=np.zeros((2, 3, 8, 8), np.uint8), y=np.array([1, 0]))
+    archive = Decoded.read(decode(tmp_path / "b.npz", PICTURES).encode()).to_file(Path("b.npz"))
+    assert archive.labels is not None
+    assert (archive.rows, archive.labels.tolist(), archive.num_empty, archive.by) == ((0, 1), [1, 0], None, None)
 
 
 def test_a_table_is_read_by_the_signs_of_the_sites_own(tmp_path: Path) -> None:

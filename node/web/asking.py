@@ -1,0 +1,175 @@
+"""Questions to the model from the page: what it says of the samples in a file, and what its answers are worth.
+
+Each asks what a command asks, `fednode predict` and `fednode evaluate`, of a file that whoever looks at the page has
+dropped on it. Nothing of the file is kept, or sent to another member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import Request
+
+from ml.data.inference_files import InferenceFile
+from node.admin.asking import Answered, Terms, match_answers
+from node.admin.json_view import to_json
+from node.admin.judging import Details, judge
+from node.admin.predictor import Predictor, TooManyPredictions
+from node.admin.samples import encode_batch, get_max_samples, get_top, make_batches
+from node.admin.stored_chain import StoredChain
+from node.admin.tokens import Role
+from node.errors import InvalidRequest, NodeError
+from node.pb import admin_pb2 as pb
+from node.web.endpoint import ROUND, Endpoint, Parameter, read_number
+from node.web.files_dropped import DroppedFiles
+
+MAX_DROPPED = 4  # files that are taken in at a time
+MAX_TOLD = 20_000  # probabilities in an answer that is shown; of more there are those of a few classes
+RESAMPLES = 1000
+
+_STRING, _COUNT = {"type": "string"}, {"type": "integer"}
+_PREDICTED = {
+    "allOf": [
+        pb.PredictReply,
+        {
+            "type": "object",
+            "properties": {
+                "rows": {
+                    "type": ["array", "null"],
+                    "description": "Where each sample stands: its place in an archive, or its line of a table.",
+                    "items": _COUNT,
+                },
+                "expected": {
+                    "type": ["array", "null"],
+                    "description": "The label of each sample in the file, or its labels or values; null without.",
+                },
+                "columns": {"type": "array", "description": "Those of a table.", "items": _STRING},
+            },
+        },
+    ]
+}
+_EVALUATED = {
+    "type": "object",
+    "properties": {
+        "applied_round": _COUNT,
+        "is_best": {"type": "boolean"},
+        "measures": pb.Measures,
+        "signs": {"type": "object", "additionalProperties": _STRING},
+        "alone": {"anyOf": [pb.TrainedAlone, {"type": "null"}]},
+        "points": {"type": "array", "description": "None: the page computes them of the answers."},
+        "groups": {
+            "type": "array",
+            "description": "Of the values of the column `by`; `measures` is null of fewer than 10 samples.",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "value": _STRING,
+                    "num_samples": _COUNT,
+                    "measures": {"anyOf": [pb.Measures, {"type": "null"}]},
+                },
+            },
+        },
+    },
+}
+
+
+class Asking:
+    """Asks the `predictor` of one node; `data` says how its own files are written."""
+
+    def __init__(self, predictor: Predictor, chain: StoredChain, data: Mapping[str, Any]) -> None:
+        self._predictor = predictor
+        self._chain = chain
+        self._dropped = DroppedFiles(data)
+        self._num_dropped = 0
+        self._judging = asyncio.Lock()
+
+    def list_endpoints(self) -> Sequence[Endpoint]:
+        parameters = (
+            Parameter("name", "string", "The file's, whose ending says what it is."),
+            ROUND,
+            Parameter("prior", "number", "As `--prior` of `fednode predict`."),
+        )
+        by = Parameter("by", "string", "As `--by` of `fednode evaluate`.")
+
+        def ask(path: str, text: str, answer: Any, record: Any, *more: Parameter) -> Endpoint:
+            return Endpoint(
+                path,
+                text,
+                answer,
+                record,
+                parameters=(*parameters, *more),
+                method="POST",
+                role=Role.PREDICT,
+                body={"type": "string", "format": "binary"},
+            )
+
+        return (
+            ask(
+                "/predict",
+                "As `fednode predict`, of the samples in one file, which is the body: npz, csv or an image.",
+                self._predict,
+                _PREDICTED,
+            ),
+            ask(
+                "/evaluate",
+                "As `fednode evaluate --json`, of the labelled samples in one file, which is the body. With a prior "
+                "there is no comparison with the model trained alone.",
+                self._evaluate,
+                _EVALUATED,
+                by,
+            ),
+        )
+
+    async def _predict(self, request: Request) -> dict[str, Any]:
+        _, answers, whole, file = await self._ask(request, MAX_TOLD)
+        return {
+            **await asyncio.to_thread(to_json, whole),
+            "rows": None if file.rows is None else list(file.rows),
+            "expected": None if file.labels is None else [answered.expected for answered in answers],
+            "columns": list(file.columns),
+        }
+
+    async def _evaluate(self, request: Request) -> dict[str, Any]:
+        by, prior = request.query_params.get("by"), read_number(request, "prior")
+        terms, answers, whole, _ = await self._ask(request, by=by, is_alone=not prior)
+        try:
+            async with self._judging:  # so that there is one such thread
+                found = await asyncio.to_thread(judge, answers, terms, RESAMPLES, Details(by=by))
+        except NodeError as error:
+            raise InvalidRequest(str(error)) from error
+        return replace(found, is_best=whole.is_best).to_record()
+
+    async def _ask(
+        self, request: Request, max_told: int | None = None, *, by: str | None = None, is_alone: bool = True
+    ) -> tuple[Terms, list[Answered], pb.PredictReply, InferenceFile]:
+        """The answers about all samples of a dropped file, which tell of every class where that is not more than
+        `max_told` in all, and the replies as one."""
+        if self._num_dropped >= MAX_DROPPED:
+            raise TooManyPredictions(f"expected at most {MAX_DROPPED} files at a time; ask again")
+        asked = pb.PredictRequest(
+            alone=is_alone, prior=read_number(request, "prior"), round=request.query_params.get("round", "")
+        )
+        run = self._chain.runs.calendar.newest.run
+        self._num_dropped += 1
+        try:
+            file = await self._dropped.read(request, run, by)
+        finally:
+            self._num_dropped -= 1
+        terms = Terms.read(run.to_terms())
+        is_whole = max_told is None or len(file) * len(terms.classes) <= max_told
+        asked.top = get_top(len(terms.classes) if is_whole else 0, len(terms.classes))
+        most = get_max_samples(terms.input.shape, len(terms.classes), asked.top, 1 + is_alone)
+        answers, whole = list[Answered](), pb.PredictReply(passed_over=file.passed_over)
+        for batch in make_batches([file], terms.input.shape, most):
+            asked.samples = encode_batch(batch)
+            reply = await self._predictor.predict(asked)
+            answers += match_answers(terms, batch, reply)
+            whole.MergeFrom(reply)
+        for said, answered in zip(whole.predictions, answers, strict=True):
+            said.notes[:] = answered.notes
+        if len(whole.alone) < len(answers):  # where that model was not there from the first request on
+            del whole.alone[:]
+        return terms, answers, whole, file
