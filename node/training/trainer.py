@@ -115,9 +115,9 @@ class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
     was trained without the others, None where there is none. `before` are the measures before the exchange, of the
     model that the round's training had left, where it has trained for it; `missing` are the classes of which the client
-    has no training samples. `curves` are those of `describe_curves`, `answers` are for `decode_answers`, None where they
-    are many, `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the run does
-    not hide them."""
+    has no training samples. `curves` are those of `describe_curves`, `answers` are for `decode_answers`, None where
+    they are many, `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the
+    run does not hide them."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
