@@ -181,7 +181,7 @@ class Ledger:
         self._check_height(height, what="round")
         for found in self.read_rounds(height, height):
             return found
-        raise NotFound(f"block {height} holds a change, or the measures of a run's last round, and is no round")
+        raise NotFound(f"block {height} holds a change, or closes a run, and is no round")
 
     def read_agreed(self, height: int, shared: int | None = None) -> tuple[Block, bytes, bytes | None, Block | None]:
         """A block, the beacon of its height, and its aggregate, None when that is not held or there is none; and the

@@ -91,7 +91,7 @@ def test_patience_ends_a_run_at_the_same_height_everywhere(tmp_path: Path) -> No
         rounds = node.list_rounds(None, 20, reverse=True).rounds
         assert [(one.round, one.best) for one in rounds] == [(n, n == BEST) for n in range(1, LAST + 1)]
         assert node.get_round(BEST).best
-        with pytest.raises(NotFound, match="the measures of a run's last round"):
+        with pytest.raises(NotFound, match="closes a run"):
             node.get_round(LAST + 1)
 
 
