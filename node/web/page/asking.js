@@ -101,6 +101,12 @@ function sayExpected(one) {
   return Array.isArray(one) ? one.map((value) => (typeof value === "number" ? showNumber(value, 3) : value)).join(", ") || "none" : one ?? "–";
 }
 
+// Whose answers they are, where they are not the federation's alone.
+function sayMix({ answer_by: by, weight }) {
+  if (by === "alone") return ", as the model trained alone has them";
+  return by === "mixed" ? `, mixed with the one trained alone ${showNumber(weight, 2)} to ${showNumber(1 - weight, 2)}` : "";
+}
+
 function sayAnswer(one) {
   return one.class || one.labels.map((label) => label.class).join(", ") || "–";
 }
@@ -114,7 +120,7 @@ function Answers({ file, record, prior }) {
   const isValues = all.some(({ one }) => one.values.length > 0);
   const begin = first < count ? first : 0;
   return html`
-    <p class="small">${plural(count, "answer")} of the model after round ${record.applied_round}${record.is_best ? ", the best," : ""} of run ${record.run}.${prior ? ` Each ${sayPrior(prior)}.` : ""} It is no diagnosis.</p>
+    <p class="small">${plural(count, "answer")} of the model after round ${record.applied_round}${record.is_best ? ", the best," : ""} of run ${record.run}${sayMix(record)}.${prior ? ` Each ${sayPrior(prior)}.` : ""} It is no diagnosis.</p>
     ${record.passed_over.length > 0 && html`<p class="small soft">Passed over, as the federation does not name them: ${record.passed_over.join(", ")}.</p>`}
     <${Table} label="answers" rows=${all.slice(begin, begin + PAGE)} columns=${[
       [record.columns.length ? "line" : "sample", ({ at }) => at, "number"],
