@@ -230,7 +230,7 @@ def _explain_target(genesis: Genesis) -> None:
 
 
 def _explain_left_out(left_out: Mapping[str, object], num_members: int) -> None:
-    from node.config.genesis_draft import MIN_GUARDED
+    from node.config.recommended import MIN_GUARDED
 
     told = " and ".join(f"{key}: {value}" for key, value in left_out.items())
     print(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from ml.errors import DataError, PayloadError, SpecError
 from ml.models import Pretrained, build_model, load_pretrained, read_constants, resolve_model
 from ml.payload import encode_arrays
 from ml.plugins import ANY_PLUGIN
-from ml.specs import METHODS
 from ml.specs.architectures import is_user_model
 from ml.specs.run_schema import describe_payloads
 from ml.specs.statistics import AGREED
@@ -36,7 +34,16 @@ from node.config.genesis_file import (
     write_genesis,
 )
 from node.config.genesis_members import parse_observers
-from node.config.recommended import AUTO, choose_method, choose_model, is_told, recommend_input
+from node.config.recommended import (
+    AUTO,
+    CARE,
+    MIN_GUARDED,
+    choose_method,
+    choose_model,
+    find_guards,
+    is_told,
+    recommend_input,
+)
 from node.config.settings import (
     apply_settings,
     complete_data,
@@ -55,12 +62,6 @@ from node.errors import ConfigError
 
 # How long mining should take, by profile, where difficulty adapts.
 TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
-# What sites begin with against lying members, as far as their method takes it; papers, and what tries them, do without.
-GUARDS: Mapping[str, Any] = {"aggregation": "trimmed_mean", "weight_cap": 4}
-# What sites begin with for their own sake, whoever the members are: of a class with few samples nothing leaves, and how
-# many samples a site has is told to a power of two.
-CARE: Mapping[str, Any] = {"min_class_samples": 5, "weights": "bucketed"}
-MIN_GUARDED = 4  # members: of fewer, none may lie
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
     *(
@@ -269,19 +270,6 @@ def complete_genesis(
         raise ConfigError(place_error(source, error).text) from error
     except PayloadError as error:
         raise ConfigError(f"the initial model does not fit genesis: {error}") from error
-
-
-def find_guards(method: Any, wanted: Mapping[str, Any] = GUARDS) -> dict[str, Any]:
-    """Those of `wanted` that genesis' `method` takes and does not set itself; none where it is no method."""
-    if not isinstance(method, Mapping) or method.get("name") not in METHODS:
-        return {}
-    settings, guards = METHODS[method["name"]].settings, dict[str, Any]()
-    for key, value in wanted.items():
-        if key not in method:
-            with suppress(SpecError):
-                settings.from_mapping({**method, **guards, key: value})
-                guards[key] = value
-    return guards
 
 
 def _add_settings(asked: YamlSource, settings: Mapping[str, Any]) -> YamlSource:

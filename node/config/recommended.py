@@ -37,6 +37,13 @@ IMAGE_POOL: Groups = [
 ]
 _NORMALISES = ("normalize", "mean", "std")
 
+# What sites begin with against lying members, as far as their method takes it; papers, and what tries them, do without.
+GUARDS: Mapping[str, Any] = {"aggregation": "trimmed_mean", "weight_cap": 4}
+# What sites begin with for their own sake, whoever the members are: of a class with few samples nothing leaves, and how
+# many samples a site has is told to a power of two.
+CARE: Mapping[str, Any] = {"min_class_samples": 5, "weights": "bucketed"}
+MIN_GUARDED = 4  # members: of fewer, none may lie
+
 
 def choose_method(name: str, settings: Any, task: str, *, is_table: bool) -> Any:
     """Chooses genesis' `method` of this name under `settings`, with what is recommended for such samples. What is no
@@ -77,6 +84,19 @@ def _find_fitting(method: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
                 METHODS[method["name"]].settings.from_mapping({**method, **found, **group})
                 found |= group
     return found
+
+
+def find_guards(method: Any, wanted: Mapping[str, Any] = GUARDS) -> dict[str, Any]:
+    """Those of `wanted` that genesis' `method` takes and does not set itself; none where it is no method."""
+    if not isinstance(method, Mapping) or method.get("name") not in METHODS:
+        return {}
+    settings, guards = METHODS[method["name"]].settings, dict[str, Any]()
+    for key, value in wanted.items():
+        if key not in method:
+            with suppress(SpecError):
+                settings.from_mapping({**method, **guards, key: value})
+                guards[key] = value
+    return guards
 
 
 def recommend_input(settings: Any, normalize: str) -> Any:

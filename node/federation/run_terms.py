@@ -27,7 +27,8 @@ from ml.specs.evaluation import EVALUATION
 from ml.specs.run_schema import describe_payloads
 from ml.tasks import CLASSIFICATION, REGRESSION
 from node.config.genesis_file import check_initial, draft_spec, get_run_spec
-from node.config.settings import apply_settings
+from node.config.recommended import AUTO, CARE, MIN_GUARDED, choose_method, choose_model, find_guards
+from node.config.settings import apply_settings, is_vector
 from node.errors import ChangeRefused
 from node.training.model_file import without_card
 
@@ -64,16 +65,18 @@ def draft_run(
     """The next run: `given` sections in the place of those in force, under `settings` KEY=VALUE. It continues from the
     aggregate in force, or is to begin from a model that the caller names. A plugin's method says itself what it sends,
     if it is one of `plugins`. After an evaluation what is trained, and for how long, is that of the newest run that has
-    `trained`. With `is_whole` nothing of the run in force stays. Raises ConfigError, GenesisError or SpecError naming
-    the place."""
+    `trained`. With `is_whole` nothing of the run in force stays. A method or a model called `auto` is what a genesis
+    would have for such samples. Raises ConfigError, GenesisError or SpecError naming the place."""
     in_force = {key: value for key, value in state.run.to_terms().items() if key in SECTIONS}
     if trained is not None and state.run.method["name"] == EVALUATION:
         in_force |= {key: value for key, value in trained.to_terms().items() if key in SECTIONS and key not in OF_TASK}
     Section("", given, SECTIONS)  # which complains of keys that are none
+    in_force |= {key: {"name": AUTO} for key in ("method", "model") if f"{key}.name={AUTO}" in settings}
     terms = ({} if is_whole else in_force) | dict(given) | ({} if rounds is None else {"rounds": rounds})
     terms = dict(apply_settings(terms, settings, SECTIONS).value)
     if not any(setting.startswith("input.normalize=") for setting in settings):
         terms = _settle_statistics(state, terms, continues=continues)
+    terms |= _choose(terms, state.n)
     if isinstance(terms["model"], Mapping):
         terms["model"] = complete_model(terms["model"])
     if terms.get("task", CLASSIFICATION) != REGRESSION:
@@ -87,6 +90,26 @@ def draft_run(
     made = _make_run(terms, number)
     agreed = {key: value for key, value in made.to_terms().items() if key != "initial_model"}
     return StartRun(number, agreed, None)
+
+
+def _choose(terms: Mapping[str, Any], num_members: int) -> dict[str, Any]:
+    """The method and the model of `terms`, those that are called `auto` as a genesis of so many members has them."""
+    method, model, input_ = terms["method"], terms["model"], terms["input"]
+    shape = input_.get("shape") if isinstance(input_, Mapping) else None
+    is_table = isinstance(shape, list | tuple) and is_vector(shape)
+    if _is_auto(method):
+        own = {key: value for key, value in method.items() if key != "name"}
+        method = choose_method(AUTO, own, terms.get("task", CLASSIFICATION), is_table=is_table)
+        method |= find_guards(method, CARE)
+        method |= find_guards(method) if num_members >= MIN_GUARDED else {}
+    if _is_auto(model):
+        own = {key: value for key, value in model.items() if key != "name"}
+        model = choose_model(AUTO, own, method, is_table=is_table)
+    return {"method": method, "model": model}
+
+
+def _is_auto(section: Any) -> bool:
+    return isinstance(section, Mapping) and section.get("name") == AUTO
 
 
 def _settle_statistics(state: State, terms: Mapping[str, Any], *, continues: bool) -> dict[str, Any]:

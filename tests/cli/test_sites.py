@@ -18,11 +18,10 @@ from chain.store.sqlite import SqliteStore
 from ml.data import get_classes
 from ml.models import initial_parameters
 from node.cli import main
-from node.config.genesis_draft import CARE, find_guards
 from node.config.genesis_file import INITIAL_MODEL, load_genesis
 from node.config.identity import load_identity
 from node.config.node_config import load_config
-from node.config.recommended import choose_method, choose_model
+from node.config.recommended import CARE, choose_method, choose_model, find_guards
 
 pytestmark = pytest.mark.outer
 

@@ -22,7 +22,8 @@ from ml.methods.base import Samples
 from ml.simulation.run import Selector, SimulationConfig, simulate
 from ml.tasks import REGRESSION
 from ml.training.mixture import find_weight, mix
-from node.config.genesis_draft import CARE, GUARDS, MIN_GUARDED, GenesisSpec, draft_genesis, find_guards
+from node.config.genesis_draft import GenesisSpec, draft_genesis
+from node.config.recommended import CARE, GUARDS, MIN_GUARDED, find_guards
 
 NUM_BINS = 10  # of the calibration error
 Array = np.ndarray[Any, Any]
