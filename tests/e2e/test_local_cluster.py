@@ -172,8 +172,9 @@ def test_sites_are_given_as_objects_and_train_as_their_simulation_does(
         assert cluster.names == ("node0", "node1")
         cluster.wait()
         with cluster.connect("node1") as node:
-            said = node.predict(tables[0])
-            assert said.labels.tolist() == node.predict(tables[0][["b", "outcome", "a"]]).labels.tolist()
+            said = node.predict(tables[0], answer_by="federation")
+            turned = node.predict(tables[0][["b", "outcome", "a"]], answer_by="federation")
+            assert said.labels.tolist() == turned.labels.tolist()
             as_simulated = simulated.predict(tables[0], node=1).probabilities
             assert said.probabilities == pytest.approx(as_simulated, abs=1e-4)  # sums are in the order of random keys
             found = node.evaluate((tables[0][["a", "b"]], tables[0]["outcome"]), resamples=0)
