@@ -31,7 +31,7 @@ ShouldStop = Callable[[], bool]
 
 
 class _Model(NamedTuple):
-    """What answers, and what it says of the val samples, float64[N, C] on the CPU, where there are any."""
+    """A client that answers, how it does so, and what it says of the val samples, float64[N, C] on the CPU."""
 
     client: Client
     predict: Callable[[Tensor], Prediction]
@@ -66,10 +66,10 @@ class Answering:
         kappa: float | None = None,
         calibrated: bool = False,
     ) -> dict[str, Array]:
-        """As `ml.clients.inference.answer`; with `kappa` adjusted to the client's own prior (`ml.training.prior`).
-        `calibrated`, probabilities are by a `temperature` float64[1], which stands beside them. Raises as that does,
-        MlError also for answers without a prior, and for a regression that is to be calibrated, and DataError where
-        there are no val samples to do so by."""
+        """Answers as `ml.clients.inference.answer`, with `kappa` adjusted to the client's own prior
+        (`ml.training.prior`). `calibrated`, probabilities are by a `temperature` float64[1], which stands beside them.
+        Raises as that does, MlError also for answers without a prior, and for a regression that is to be calibrated,
+        and DataError where there are no val samples to do so by."""
         return self._tell(self._make_own(kappa), x_NCHW, should_stop, calibrated)
 
     def answer_beside(

@@ -178,7 +178,7 @@ class Client:
 
     @property
     def missing_classes(self) -> list[int]:
-        """Those of which the client has no training samples; none where samples have no one class."""
+        """The classes of which the client has no training samples; none where a sample has not one class."""
         if self.spec.task.kind != CLASSIFICATION:
             return []
         missing: list[int] = (self.state.data.counts == 0).nonzero().flatten().tolist()
@@ -463,7 +463,7 @@ class Client:
         return measure_val(self.state.data.val, self.predict, self.spec.task)
 
     def tell_of(self, aggregate: Arrays, min_samples: int) -> Arrays:
-        """What this client tells of the model in an aggregate (`ml.clients.told`). Raises AggregationError."""
+        """Returns what this client tells of the model in an aggregate (`ml.clients.told`). Raises AggregationError."""
         return tell_of(self, aggregate, min_samples)
 
     def keep_answers(self) -> Callable[[], AnyMeasures | None]:

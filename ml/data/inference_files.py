@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ml.data.array_layout import to_labels, to_samples
 from ml.data.base import AnyLabels, Labels, Outputs, Samples, Shape
-from ml.data.cells import tidy, to_label
+from ml.data.cells import to_label
 from ml.data.fit_input import validate_finite, validate_fit
 from ml.data.labels import number_by_meaning, number_labels, to_text
 from ml.data.outputs import arrange, read_text_columns
@@ -246,43 +246,6 @@ def _read_table(
 def _clear(cells: Sequence[Any], name: str, table: TableInput) -> Sequence[Any]:
     """A column, which need not be one of the run's, without what the run takes for empty."""
     return table.clear(cells, next((own for own in table.columns or () if own.name == name), Column(name)))
-
-
-def read_frame(
-    frame: Any,
-    place: Path,
-    shape: Shape,
-    classes: tuple[str, ...],
-    label: Columns | None = None,
-    *,
-    default_label: Columns = DEFAULT_LABEL,
-    task: str = CLASSIFICATION,
-    table: TableInput | None = None,
-    meaning: Mapping[str, Sequence[str]] | None = None,
-) -> InferenceFile:
-    """The rows of a data frame of pandas or polars, as `read_inference_file` reads a table: columns go by their names.
-    Raises DataError."""
-    header = [tidy(str(name)) for name in frame.columns]
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"{place}: column {twice!r} is there twice")
-    cells = {tidy(str(name)): [_read_cell(cell) for cell in frame[name]] for name in frame.columns}
-    named = _Named(classes, label, default_label, task, meaning)
-    num_rows = len(frame)
-    if not num_rows:
-        raise DataError(f"{place}: expected rows, got none")
-    found = _find_labels(place, header, named)
-    if table is None:
-        _check_number(place, header, found, shape)
-        table = TableInput()
-    file = _read_cells(place, cells, tuple(range(num_rows)), shape, named, table, lambda i: f"{place}: row {i}")
-    validate_samples(file.x, shape, str(place), takes_empty=table.leaves_empty)
-    return file
-
-
-def _read_cell(cell: Any) -> Any:
-    """A cell of a data frame; None for what stands there for an empty one."""
-    return None if type(cell).__name__ in ("NAType", "NaTType") else cell
 
 
 @dataclass(frozen=True, slots=True)

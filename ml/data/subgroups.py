@@ -43,14 +43,14 @@ def split_rows(cells: Sequence[Any], cuts: Sequence[float] = ()) -> list[Subgrou
 
 
 def _find_quartiles(values_N: NDArray[np.float64]) -> list[float]:
-    """Those above the least value; where that stands for most rows, the next one."""
+    """Returns the quartiles above the least value, or where that stands for most rows, the value next to it."""
     least = values_N.min()
     found: list[float] = [cut for cut in np.quantile(values_N, [0.25, 0.5, 0.75]).tolist() if cut > least]
     return found or [float(values_N[values_N > least].min())]
 
 
 def _split_range(values_N: NDArray[np.float64], is_known_N: NDArray[np.bool_], cuts: Sequence[float]) -> list[Subgroup]:
-    """From each cut to below the next. A range that no row is in is no group."""
+    """Splits the rows into ranges, from each cut to below the next. A range that no row is in is no group."""
     edges = sorted(set(cuts))
     names = [
         f"below {edges[0]:g}",

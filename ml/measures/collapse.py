@@ -99,7 +99,7 @@ def _explain_worse(train: Mapping[str, float]) -> str | None:
 
 
 def _is_explained(blind: Sign, signs: Mapping[Sign, str]) -> bool:
-    """Whether one of these is why the model tells nothing. One that overfits still gives several answers."""
+    """Tells whether one of these is why the model tells nothing. One that overfits still gives several answers."""
     return Sign.WORSE in signs or Sign.AVERAGING in signs or (Sign.OVERFITTING in signs and blind != Sign.ONE_CLASS)
 
 

@@ -24,7 +24,7 @@ class Answers(NamedTuple):
     said: Floats
 
     def at(self, at_M: Ints) -> Answers:
-        """Those to some of the samples."""
+        """Returns the answers to some of the samples."""
         return Answers(self.y[at_M], self.labels[at_M], self.said[at_M])
 
 

@@ -127,7 +127,7 @@ def _predict(right: float, wrong: float) -> float | None:
 
 
 def _bound(found: tuple[int, int], rejected: tuple[int, int], odds: float) -> Interval:
-    """Of a predictive value: of those called, the `found` of one kind beside those of the other that were not
+    """Bounds a predictive value: the share of the `found` among those called, beside others that were not
     `rejected`."""
     called = (rejected[1] - rejected[0], rejected[1])
     ratio = bound_ratio(found, called)
@@ -136,8 +136,8 @@ def _bound(found: tuple[int, int], rejected: tuple[int, int], odds: float) -> In
 
 
 def bound_ratio(first: tuple[int, int], second: tuple[int, int]) -> Interval:
-    """Of the ratio of two independent fractions, each a count of so many, by their own intervals of Wilson (Donner and
-    Zou 2012, MOVER-R); up to infinity where the second may be nothing."""
+    """Bounds the ratio of two independent fractions, each a count of so many, by their own intervals of Wilson (Donner
+    and Zou 2012, MOVER-R); up to infinity where the second may be nothing."""
     a, b = first[0] / first[1], second[0] / second[1]
     of_a, of_b = compute_wilson(*first), compute_wilson(*second)
     c, d = of_a.low * (2 * a - of_a.low), of_b.high * (2 * b - of_b.high)

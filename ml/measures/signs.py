@@ -66,8 +66,8 @@ def explain_overfitting(losses: Sequence[Losses]) -> str | None:
 
 
 def explain_falling(losses: Sequence[Losses]) -> str | None:
-    """Of the rounds of a run, oldest first: the loss on val or test samples is below what it was three rounds before,
-    or in the first of them."""
+    """Says of the rounds of a run, oldest first, that the loss on val or test samples is below what it was three rounds
+    before, or in the first of them."""
     known, kind = _pick_held_out(losses)
     if len(known) < 2:
         return None
@@ -133,8 +133,8 @@ def explain_miscalibration(measures: AnyMeasures) -> str | None:
 
 
 def explain_averaging(before: AnyMeasures | None, after: AnyMeasures) -> str | None:
-    """What came of the exchange is worse on the same samples than what was trained before it, by more than the measures
-    of both err."""
+    """Says that what came of the exchange is worse on the same samples than what was trained before it, by more than
+    the measures of both err."""
     if before is None or before.num_samples != after.num_samples:
         return None
     for name, title, compute_error in (

@@ -10,7 +10,7 @@ from chain.state import Member
 from node.admin.peer_view import PeerView
 from node.admin.stored_chain import StoredChain
 from node.consensus.service import RoundService
-from node.ledger.evaluations import read_evaluations
+from node.ledger.evaluations import Endings, read_evaluations
 from node.ledger.runs_view import AuthorCount, RunsReader
 from node.ledger.selected_view import show_selected
 from node.ledger.site_statistics import read_statistics
@@ -29,6 +29,7 @@ class FederationView:
         self._peers = peers
         self._display_names = display_names
         self._runs = RunsReader(chain.store)
+        self._endings: Endings = {}
 
     @property
     def _me(self) -> Id:
@@ -113,5 +114,5 @@ class FederationView:
         """What members measured of a model, in all runs for that or in one, 0 being the newest. Raises NotFound."""
         chain = self._chain
         return pb.ListEvaluationsReply(
-            evaluations=await chain.disk.run(read_evaluations, chain.store, chain.runs, number)
+            evaluations=await chain.disk.run(read_evaluations, chain.store, chain.runs, number, self._endings)
         )

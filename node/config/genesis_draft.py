@@ -36,8 +36,8 @@ from node.config.genesis_file import (
 from node.config.genesis_members import parse_observers
 from node.config.recommended import (
     AUTO,
-    CARE,
     MIN_GUARDED,
+    choose_guards,
     choose_method,
     choose_model,
     find_guards,
@@ -287,14 +287,12 @@ def make_genesis(
     spec = replace(spec, normalize=AGREED)
     with open_once():
         asked, _ = draft_genesis(spec)
-    asked = _add_settings(asked, find_guards(asked.value["method"], CARE))
-    guards = find_guards(asked.value["method"])
-    if guards and len(members) >= MIN_GUARDED:
-        asked, guards = _add_settings(asked, guards), {}
+    asked = _add_settings(asked, choose_guards(asked.value["method"], len(members)))
+    left_out = {} if len(members) >= MIN_GUARDED else find_guards(asked.value["method"])
     genesis, initial_model, _ = complete_genesis(asked, members, spec)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_genesis(path, genesis, initial_model)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
-    return genesis, guards
+    return genesis, left_out

@@ -99,6 +99,11 @@ def find_guards(method: Any, wanted: Mapping[str, Any] = GUARDS) -> dict[str, An
     return guards
 
 
+def choose_guards(method: Any, num_members: int) -> dict[str, Any]:
+    """Finds what a federation of so many members begins with, of CARE and, where some may lie, of GUARDS."""
+    return find_guards(method, {**CARE, **GUARDS} if num_members >= MIN_GUARDED else CARE)
+
+
 def recommend_input(settings: Any, normalize: str) -> Any:
     """Genesis' `input` settings, normalised in this way unless they say something of it themselves."""
     if settings is None:

@@ -8,12 +8,12 @@ is signed anew for the next: nothing is trained again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from chain.block import Contribution, Id
 from chain.errors import StoreFull
+from chain.run import Run
 from chain.tip import Tip
 from ml.measures.collapse import find_signs
 from ml.specs import MaskedSpec
@@ -203,14 +203,12 @@ class Contributor:
             self._current.call(self.close)
         selection = self._current.tip.selection
         best = selection.best if selection.run == span.run.number else 0
-        noted = partial(self._kept.note, span.run, span.run.get_round(height), metrics)
-        self._current.call(partial(self._prune_kept, noted, span.run.number, best))
+        self._current.call(partial(self._keep, span.run, span.run.get_round(height), metrics, best))
 
-    async def _prune_kept(self, note: Callable[[], None], run: int, best: int) -> None:
-        """Notes the site's own best round, and deletes off the event loop: a large file takes its time."""
+    async def _keep(self, run: Run, number: int, metrics: Metrics, best: int) -> None:
+        """Notes and deletes off the event loop: a large file takes its time."""
         with self._boundary.around("kept rounds"):
-            await self._offload.run(note)
-            await self._offload.run(self._kept.prune, run, best)
+            await self._offload.run(self._kept.take_in, run, number, metrics, best)
 
     def on_measured(self, height: int, measured: Measured) -> None:
         """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last

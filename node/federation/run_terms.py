@@ -27,7 +27,7 @@ from ml.specs.evaluation import EVALUATION
 from ml.specs.run_schema import describe_payloads
 from ml.tasks import CLASSIFICATION, REGRESSION
 from node.config.genesis_file import check_initial, draft_spec, get_run_spec
-from node.config.recommended import AUTO, CARE, MIN_GUARDED, choose_method, choose_model, find_guards
+from node.config.recommended import AUTO, choose_guards, choose_method, choose_model
 from node.config.settings import apply_settings, is_vector
 from node.errors import ChangeRefused
 from node.training.model_file import without_card
@@ -100,8 +100,7 @@ def _choose(terms: Mapping[str, Any], num_members: int) -> dict[str, Any]:
     if _is_auto(method):
         own = {key: value for key, value in method.items() if key != "name"}
         method = choose_method(AUTO, own, terms.get("task", CLASSIFICATION), is_table=is_table)
-        method |= find_guards(method, CARE)
-        method |= find_guards(method) if num_members >= MIN_GUARDED else {}
+        method |= choose_guards(method, num_members)
     if _is_auto(model):
         own = {key: value for key, value in model.items() if key != "name"}
         model = choose_model(AUTO, own, method, is_table=is_table)

@@ -7,7 +7,7 @@ so are never let go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 from chain.block import ZERO, Contribution, Digest
 from chain.calendar import Calendar, Place
@@ -25,10 +25,15 @@ from node.ledger.names import get_name
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunRound, RunSpecs
 
+Endings = MutableMapping[int, tuple[Place, Digest]]  # the round whose model a height evaluates, and its aggregate
 
-def read_evaluations(store: SqliteStore, runs: RunSpecs, number: int | None = None) -> Sequence[pb.EvaluationView]:
-    """All evaluations, the first one first, or that of one run, 0 being the newest. Runs on the store's thread. Raises
-    NotFound."""
+
+def read_evaluations(
+    store: SqliteStore, runs: RunSpecs, number: int | None = None, endings: Endings | None = None
+) -> Sequence[pb.EvaluationView]:
+    """All evaluations, the first one first, or that of one run, 0 being the newest. `endings` has what was found by
+    reading a run's blocks, and what is found is added. Runs on the store's thread. Raises NotFound."""
+    endings = {} if endings is None else endings
     evaluations = _list_rounds(store, runs)
     if number == 0:
         if not evaluations:
@@ -38,7 +43,7 @@ def read_evaluations(store: SqliteStore, runs: RunSpecs, number: int | None = No
         evaluations = [one for one in evaluations if one.run.number == number]
         if not evaluations:
             raise NotFound(f"run {number} is no evaluation, and its end has none")
-    return [_show(store, runs, one) for one in evaluations]
+    return [_show(store, runs, one, endings) for one in evaluations]
 
 
 def _list_rounds(store: SqliteStore, runs: RunSpecs) -> list[RunRound]:
@@ -75,19 +80,22 @@ def _get_settings(run: Run) -> EvaluationHyperparameters | None:
         return None
 
 
-def _find_ending(store: SqliteStore, runs: RunSpecs, round_: RunRound) -> tuple[Place, Digest]:
-    """The round whose model the end of its run measures, and the aggregate that has the model."""
+def _find_ending(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: Endings) -> tuple[Place, Digest]:
+    """Finds the round whose model the end of its run measures, and the aggregate that has the model."""
+    if (known := endings.get(round_.height)) is not None:
+        return known
     selection = read_selection(store.get_state, store.read_blocks, round_.height - 1)
     place = Place(round_.run.number, selection.get_evaluated(round_.run))
     height = runs.calendar.get_height(place)
     stored = None if height is None else store.get_block(height)
-    return place, ZERO if stored is None else stored.block.header.aggregate
+    endings[round_.height] = place, ZERO if stored is None else stored.block.header.aggregate
+    return endings[round_.height]
 
 
-def _show(store: SqliteStore, runs: RunSpecs, round_: RunRound) -> pb.EvaluationView:
+def _show(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: Endings) -> pb.EvaluationView:
     run, height = round_.run, round_.height
     if run.is_evaluating(height):
-        place, model = _find_ending(store, runs, round_)
+        place, model = _find_ending(store, runs, round_, endings)
     else:
         place, model = find_measured(runs.calendar, run), run.initial_model
     settings = _get_settings(run) or EvaluationHyperparameters()

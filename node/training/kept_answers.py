@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ml.measures.kinds import Answers, AnyMeasures
-from ml.payload import decode_arrays, encode_arrays
+from ml.payload import compute_encoded_bytes, decode_arrays, encode_arrays
 from node.training.trainer import Client
 
 Measure = Callable[[], AnyMeasures | None]
@@ -49,8 +49,10 @@ class KeptAnswers:
         """The answers themselves under `answers`, for `decode_answers`; nothing where there are none, or very many."""
         if self._answers is None:
             return {}
-        data = encode_arrays(self._answers._asdict())
-        return {"answers": data} if len(data) <= MAX_BYTES else {}
+        arrays = self._answers._asdict()
+        if compute_encoded_bytes({name: (of.dtype.name, of.shape) for name, of in arrays.items()}) > MAX_BYTES:
+            return {}
+        return {"answers": encode_arrays(arrays)}
 
 
 def decode_answers(data: bytes) -> Answers:

@@ -99,6 +99,11 @@ class KeptRounds:
     directory: Path
     keep_models: str
 
+    def take_in(self, run: Run, number: int, metrics: Mapping[str, float], best: int) -> None:
+        """Notes a round that was taken in, and prunes by the `best` of the run."""
+        self.note(run, number, metrics)
+        self.prune(run.number, best)
+
     def note(self, run: Run, number: int, metrics: Mapping[str, float]) -> None:
         """A round of a run was taken in, and this was measured of its model: it may be the site's own best."""
         if keeps_rounds(self.keep_models, run):

@@ -23,7 +23,7 @@ from ml.simulation.run import Selector, SimulationConfig, simulate
 from ml.tasks import REGRESSION
 from ml.training.mixture import find_weight, mix
 from node.config.genesis_draft import GenesisSpec, draft_genesis
-from node.config.recommended import CARE, GUARDS, MIN_GUARDED, find_guards
+from node.config.recommended import choose_guards
 
 NUM_BINS = 10  # of the calibration error
 Array = np.ndarray[Any, Any]
@@ -104,8 +104,7 @@ def play(
     )
     asked, data = draft_genesis(spec)
     genesis = asked.value
-    method = genesis["method"] | find_guards(genesis["method"], CARE)
-    method |= find_guards(method, GUARDS) if len(sites) >= MIN_GUARDED else {}
+    method = genesis["method"] | choose_guards(genesis["method"], len(sites))
     config = SimulationConfig(
         method=method,
         model=genesis["model"],
