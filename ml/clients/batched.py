@@ -113,10 +113,15 @@ def _group(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterable[list[
             tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
             tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
             None if by_step is None else by_step.layout,
-            i if prepared.then or prepared.instead or not phase.sgd.is_plain or phase.trains_alone else None,
+            i if _trains_alone(phase) else None,
         )
         groups.setdefault(key, []).append(i)
     return groups.values()
+
+
+def _trains_alone(phase: Phase) -> bool:
+    has_own_steps = phase.prepared.then or phase.prepared.instead or phase.prepared.beside
+    return bool(has_own_steps) or not phase.sgd.is_plain or phase.trains_alone
 
 
 def _takes_padding(client: Client, phase: Phase) -> bool:
