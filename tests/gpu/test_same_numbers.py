@@ -31,6 +31,7 @@ from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs.architectures import ARCHITECTURES
 from ml.training.loop import Engine
+from support.data.normed import fit_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("exact")]
 
@@ -88,11 +89,11 @@ def test_each_model_learns_the_same(device: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_each_method_comes_to_the_same(device: str, name: str) -> None:
-    method = make_quick(name, local_iterations=4)
+    method, model = make_quick(name, local_iterations=4), fit_model(name, MLP)
 
     def run(place: str) -> SimulationResult:
         return simulate(
-            SimulationConfig(method=method, clients=3, rounds=3, shots=20, device=place, batched="off", model=MLP)
+            SimulationConfig(method=method, clients=3, rounds=3, shots=20, device=place, batched="off", model=model)
         )
 
     here, there = run("cpu"), run(device)

@@ -25,11 +25,6 @@ NORMED = resolve_model({"name": "support.data.user_models:make_small", "args": {
 BEACON = bytes(32)
 
 
-def fit_model(method: Mapping[str, Any], model: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The model; of a method that is of batch norm alone one that has it."""
-    return NORMED if method["name"] == "fedbn" and model in (MLP, CNN) else model
-
-
 def make_digit_clients(
     method: Mapping[str, Any],
     *,
@@ -40,7 +35,8 @@ def make_digit_clients(
     shots: int | None = None,
     rounds: int = 10,
 ) -> list[Client]:
-    model = fit_model(method, model)
+    if method["name"] == "fedbn" and model in (MLP, CNN):
+        model = NORMED
     federation = Federation(
         method=method,
         model=model,
