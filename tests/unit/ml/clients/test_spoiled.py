@@ -133,7 +133,7 @@ def test_no_samples_give_no_numbers() -> None:
 
 def run(name: str) -> SimulationResult:
     method = {"name": name, **QUICK.get(name, {})}
-    own = {"model": describe_normed()} if name == "fedbn" else {}
+    own: dict[str, Any] = {"model": describe_normed()} if name == "fedbn" else {}
     return simulate(SimulationConfig(method=method, clients=3, rounds=3, shots=10, **own))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def read(arrays: Arrays) -> Parameters:
     return {name: torch.tensor(array, dtype=torch.float64) for name, array in arrays.items()}
 
 
-def compute_loss(parameters: Parameters, client: Client) -> Tensor:
+def compute_loss(client: Client, parameters: Parameters) -> Tensor:
     """F_k, of the tiny network as anyone would write it."""
     samples = client.state.data.train
     z = F.relu(samples.x.double().flatten(1) @ parameters["fc1.weight"].T + parameters["fc1.bias"])
@@ -87,7 +88,7 @@ def test_fedrep_moves_the_head_and_then_what_is_before_it() -> None:
             velocity: Parameters = {}
             for step in range(5):
                 lr = 0.2 * 0.9 ** ((round_number - 1) * 5 + step)
-                gradients = differentiate(lambda p, client=client: compute_loss(p, client), model)
+                gradients = differentiate(partial(compute_loss, client), model)
                 for name in HEAD if step < 3 else BODY:
                     velocity[name] = 0.5 * velocity.get(name, torch.zeros(())) + gradients[name]
                     model[name] = model[name] - lr * velocity[name]
@@ -107,8 +108,7 @@ def test_ditto_holds_a_personal_model_near_the_common_one() -> None:
         for k, client in enumerate(clients):
             for _ in range(2):
                 of_v, of_w = (
-                    differentiate(lambda p, client=client: compute_loss(p, client), model)
-                    for model in (personal[k], locals_[k])
+                    differentiate(partial(compute_loss, client), model) for model in (personal[k], locals_[k])
                 )
                 for name in w:
                     personal[k][name] = personal[k][name] - 0.2 * (of_v[name] + 0.7 * (personal[k][name] - w[name]))
@@ -129,11 +129,11 @@ def test_fedbn_averages_all_but_batch_norm() -> None:
     play(clients, 2)
     for _ in range(2):
         for client, model in zip(clients, models, strict=True):
-            optimizer, samples = torch.optim.SGD(model.parameters(), lr=0.2), client.state.data.train
+            samples, weights = client.state.data.train, list(model.parameters())
             for _ in range(2):
-                optimizer.zero_grad()
-                F.cross_entropy(model.classify(model.embed(samples.x.double())), samples.y).backward()
-                optimizer.step()
+                loss = F.cross_entropy(model.classify(model.embed(samples.x.double())), samples.y)
+                for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                    weight.data.sub_(gradient, alpha=0.2)
         common = average([dict(copy.deepcopy(model).named_parameters()) for model in models], clients)
         shared = {name: tensor.detach() for name, tensor in common.items() if not name.startswith("norm.")}
         for model in models:
