@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NUM_ROUNDS = 8
 RETRY_S = 1.0
+HEED_S = 0.1
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PHASES = ("train", "exchange", "mine", "vote", "apply")
 
 
@@ -41,16 +43,16 @@ class Answers:
 
 
 def watch(place: AdminAddress, interval_s: float, console: Console) -> None:
-    """Draws until a signal ends it. Raises NodeUnreachable where there is no node at the start, KeyboardInterrupt, and
-    SystemExit of other signals."""
-    following = _follow(place, interval_s)
-    first = next(following)
-    with _ending_by_signals(), Live(draw(first), console=console, screen=True, auto_refresh=False) as live:
-        for answers in following:
-            live.update(draw(answers), refresh=True)
+    """Draws until a signal ends it, as SystemExit. Raises NodeUnreachable where there is no node at the start."""
+    with _heeding_signals() as sleep:
+        following = _follow(place, interval_s, sleep)
+        first = next(following)
+        with Live(draw(first), console=console, screen=True, auto_refresh=False) as live:
+            for answers in following:
+                live.update(draw(answers), refresh=True)
 
 
-def _follow(place: AdminAddress, interval_s: float) -> Iterator[Answers]:
+def _follow(place: AdminAddress, interval_s: float, sleep: Callable[[float], None]) -> Iterator[Answers]:
     """Answers every `interval_s`, without end; where none comes those before, and why. Raises NodeUnreachable where no
     first one comes."""
     answers: Answers | None = None
@@ -60,13 +62,13 @@ def _follow(place: AdminAddress, interval_s: float) -> Iterator[Answers]:
                 while True:
                     answers = read(node, answers)
                     yield answers
-                    time.sleep(interval_s)
+                    sleep(interval_s)
         except NodeUnreachable as error:
             if answers is None:
                 raise
             answers = replace(answers, away=str(error))
             yield answers
-            time.sleep(RETRY_S)
+            sleep(RETRY_S)
 
 
 def read(node: AdminClient, before: Answers | None = None) -> Answers:
@@ -123,15 +125,21 @@ def _draw_members(reply: pb.ListMembersReply) -> list[str]:
 
 
 @contextmanager
-def _ending_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end what is inside in order, so that the terminal is as it was."""
+def _heeding_signals() -> Iterator[Callable[[float], None]]:
+    """What sleeps, and raises SystemExit once a signal has come: there, and never in the middle of drawing, so that the
+    terminal is left as it was."""
+    came: list[int] = []
 
-    def end(number: int, frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
+    def sleep(seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while not came and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, HEED_S))
+        if came:
+            raise SystemExit(128 + came[0])
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in SIGNALS}
     try:
-        yield
+        yield sleep
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

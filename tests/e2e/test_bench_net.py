@@ -1,4 +1,4 @@
-"""`fednode bench net` over as little as there are figures of: two processes, and gRPC beside them."""
+"""`make bench-net` over as little as there are figures of: two processes, and gRPC beside them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from node.bench.net import compare_delays, compare_rates
-from node.cli.bench.net import show_figures
+from bench.commands.net import show_figures
+from bench.net import compare_delays, compare_rates
 from support.federation.real_nodes import run_process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.outer]

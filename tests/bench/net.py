@@ -1,6 +1,6 @@
-"""`fednode bench net`: what two members on one machine say to each other, over the transport of real nodes.
+"""`make bench-net`: what two members on one machine say to each other, over the transport of real nodes.
 
-The other end is a process of its own (`node.bench.net_peer`). Votes go there and back, each checked at both ends as
+The other end is a process of its own (`bench.net_peer`). Votes go there and back, each checked at both ends as
 nodes check them; a blob is pulled; connections are made anew. Limits of what a peer may send are lifted, as they would
 be all there is to see. The baseline is gRPC under the same TLS between the same two processes, in turn with ours, and
 nothing around it: bytes echoed on one stream, chunks sent, one call on a new connection.
@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 import grpc
 
+from bench.net_peer import BARE, End
+from bench.tails import describe_tail
 from chain.block import ZERO, Id
-from node.bench.figures import Report, describe_tail
-from node.bench.net_peer import BARE, End
+from node.bench.figures import Report
 from node.errors import NodeError
 from node.experiments.measured import describe_spread
 from node.host.child import make_command
@@ -119,7 +120,7 @@ class _Ours:
         self.end = end
         self.answers = _Answers(end)
         tls = end.transport.tls
-        assert tls is not None  # noqa: S101 - it is on by default
+        assert tls is not None
         self.tls: MutualTls = tls
         self._caller = Caller(end.key.id, tls)
 
@@ -214,12 +215,10 @@ async def _connected(seed: int, blob_bytes: int) -> AsyncIterator[tuple[_Ours, _
     ports = find_free_ports(2)
     ours = _Ours(End(0, seed, ports))
     arguments = [str(number) for number in (seed, ports[1], ports[0], blob_bytes)]
-    process = await asyncio.create_subprocess_exec(
-        *make_command("node.bench.net_peer", *arguments), stdin=PIPE, stdout=PIPE
-    )
+    process = await asyncio.create_subprocess_exec(*make_command("bench.net_peer", *arguments), stdin=PIPE, stdout=PIPE)
     running = asyncio.create_task(ours.end.transport.run(ours.answers))
     try:
-        assert process.stdout is not None  # noqa: S101 - asked for
+        assert process.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
             line = await process.stdout.readline()
             if not line:
