@@ -1,4 +1,4 @@
-"""What the benchmarks tell somebody of while they measure."""
+"""A listener of the benchmarks."""
 
 from __future__ import annotations
 
