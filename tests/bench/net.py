@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -36,6 +38,7 @@ from node.p2p.transport.rate_limits import RateLimits
 from node.pb import peer_pb2 as pb
 from node.testnet.ports import LOOPBACK, find_free_ports
 
+TESTS = Path(__file__).parents[1]
 WINDOW = 64  # messages under way at once, where their number counts
 TIMEOUT_S = 120.0
 WARM_UP = 50  # messages
@@ -215,7 +218,10 @@ async def _connected(seed: int, blob_bytes: int) -> AsyncIterator[tuple[_Ours, _
     ports = find_free_ports(2)
     ours = _Ours(End(0, seed, ports))
     arguments = [str(number) for number in (seed, ports[1], ports[0], blob_bytes)]
-    process = await asyncio.create_subprocess_exec(*make_command("bench.net_peer", *arguments), stdin=PIPE, stdout=PIPE)
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = await asyncio.create_subprocess_exec(
+        *make_command("bench.net_peer", *arguments), stdin=PIPE, stdout=PIPE, env={**os.environ, "PYTHONPATH": path}
+    )
     running = asyncio.create_task(ours.end.transport.run(ours.answers))
     try:
         assert process.stdout is not None
