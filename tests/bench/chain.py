@@ -1,4 +1,4 @@
-"""`fednode bench chain`: what the store of a chain costs over the least that could keep the same bytes as safely.
+"""`make bench-chain`: what the store of a chain costs over the least that could keep the same bytes as safely.
 
 The blocks are real (`node.testnet.synthetic`): contributions with their blobs, work, aggregates, certificates.
 Baselines:
@@ -27,16 +27,17 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from bench.crypto import list_candidate, list_certificate, make_bare_check
+from bench.paired import Call, compare_calls
+from bench.tails import describe_tail
 from chain import codec
 from chain.audit import write_export
 from chain.block import Block, Certificate
 from chain.genesis import Genesis
 from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
-from node.bench.crypto import list_candidate, list_certificate, make_bare_check
-from node.bench.figures import Report, describe_tail
+from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_directory
-from node.bench.paired import Call, compare_calls
 from node.consensus.sync import SLICE
 from node.errors import NodeError, VerificationFailed
 from node.host.machine import get_machine
@@ -198,7 +199,7 @@ def _measure_append(chain: _Chain, path: Path, batch: int) -> dict[str, float]:
 def _measure_read(chain: _Chain, made: Path, bare: Path, seed: int) -> dict[str, Any]:
     """A block is one of a random height, decoded; so are those of the whole range. Bare bytes stay bytes."""
     last = len(chain.rows)
-    random = Random(seed)  # noqa: S311 - which heights are read
+    random = Random(seed)
     with SqliteStore.open(made, chain.genesis) as store, _BareTable(bare) as table:
 
         def read_block() -> None:

@@ -1,4 +1,4 @@
-"""`fednode bench net`: the options, and the figures as people read them."""
+"""`make bench-net`: the options, and the figures as people read them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def bench_net(
     """Messages between two processes, against bare gRPC. Both run over loopback with the same mutual TLS: round trips
     of a vote, votes a second, a blob, and setting up a connection.
 
-    Example: fednode bench net --messages 2000 --mb 256 --json
+    Example: make bench-net ARGS="--messages 2000 --mb 256 --json"
     """
-    from node.bench.net import run_net_bench
+    from bench.net import run_net_bench
 
     figures = run_net_bench(
         messages=messages, mb=mb, connections=connections, repeats=repeats, seed=seed, report=report

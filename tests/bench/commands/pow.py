@@ -1,4 +1,4 @@
-"""`fednode bench pow`: the options, and the figures as people read them."""
+"""`make bench-pow`: the options, and the figures as people read them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def bench_pow(
     """Hashes a second of the miner, against a hashlib loop. By number of workers; also seconds to a block, against what
     its difficulty lets one expect, and the event loop's lag meanwhile.
 
-    Example: fednode bench pow --workers 1,2,4 --difficulty 1048576 --json
+    Example: make bench-pow ARGS="--workers 1,2,4 --difficulty 1048576 --json"
     """
-    from node.bench.pow import run_pow_bench
+    from bench.pow import run_pow_bench
 
     figures = run_pow_bench(
         workers=_read_workers(workers),

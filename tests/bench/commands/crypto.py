@@ -1,4 +1,4 @@
-"""`fednode bench crypto`: the options, and the figures as people read them."""
+"""`make bench-crypto`: the options, and the figures as people read them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def bench_crypto(
     """Signatures, digests and block checks, against the library. Each is set against the bare library call for the same
     bytes.
 
-    Example: fednode bench crypto --members 16 --json
+    Example: make bench-crypto ARGS="--members 16 --json"
     """
-    from node.bench.crypto import run_crypto_bench
+    from bench.crypto import run_crypto_bench
 
     figures = run_crypto_bench(members=members, seconds=seconds, repeats=repeats, seed=seed, report=report)
     print_figures(figures, show_figures, as_json)

@@ -1,6 +1,6 @@
-"""The other end of `fednode bench net`, as a process: a member that answers every message, and gRPC without us.
+"""The other end of `make bench-net`, as a process: a member that answers every message, and gRPC without us.
 
-Run as `python -m node.bench.net_peer SEED PORT PEER_PORT BLOB_BYTES`: it listens at PORT, dials PEER_PORT, says in a
+Run as `python -m bench.net_peer SEED PORT PEER_PORT BLOB_BYTES`: it listens at PORT, dials PEER_PORT, says in a
 line of JSON at which port the bare server listens, and ends with its standard input.
 """
 
@@ -107,7 +107,7 @@ async def _run(seed: int, ports: Sequence[int], blob_bytes: int) -> None:
     blob = os.urandom(blob_bytes)
     chunks = [blob[start : start + CHUNK_BYTES] for start in range(0, blob_bytes, CHUNK_BYTES)]
     end = End(1, seed, ports)
-    assert end.transport.tls is not None  # noqa: S101 - it is on by default
+    assert end.transport.tls is not None
     bare = make_bare_server(chunks)
     bare_port = bare.add_secure_port(f"{LOOPBACK}:0", end.transport.tls.make_server_credentials())
     await bare.start()

@@ -1,6 +1,6 @@
-"""`fednode bench net`: what two members on one machine say to each other, over the transport of real nodes.
+"""`make bench-net`: what two members on one machine say to each other, over the transport of real nodes.
 
-The other end is a process of its own (`node.bench.net_peer`). Votes go there and back, each checked at both ends as
+The other end is a process of its own (`bench.net_peer`). Votes go there and back, each checked at both ends as
 nodes check them; a blob is pulled; connections are made anew. Limits of what a peer may send are lifted, as they would
 be all there is to see. The baseline is gRPC under the same TLS between the same two processes, in turn with ours, and
 nothing around it: bytes echoed on one stream, chunks sent, one call on a new connection.
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
 
+from bench.net_peer import BARE, End
+from bench.tails import describe_tail
 from chain.block import ZERO, Id
-from node.bench.figures import Report, describe_tail
-from node.bench.net_peer import BARE, End
+from node.bench.figures import Report
 from node.errors import NodeError
 from node.experiments.measured import describe_spread
 from node.host.child import make_command
@@ -35,6 +38,7 @@ from node.p2p.transport.rate_limits import RateLimits
 from node.pb import peer_pb2 as pb
 from node.testnet.ports import LOOPBACK, find_free_ports
 
+TESTS = Path(__file__).parents[1]
 WINDOW = 64  # messages under way at once, where their number counts
 TIMEOUT_S = 120.0
 WARM_UP = 50  # messages
@@ -119,7 +123,7 @@ class _Ours:
         self.end = end
         self.answers = _Answers(end)
         tls = end.transport.tls
-        assert tls is not None  # noqa: S101 - it is on by default
+        assert tls is not None
         self.tls: MutualTls = tls
         self._caller = Caller(end.key.id, tls)
 
@@ -214,12 +218,13 @@ async def _connected(seed: int, blob_bytes: int) -> AsyncIterator[tuple[_Ours, _
     ports = find_free_ports(2)
     ours = _Ours(End(0, seed, ports))
     arguments = [str(number) for number in (seed, ports[1], ports[0], blob_bytes)]
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     process = await asyncio.create_subprocess_exec(
-        *make_command("node.bench.net_peer", *arguments), stdin=PIPE, stdout=PIPE
+        *make_command("bench.net_peer", *arguments), stdin=PIPE, stdout=PIPE, env={**os.environ, "PYTHONPATH": path}
     )
     running = asyncio.create_task(ours.end.transport.run(ours.answers))
     try:
-        assert process.stdout is not None  # noqa: S101 - asked for
+        assert process.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
             line = await process.stdout.readline()
             if not line:

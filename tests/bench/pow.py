@@ -1,4 +1,4 @@
-"""`fednode bench pow`: hashes a second of the miner's processes, what a block then takes, and what the loop feels.
+"""`make bench-pow`: hashes a second of the miner's processes, what a block then takes, and what the loop feels.
 
 The baseline is one loop over the library's SHA-256 in this process, measured before and after each number of workers:
 the ratio of the two says what a worker is worth, and how that holds when workers share the cores. Seals are made from
@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from node.bench.figures import Report, describe_tail, watch_loop
+from bench.tails import describe_tail, watch_loop
+from node.bench.figures import Report
 from node.consensus.miner import MinerProcess
 from node.experiments.measured import describe_spread
 from node.host.machine import get_machine
@@ -119,7 +120,7 @@ async def _solve(miner: MinerProcess, seal: bytes, difficulty: int, workers: int
     before, began_s = miner.hashes, time.perf_counter()
     nonce = await miner.mine(seal, difficulty, 0, NUM_NONCES)
     took_s = time.perf_counter() - began_s
-    assert nonce is not None  # noqa: S101 - there are more nonces than anybody can try
+    assert nonce is not None
     await miner.mine(seal, UNREACHABLE, 0, workers)  # one for each, who first tells of what it was stopped at
     return took_s, miner.hashes - before - workers
 

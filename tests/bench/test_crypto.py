@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidSignature
 
+from bench.application import main
+from bench.commands.crypto import show_figures
+from bench.crypto import Signed, list_candidate, list_certificate, make_bare_check
+from bench.paired import compare_calls
 from chain.store.sqlite import SqliteStore
-from node.bench.crypto import Signed, list_candidate, list_certificate, make_bare_check
-from node.bench.paired import compare_calls
-from node.cli import main
-from node.cli.bench.crypto import show_figures
 from node.testnet.synthetic import extend_chain, make_prototype_genesis
 
 pytestmark = pytest.mark.outer
@@ -61,7 +61,7 @@ def test_a_federation_without_files_is_the_same_for_the_same_seed() -> None:
 
 def test_a_small_one_gives_every_call_with_its_size_and_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--members", "3", "--seconds", "0.0002", "--repeats", "1")
-    assert main(["bench", "crypto", *options, "--json"]) == 0
+    assert main(["crypto", *options, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures.keys() == {"machine", "job", *GROUPS}
     assert figures["job"] == {"members": 3, "quorum": 3, "seconds": 0.0002, "repeats": 1, "seed": 1}

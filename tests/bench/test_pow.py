@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from bench import pow as bench_pow
+from bench.application import main
+from bench.commands.pow import show_figures
+from bench.pow import SLICE, describe_solutions, make_seal, measure_bare
 from chain.pow import search
-from node.bench import pow as bench_pow
-from node.bench.pow import SLICE, describe_solutions, make_seal, measure_bare
-from node.cli import main
-from node.cli.bench.pow import show_figures
 
 pytestmark = pytest.mark.outer
 
@@ -33,13 +33,13 @@ def test_the_bare_loop_counts_its_hashes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("workers", ["0", "1,x", "", "1000"])
 def test_a_number_of_workers_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], workers: str) -> None:
-    assert main(["bench", "pow", "--workers", workers]) == 78
+    assert main(["pow", "--workers", workers]) == 78
     assert "--workers: expected numbers from 1 to 256" in capsys.readouterr().err
 
 
 def test_a_small_one_counts_the_hashes_of_every_search(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--workers", "2,1", "--difficulty", "2000", "--blocks", "3", "--seconds", "0.05", "--seed", "7")
-    assert main(["bench", "pow", *options, "--json"]) == 0
+    assert main(["pow", *options, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures.keys() == {"machine", "job", "idle", "workers"}
     assert figures["job"] == {"difficulty": 2000, "blocks": 3, "seconds": 0.05, "seed": 7}

@@ -1,4 +1,4 @@
-"""`fednode bench crypto`: what signing, hashing, encoding and judging cost over the library's call for the same bytes.
+"""`make bench-crypto`: what signing, hashing, encoding and judging cost over the library's call for the same bytes.
 
 What is signed and judged is real: a block of a federation that shares prototypes of digits, mined, certified and stored
 as rounds leave it (`node.testnet.synthetic`). Beside each of our calls, in turn with it, its baseline is made:
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from bench.paired import Call, compare_calls
 from chain import codec, validation
 from chain.block import Block, Certificate, Contribution, Id, PayloadRef, Vote
 from chain.genesis import Genesis
@@ -35,7 +36,6 @@ from ml import specs
 from ml.payload import Arrays, decode_arrays, kind_name
 from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_directory
-from node.bench.paired import Call, compare_calls
 from node.config.genesis_file import get_genesis_spec
 from node.host.machine import get_machine
 from node.host.procfs import MB
@@ -61,7 +61,7 @@ class Pair:
 
 
 def run_crypto_bench(*, members: int, seconds: float, repeats: int, seed: int, report: Report) -> dict[str, Any]:
-    """Figures by group and call; see `node.bench.paired`. `seconds` are for each of `repeats` rounds of either call."""
+    """Figures by group and call; see `bench.paired`. `seconds` are for each of `repeats` rounds of either call."""
     with temporary_directory() as directory:
         genesis, keys = make_prototype_genesis(members, seed=seed, difficulty=DIFFICULTY)
         with SqliteStore.open(directory / "store", genesis) as store:
@@ -103,7 +103,7 @@ class _Found:
     def read(cls, genesis: Genesis, keys: Sequence[SigningKey], store: SqliteStore) -> _Found:
         *below, stored = store.blocks(get_first_read(HEIGHT - 1), HEIGHT)
         tip = Tip.at(store.get_state(HEIGHT - 1), [final.block for final in below])
-        assert stored.certificate is not None  # noqa: S101 - none is missing above block 0
+        assert stored.certificate is not None
         refs = [ref for contribution in stored.block.contributions for ref in contribution.payloads]
         payloads = {ref.digest: store.get_blob(ref.digest) for ref in refs}
         return cls(genesis, keys, tip, stored.block, stored.certificate, payloads)
@@ -260,7 +260,7 @@ class _Found:
             for c in block.contributions
         ]
         aggregate = specs.compute_aggregate(spec, HEIGHT, authors, None)
-        assert aggregate is not None  # noqa: S101 - prototypes are voted on
+        assert aggregate is not None
         validation.validate_aggregate(block, hashlib.sha256(aggregate).digest())
 
     def _read_payload(self, spec: specs.MethodSpec, ref: PayloadRef) -> Arrays:

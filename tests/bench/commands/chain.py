@@ -1,4 +1,4 @@
-"""`fednode bench chain`: the options, and the figures as people read them."""
+"""`make bench-chain`: the options, and the figures as people read them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def bench_chain(
     """A node's store: append, read, verify, export, import. The chain is of real blocks, the baselines are plain SQLite
     and bare signatures.
 
-    Example: fednode bench chain --blocks 2000 --dir /var/lib/fednode --json
+    Example: make bench-chain ARGS="--blocks 2000 --dir /var/lib/fednode --json"
     """
-    from node.bench.chain import run_chain_bench
+    from bench.chain import run_chain_bench
 
     if directory is not None and not directory.is_dir():
         raise ConfigError(f"--dir: expected a directory (got {directory})")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from node.bench import chain as bench_chain
-from node.bench.chain import run_chain_bench
-from node.cli import main
-from node.cli.bench.chain import show_figures
+from bench import chain as bench_chain
+from bench.application import main
+from bench.chain import run_chain_bench
+from bench.commands.chain import show_figures
 from node.errors import VerificationFailed
 from node.ledger.offline import verify_data_dir
 
@@ -29,7 +29,7 @@ def test_a_small_chain_is_kept_read_verified_and_moved_whole(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     options = ("--blocks", "6", "--members", "3", "--one-by-one", "4", "--dir", str(tmp_path))
-    assert main(["bench", "chain", *options, "--json"]) == 0
+    assert main(["chain", *options, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert list(tmp_path.iterdir()) == []
     assert figures["job"] == {"blocks": 6, "members": 3, "one_by_one": 4, "batch": 128, "seed": 1}
@@ -57,7 +57,7 @@ def test_a_small_chain_is_kept_read_verified_and_moved_whole(
 
 
 def test_a_directory_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["bench", "chain", "--dir", str(tmp_path / "none")]) == 78
+    assert main(["chain", "--dir", str(tmp_path / "none")]) == 78
     assert "--dir: expected a directory" in capsys.readouterr().err
 
 
