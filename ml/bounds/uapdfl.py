@@ -38,7 +38,7 @@ def compute_gap(
     """What the loss is above its least at most after the rounds, expected, from a `gap` at first; `lr` is 1 / L where
     it is not said. `printed` is of that rate alone, with twice the noise that stays."""
     decay, floor = _compute_decay_and_floor(smoothness, mu, sigma, clients, lr)
-    gap, left = check("gap", gap, zero=True), decay ** check_at_least("R", rounds, 0)
+    gap, left = check("gap", gap, zero=True), math.pow(decay, check_at_least("R", rounds, 0))
     if not printed:
         return left * gap + floor * (1 - left)
     if lr is not None and not math.isclose(lr, 1 / smoothness, rel_tol=1e-12):

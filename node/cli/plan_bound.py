@@ -83,12 +83,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Theory:
-    """A bound within a budget: by number of rounds, the best of them, and where there is a goal what it asks for. No
-    number of rounds is below `max_rounds` where that is None, and `why_none` says so."""
+    """A bound within a budget: by number of rounds, and which of them lowers the loss most, None where none is certain
+    to. With a goal, what the number of rounds has to be below, or None, and why."""
 
     bound: Bound
     by_rounds: Mapping[int, Limits]
-    best_rounds: int
+    best_rounds: int | None
     goal: Goal | None
     max_rounds: float | None
     why_none: str
@@ -155,7 +155,8 @@ def apply_bound(bound: Bound, times_s: tuple[float, float, float], rounds: Itera
         }
     except MlError as error:
         raise NodeError(f"--bound: {error}") from error
-    return Theory(bound, by_rounds, find_best_rounds(totals)[0], goal, max_rounds, why_none)
+    best, total = find_best_rounds(totals)
+    return Theory(bound, by_rounds, best if total < 0 else None, goal, max_rounds, why_none)
 
 
 def _limit(bound: Bound, budget: Budget, rounds: int, total: float, goal: Goal | None, is_enough: bool) -> Limits:
@@ -228,7 +229,8 @@ def show_bound(theory: Theory) -> None:
             for rounds, each in theory.by_rounds.items()
         ],
     )
-    print(f"best by this bound: R = {theory.best_rounds}; what exchange brings is not in it")
+    best = "no R makes the loss certain to fall" if theory.best_rounds is None else f"R = {theory.best_rounds} is best"
+    print(f"by this bound {best}; what exchange brings is not in it")
     if goal is not None:
         limit = theory.max_rounds
         print(

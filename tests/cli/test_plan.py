@@ -228,7 +228,7 @@ def test_a_table_marks_the_best_number_of_rounds_and_those_that_reach_a_goal(
     assert limits[3:5] == ["none", "0.242"]  # lambda is 1: (199.2 - 120) / (199.2 + 128)
     assert changes[2] == "40"
     (best,) = (line.split() for line in out.splitlines() if line.endswith("best"))
-    assert f"best by this bound: R = {best[0]}; what exchange brings is not in it" in out
+    assert f"by this bound R = {best[0]} is best; what exchange brings is not in it" in out
     shown = run_json(capsys, *given, "--target", 40, "--gap", 20)
     assert shown["bound"]["best_rounds"] == int(best[0])
     # D = 0.18 * 40 - 0.1 * (3.2 + 30) = 3.88: 40 / 3.88 = 10.3 iterations are enough
@@ -247,6 +247,10 @@ def test_a_table_marks_the_best_number_of_rounds_and_those_that_reach_a_goal(
     monkeypatch.setattr(loss_constants, "measure_constants", lambda *_, **__: too_fast)
     shown = run_json(capsys, *given, "--target", 40, "--gap", 20)
     assert {(plan["mean_square"], plan["is_enough"]) for plan in shown["plans"]} == {(None, False)}
+    assert shown["bound"]["best_rounds"] is None
+    code, out, _ = run(capsys, *given)
+    assert (code, "by this bound no R makes the loss certain to fall; what exchange brings" in out) == (0, True)
+    assert not any(line.endswith("best") for line in out.splitlines())
 
 
 @pytest.mark.parametrize("given", [("--target", 1), ("--gap", 1), ("--target", 1, "--gap", 1)], ids=str)

@@ -79,5 +79,5 @@ def test_fedavg_on_quadratics_stays_below_it(updates: int) -> None:
         for _ in range(updates):
             own = own - lr * a * (own - c)
         w = float(p @ own)
-    bound = compute_mean_square(gap, rounds, updates, lr, smoothness, 0.0, max(beta2, 1.0), kappa2, p)
+    bound = compute_mean_square(gap, rounds, updates, lr, smoothness, 0.0, max(beta2, 1.0), kappa2, p.tolist())
     assert np.mean(squares) <= bound

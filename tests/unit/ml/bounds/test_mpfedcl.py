@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from ml.errors import BoundError
 
 L1, L2, G, TAU, DELTA, ETA = 2, 3, 5, 0.5, 1.5, 0.1
 PRINTED, CORRECTED = 90.0, 60.0  # S, of four classes
+NUMBERS: dict[str, Any] = {"eta": ETA, "square": 100, "l1": L1, "delta": DELTA, "drift": 1}
 
 
 def test_the_drift_is_of_two_prototypes_and_not_of_all_other_classes() -> None:
@@ -47,12 +50,15 @@ def test_rounds_to_a_mean_square() -> None:
 def test_alike_clients_and_three_classes_have_the_printed_bound() -> None:
     drift = compute_drift(3, L2, G, TAU)
     assert drift == compute_drift(3, L2, G, TAU, printed=True)
-    for compute in (
-        lambda printed: compute_round_change(ETA, 100, L1, 1, drift, printed=printed),
-        lambda printed: compute_max_lr(100, L1, 1, drift, printed=printed),
-        lambda printed: compute_rounds(6, 100, ETA, L1, 1, drift, printed=printed),
-    ):
-        assert compute(printed=True) == pytest.approx(compute(printed=False), rel=1e-12)
+    printed, corrected = (
+        (
+            compute_round_change(ETA, 100, L1, 1, drift, printed=is_printed),
+            compute_max_lr(100, L1, 1, drift, printed=is_printed),
+            compute_rounds(6, 100, ETA, L1, 1, drift, printed=is_printed),
+        )
+        for is_printed in (True, False)
+    )
+    assert printed == pytest.approx(corrected, rel=1e-12)
 
 
 def compute_contrast(v: np.ndarray, prototypes: np.ndarray, tau: float) -> float:
@@ -92,9 +98,9 @@ def test_of_unlike_clients_lemma_1_holds_as_corrected_and_not_as_printed() -> No
         eta = rng.uniform(0.01, 0.9) / a.max()
         after = w - eta * mean
         change = (a * ((after - c) ** 2 - (w - c) ** 2)).mean() / 2
-        given = {"eta": eta, "square": mean**2, "l1": a.max(), "delta": delta, "drift": 0.0}
-        assert change <= compute_round_change(**given) + 1e-12
-        missed += change > compute_round_change(**given, printed=True)
+        given = (eta, mean**2, a.max(), delta, 0.0)
+        assert change <= compute_round_change(*given) + 1e-12
+        missed += change > compute_round_change(*given, printed=True)
     assert missed > 100
 
 
@@ -111,4 +117,4 @@ def test_of_unlike_clients_lemma_1_holds_as_corrected_and_not_as_printed() -> No
 )
 def test_numbers_that_no_round_has_are_refused(given: dict[str, float], said: str) -> None:
     with pytest.raises(BoundError, match=said):
-        compute_round_change(**{"eta": ETA, "square": 100, "l1": L1, "delta": DELTA, "drift": 1, **given})
+        compute_round_change(**NUMBERS | given)
