@@ -42,7 +42,7 @@ def test_masks_make_of_a_loss_what_its_own_draws_make(model: Model) -> None:
     masks = [each.draw() for each in dropped]
     assert torch.equal(torch.get_rng_state(), after)
     assert all(set(mask.flatten().tolist()) == {0.0, 2.0} for mask in masks)
-    assert torch.equal(use_masks(compute_loss)(model, batch._replace(extra=name_masks(masks)), {}), own)
+    assert torch.equal(use_masks(compute_loss)(model, Batch(batch.x, batch.y, name_masks(masks)), {}), own)
 
 
 def test_a_model_that_is_only_asked_drops_nothing(model: Model) -> None:
@@ -64,7 +64,7 @@ def test_modules_of_dropout_are_found_and_a_loss_keeps_what_else_comes_with_a_ba
     (dropped,) = find_dropped(any_model, weigh, batch, {}, contextlib.nullcontext())
     assert (dropped.p, tuple(dropped.ones.shape)) == (0.25, (4, 3))
     mask = dropped.draw()
-    masked = batch._replace(extra={**batch.extra, **name_masks([mask])})
+    masked = Batch(batch.x, batch.y, {**batch.extra, **name_masks([mask])})
     assert torch.equal(use_masks(weigh)(any_model, masked, {}), (batch.x * mask * batch.extra["weights"]).sum())
 
 
