@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ml.bounds.checks import check
 from ml.errors import BoundError
 
 
@@ -34,23 +35,28 @@ class Constants:
 
     def __post_init__(self) -> None:
         for name in ("l1", "l2", "sigma", "g"):
-            _check(name, getattr(self, name), zero=name != "l1")
+            check(name, getattr(self, name), zero=name != "l1")
 
 
 def compute_round_change(squares: Sequence[float], eta: float, lambda_: float, constants: Constants) -> float:
     """The most that a client's loss is expected to rise over a round (to fall, below 0), prototypes moved included;
     `squares` are of its E local iterations. Theorem 1."""
+    return compute_change(sum(squares), len(squares), eta, lambda_, constants)
+
+
+def compute_change(total: float, iterations: float, eta: float, lambda_: float, constants: Constants) -> float:
+    """The same by the sum of the squares and by E, which need not be whole: DFPL's is what a budget leaves."""
     l1, l2, sigma, g = constants.l1, constants.l2, constants.sigma, constants.g
-    eta, lambda_, num = _check("eta", eta), _check("lambda", lambda_, zero=True), len(squares)
-    descent = (eta - l1 * eta**2 / 2) * sum(squares)
-    return -descent + l1 * num * eta**2 / 2 * sigma**2 + lambda_ * l2 * eta * num * g
+    eta, lambda_, num = check("eta", eta), check("lambda", lambda_, zero=True), check("E", iterations)
+    descent = (eta - l1 * eta**2 / 2) * check("squares", total, zero=True)
+    return -descent + num * (l1 * eta**2 / 2 * sigma**2 + lambda_ * l2 * eta * g)
 
 
-def compute_max_lr(total: float, iterations: int, lambda_: float, constants: Constants) -> float:
+def compute_max_lr(total: float, iterations: float, lambda_: float, constants: Constants) -> float:
     """What the learning rate of an iteration has to be below, of E = `iterations` in the round, for the loss to fall,
     `total` being the sum of all squares up to it; 0 where no rate is low enough. Corollary 1."""
-    num, lambda_ = _check("E", iterations), _check("lambda", lambda_, zero=True)
-    seen = _check("squares and sigma", _check("squares", total, zero=True) + num * constants.sigma**2)
+    num, lambda_ = check("E", iterations), check("lambda", lambda_, zero=True)
+    seen = check("squares and sigma", check("squares", total, zero=True) + num * constants.sigma**2)
     pull = lambda_ * constants.l2 * num * constants.g
     return max(2 * (total - pull) / (constants.l1 * seen), 0.0)
 
@@ -58,8 +64,8 @@ def compute_max_lr(total: float, iterations: int, lambda_: float, constants: Con
 def compute_max_lambda(square: float, iterations: int, constants: Constants) -> float:
     """What lambda has to be below for the loss to fall, `square` being of a round's first iteration; infinity where the
     prototypes cannot move. Corollary 1."""
-    moved = constants.l2 * _check("E", iterations) * constants.g
-    return _check("square", square, zero=True) / moved if moved else math.inf
+    moved = constants.l2 * check("E", iterations) * constants.g
+    return check("square", square, zero=True) / moved if moved else math.inf
 
 
 def compute_rounds(
@@ -68,8 +74,8 @@ def compute_rounds(
     """The rounds T after which the mean of all squares is below `epsilon`, where the loss is `gap` above its least at
     first. Theorem 2. Raises BoundError where eta or lambda is above what `compute_limits` says, and there is no T."""
     l1, l2, sigma, g = constants.l1, constants.l2, constants.sigma, constants.g
-    gap, epsilon, num = _check("gap", gap, zero=True), _check("epsilon", epsilon), _check("E", iterations)
-    eta, lambda_ = _check("eta", eta), _check("lambda", lambda_, zero=True)
+    gap, epsilon, num = check("gap", gap, zero=True), check("epsilon", epsilon), check("E", iterations)
+    eta, lambda_ = check("eta", eta), check("lambda", lambda_, zero=True)
     gained = epsilon * (2 * eta - l1 * eta**2) - eta * (l1 * eta * sigma**2 + 2 * lambda_ * l2 * g)
     if gained <= 0:
         max_eta, max_lambda = compute_limits(epsilon, lambda_, constants)
@@ -83,13 +89,7 @@ def compute_rounds(
 def compute_limits(epsilon: float, lambda_: float, constants: Constants) -> tuple[float, float]:
     """What eta, with this lambda, and lambda have to be below for some number of rounds to come below `epsilon`.
     Theorem 2."""
-    epsilon, lambda_ = _check("epsilon", epsilon), _check("lambda", lambda_, zero=True)
+    epsilon, lambda_ = check("epsilon", epsilon), check("lambda", lambda_, zero=True)
     moved = constants.l2 * constants.g
     eta = 2 * (epsilon - lambda_ * moved) / (constants.l1 * (epsilon + constants.sigma**2))
     return max(eta, 0.0), epsilon / moved if moved else math.inf
-
-
-def _check(name: str, value: float, *, zero: bool = False) -> float:
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise BoundError(f"{name}: expected a finite number {'of at least' if zero else 'above'} 0, got {value:g}")
-    return value

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ml.bounds import (
+from ml.bounds.fedproto import (
     Constants,
     compute_limits,
     compute_max_lambda,
