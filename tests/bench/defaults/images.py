@@ -115,11 +115,11 @@ def _judge_mixed(together: Client, alone: Client) -> tuple[float, float]:
     data = together.state.data
 
     def measure(samples: Samples) -> float:
-        told = [
+        said, said_alone = (
             torch.cat([client.predict(x).logits.double() for x in torch.split(samples.x, get_chunk(samples.x.shape))])
             for client in (together, alone)
-        ]
-        mixed = mix(*told, find_weight(*told, samples.y[:0], CLASSIFICATION), CLASSIFICATION)
+        )
+        mixed = mix(said, said_alone, find_weight(said, said_alone, samples.y[:0], CLASSIFICATION), CLASSIFICATION)
         return float((mixed.argmax(1) == samples.y).double().mean())
 
     with torch.no_grad():
