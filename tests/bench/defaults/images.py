@@ -21,7 +21,7 @@ from ml.tasks import CLASSIFICATION
 from ml.training.mixture import find_weight, mix
 from node.bench.figures import Report
 from node.config.recommended import IMAGE_POOL
-from node.experiments.simulation import SimulationSpec, run_simulation
+from node.experiments.simulation import Outcome, SimulationSpec, run_simulation
 from node.host.machine import get_machine
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # as Debian's dataset-fashion-mnist has it
@@ -79,7 +79,7 @@ def _draw_fashion(path: Path, samples: int) -> Path:
 def _play(data: str, model: str, clients: int, partition: str, seeds: int, rounds: int) -> dict[str, Any]:
     own: dict[str, list[float]] = {}
     everyone: dict[str, list[float]] = {}
-    ended: dict[str, list[Client]] = {}
+    ended: dict[str, Sequence[Client]] = {}
     for seed in range(1, seeds + 1):
         for name, (method, settings) in ARMS.items():
             spec = SimulationSpec(
@@ -92,8 +92,9 @@ def _play(data: str, model: str, clients: int, partition: str, seeds: int, round
                 seed=seed,
                 settings=(*settings, "input.normalize=auto"),
             )
-            ended[name] = []
-            result = run_simulation(spec, on_end=lambda outcome, found=ended[name]: found.extend(outcome.clients))
+            outcomes: list[Outcome] = []
+            result = run_simulation(spec, on_end=outcomes.append)
+            ended[name] = outcomes[0].clients
             own.setdefault(name, []).extend(client.accuracy for client in result.clients)
             everyone.setdefault(name, []).append(result.rounds[-1].global_)
         mixed = [_judge_mixed(*pair) for pair in zip(ended["together"], ended["alone"], strict=True)]
