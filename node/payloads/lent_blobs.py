@@ -4,7 +4,9 @@ down in between. What other nodes do with it nobody can see.
 
 from __future__ import annotations
 
-from chain.block import Block, Digest
+from collections.abc import Collection, Iterable
+
+from chain.block import Block, Contribution, Digest
 from chain.calendar import Place
 from chain.store.sqlite import SqliteStore
 from ml.payload import kind_code
@@ -25,16 +27,18 @@ class LentBlobs:
                 self._note(stored.block)
         self._drop(store.head_height)
 
-    def on_block(self, block: Block) -> int:
-        """A block was appended. Returns how many blobs went."""
-        self._note(block)
+    def on_block(self, block: Block, seen: Iterable[Contribution] = (), pulled: Collection[Digest] = ()) -> int:
+        """A block was appended, contributions for its height had been `seen`, and blobs `pulled` for the vote that had
+        not been here before. Returns how many blobs went."""
+        self._note(block, seen, pulled)
         return self._drop(block.height) if self._held else 0
 
-    def _note(self, block: Block) -> None:
+    def _note(self, block: Block, seen: Iterable[Contribution] = (), pulled: Collection[Digest] = ()) -> None:
         round_ = self._runs.find(block.height)
         codes = {kind_code(kind) for kind in round_.spec.get_lent(round_.number)} if round_ is not None else set()
-        digests = frozenset(ref.digest for one in block.contributions for ref in one.payloads if ref.kind in codes)
-        if digests:
+        named = {ref.digest for one in block.contributions for ref in one.payloads if ref.kind in codes}
+        late = {ref.digest for one in seen for ref in one.payloads if ref.kind in codes}
+        if digests := frozenset(named | late.intersection(pulled)):  # of others a contribution may name any blob
             self._held[block.height] = digests
 
     def _drop(self, head: int) -> int:

@@ -76,11 +76,11 @@ class Retention:
     ) -> int:
         """A block was appended, contributions for its height had been `seen`, blobs `pulled` for the vote that had not
         been here before, and others `late`, for blocks that were final. Returns how many blobs went."""
-        seen = [*seen]
+        seen, pulled = [*seen], {*pulled}
         self._evaluated.on_block(block)
         self._newest.append(block)
-        self._keep_account(block, seen, {*pulled}, self._choose_unnamed(late))
-        pruned, kept = self._lent.on_block(block), list[Block]()
+        self._keep_account(block, seen, pulled, self._choose_unnamed(late))
+        pruned, kept = self._lent.on_block(block, seen, pulled), list[Block]()
         while len(self._newest) > self._get_keep_heights(block.height):
             self._old.append(self._newest.popleft())
             pruned += self._drop_left_out(self._old[-1])

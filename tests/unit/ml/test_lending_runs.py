@@ -58,8 +58,8 @@ def test_a_client_lends_what_another_run_has_left_and_measures_what_was_lent(onl
     for client in trained:
         client.train(1, b"beacon")
     clients = make_clients_of(METHOD | ({"only_lent": True} if only_lent else {}))
-    for client, before in zip(clients[:2], trained, strict=False):
-        client.take_own(before.state_arrays(), lends=True)
+    for client, lender in zip(clients[:2], trained, strict=False):
+        client.take_own(lender.state_arrays(), lends=True)
     offers, blobs = offer_all([client.train(LENDING, b"beacon").payloads[LENT] for client in clients])
     spec = clients[0].spec
     assert isinstance(spec, LendingSpec)
@@ -161,8 +161,7 @@ def test_rows_are_checked_one_by_one_and_short(kind: str, num_classes: int) -> N
 
 def test_no_more_than_so_many_are_measured() -> None:
     offers = [Offer(bytes([i]) * 32, 1, {LENT: bytes([i + 1]) * 32}) for i in range(MAX_MODELS + 5)]
-    for only, most in ((None, MAX_MODELS - 1), (True, MAX_MODELS)):
-        spec = make_spec(**({} if only is None else {"only_lent": only}))
+    for spec, most in ((make_spec(), MAX_MODELS - 1), (make_spec(3, only_lent=True), MAX_MODELS)):
         assert len(spec.list_lenders(offers)) == most
         assert len(spec.wanted_in_training(MEASURING, b"", b"", offers)) == most
 
