@@ -1,5 +1,5 @@
-"""What members have lent for an evaluation: deleted as soon as it is over, however small, and also where a node went
-down in between. What other nodes do with it nobody can see.
+"""Blobs that members have lent for an evaluation: deleted as soon as it is over, however small, and also where a node
+went down in between. What other nodes do with it nobody can see.
 """
 
 from __future__ import annotations

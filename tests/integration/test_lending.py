@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ml.payload import Array, encode_arrays, kind_code
 from ml.specs import add_kind, get_spec
 from ml.specs.lending import LENT
 from node.admin.json_view import to_json
+from node.cli.evaluations import describe_copies
 from node.errors import ChangeRefused
 from node.federation.measured_model import check_measured_model
 from node.federation.run_terms import draft_run
@@ -180,6 +182,11 @@ def test_who_lends_the_model_of_another_is_a_row_with_the_same_digest(tmp_path: 
             matrix = read_all(net)
             assert describe(matrix).keys() == {"node1", "node3"}
             assert len({one["model"] for one in matrix}) == 1
+            store = net["node0"].store
+            assert store is not None
+            (said,) = describe_copies(read_evaluations(store, RunSpecs.load(store)))
+            first, second = [one["lender_name"] for one in matrix]
+            assert said == f"run 1, round 2, {second}'s own: the very model that {first} lent"
             assert len(trainers[0].measured) == 2
 
     run_virtual(play())
@@ -266,6 +273,28 @@ class Averaging(Lender):
         if "prototypes" not in trained.payloads:
             return trained
         return Trained(1, {"model": encode_arrays(make_model(self.seed, height))}, trained.metrics)
+
+
+def test_what_was_pulled_and_came_too_late_goes_and_what_was_here_before_stays(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with lending(tmp_path) as net:
+            await wait_until_over(net)
+            await begin_lending(net, ["node1"])
+            await wait_until_over(net)
+            block, store = net["node0"].get_block(LENDING), net["node0"].store
+            assert store is not None
+            late = next(one for one in block.contributions if one.author == net.id("node1"))
+            others = tuple(one for one in block.contributions if one is not late)
+            without = replace(block, body=replace(block.body, contributions=others))
+            digest = store.put_blob(encode_arrays(make_lent(1)))
+            lent = LentBlobs(store, RunSpecs.load(store))
+            store.put_blob(encode_arrays(make_lent(1)))
+            lent.on_block(without, [late])
+            assert store.has_blob(digest)
+            lent.on_block(without, [late], {digest})
+            assert not store.has_blob(digest)
+
+    run_virtual(play())
 
 
 def test_where_there_is_a_model_in_common_it_is_the_first_row_and_training_goes_on_from_it(tmp_path: Path) -> None:

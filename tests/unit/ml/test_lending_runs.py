@@ -99,7 +99,7 @@ def test_a_model_that_cannot_be_had_is_a_row_of_nothing() -> None:
 
 def test_a_model_that_gives_no_numbers_is_told_nothing_of_and_changes_nothing() -> None:
     client = make_clients_of(METHOD)[0]
-    lent = {name: np.full((1, *one.shape[1:]), 3e38, one.dtype) for name, one in _get_lent(client).arrays.items()}
+    lent = {name: np.full([1, *one.shape[1:]], 3e38, one.dtype) for name, one in _get_lent(client).arrays.items()}
     offers, blobs = offer_all([lent])
     told = client.train(MEASURING, b"beacon", offers=offers, blobs=blobs).payloads[EVALUATION]
     assert [int(row["samples"]) > 0 for row in split_rows(told)] == [True, False]
@@ -168,9 +168,8 @@ def test_no_more_than_so_many_are_measured() -> None:
 
 def test_the_aggregate_stays_as_it_was() -> None:
     spec = make_spec()
-    model = add_kind(
-        "model", {name: np.ones(one.shape, one.dtype) for name, one in spec.task.model_schema.arrays.items()}
-    )
+    wanted = spec.task.model_schema.arrays
+    model = add_kind("model", {name: np.ones([int(n) for n in one.shape], one.dtype) for name, one in wanted.items()})
     nothing = make_empty_arrays(spec.lent_schema)
     for height, payload in ((LENDING, {LENT: nothing}), (MEASURING, {EVALUATION: spec.stack([])})):
         assert compute_aggregate(spec, height, [AuthorPayloads(b"a", 1, payload)], model) == encode_arrays(model)
