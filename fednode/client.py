@@ -272,8 +272,8 @@ class Client:
         """Has the node sign its yes to a change, by its whole id, as `proposals()` has it beside what would change. As
         `fednode approve --yes --json`. With `no_train` this site agrees to a run and does not train in it.
 
-        With `lend` it sends the weights of its own model to all members, for an evaluation that has sites `lend`; else
-        it never does. The last word before the evaluation begins counts."""
+        With `lend` it sends the weights of its own model to all members and observers, for an evaluation that has sites
+        `lend`; else it never does. The last word before the evaluation begins counts."""
         with self._asking() as admin:
             return to_json(admin.approve(change, no_train=no_train, lend=lend))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, or at least four of its first digits.")]
-SENDS_OWN = "send the weights of this site's own model to all members"
+SENDS_OWN = "send the weights of this site's own model to all members and observers"
 KINDS = {
     "add_member": "add member",
     "remove_member": "remove member",
@@ -93,7 +93,7 @@ def approve(
     ] = False,
     lend: Annotated[
         bool,
-        typer.Option("--lend", help="Lend this site's own model for this evaluation: all members get its weights."),
+        typer.Option("--lend", help="Lend this site's own model for this evaluation: all others get its weights."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Sign without asking. It takes the whole id.")] = False,
     socket: Socket = None,
@@ -155,7 +155,7 @@ def print_proposal(proposal: pb.ProposalView) -> None:
     if is_signed:
         facts.append(("approved by", describe_approvals(proposal.approvals)))
     if proposal.lends_here:
-        facts.append(("lent", "this site's own model, to all members"))
+        facts.append(("lent", "this site's own model, to all members and observers"))
     facts.append(("lacks", describe_missing(proposal.missing)))
     if proposal.missing.unanswered and not proposal.missing.nothing:
         unanswered = zip(proposal.missing.unanswered, proposal.missing.unanswered_ids, strict=True)

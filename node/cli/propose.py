@@ -310,7 +310,7 @@ def start_evaluation(
         bool, typer.Option("--may-lend", help="Measure also what sites lend of their own models, who approve so.")
     ] = False,
     lend: Annotated[
-        bool, typer.Option("--lend", help="As --may-lend, and this site lends its own: all members get its weights.")
+        bool, typer.Option("--lend", help="As --may-lend, and this site lends its own: all others get its weights.")
     ] = False,
     note: _Note = "",
     expires: _Expires = _EXPIRES,

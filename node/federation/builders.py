@@ -354,8 +354,8 @@ def _warn_of_run(after: State) -> list[str]:
     if isinstance(spec, LendingSpec):
         of = f"run {spec.hyperparameters.of_run}, round {spec.hyperparameters.of_round}"
         warnings.append(
-            f"a site that approves with --lend sends the weights of its own model of {of} to all members, who may keep "
-            "them, and weights can tell of the samples they were trained on; no other site sends any"
+            f"a site that approves with --lend sends the weights of its own model of {of} to all members and "
+            "observers, who may keep them, and weights can tell of the samples they were trained on; no other site does"
         )
     return warnings
 

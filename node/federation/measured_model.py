@@ -188,6 +188,8 @@ def _read(
     blobs = [] if digest == ZERO else [store.locate_blob(digest)]
     origins = [origin.initial_model for origin in runs.list_origins(run.number)]
     blobs += [store.locate_blob(origin) for origin in origins if store.has_blob(origin)]  # which have what is frozen
+    if not blobs:
+        raise _Gone(f"what run {run.number} began from is not here any more")
     try:
         combined = combine(run, blobs)
         parameters = get_kind(decode_arrays(combined, len(combined)), "model") or {}

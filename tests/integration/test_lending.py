@@ -289,10 +289,12 @@ def test_what_was_pulled_and_came_too_late_goes_and_what_was_here_before_stays(t
             digest = store.put_blob(encode_arrays(make_lent(1)))
             lent = LentBlobs(store, RunSpecs.load(store))
             store.put_blob(encode_arrays(make_lent(1)))
-            lent.on_block(without, [late])
-            assert store.has_blob(digest)
-            lent.on_block(without, [late], {digest})
-            assert not store.has_blob(digest)
+            last = net["node0"].get_block(MEASURING)
+            for pulled, stays in ((frozenset[bytes](), True), (frozenset([digest]), False)):
+                lent.on_block(without, [late], pulled)
+                assert store.has_blob(digest)
+                lent.on_block(last)
+                assert store.has_blob(digest) == stays
 
     run_virtual(play())
 

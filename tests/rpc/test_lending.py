@@ -50,7 +50,7 @@ async def test_a_site_lends_by_its_operators_last_word_and_never_unasked(tmp_pat
         assert "lend: this site's own model after round 1 is not kept here" in refused
         leave_own_model(tmp_path)
         draft = await run(capsys, one, "propose", "evaluation", "--may-lend", "--dry-run")
-        assert "sends the weights of its own model of run 1, round 1 to all members" in draft
+        assert "sends the weights of its own model of run 1, round 1 to all members and observers" in draft
         proposed = await ask_json(capsys, one, "propose", "evaluation", "--may-lend", "--yes")
         terms = json.loads(proposed["terms"])["run"]
         assert (terms["rounds"], terms["method"]["lend"], terms["method"]["only_lent"]) == (2, True, True)
@@ -58,7 +58,9 @@ async def test_a_site_lends_by_its_operators_last_word_and_never_unasked(tmp_pat
         change = proposed["id"]
         assert not (await ask_json(capsys, one, "approve", change, "--yes"))["lends_here"]
         assert (await ask_json(capsys, one, "approve", change, "--yes", "--lend"))["lends_here"]
-        assert "this site's own model, to all members" in await run(capsys, one, "proposals", "show", change)
+        assert "this site's own model, to all members and observers" in await run(
+            capsys, one, "proposals", "show", change
+        )
         refused = await run(capsys, one, "approve", change, "--yes", "--lend", "--no-train", code=2)
         assert "a site that lends takes part" in refused
         assert not (await ask_json(capsys, one, "approve", change, "--yes"))["lends_here"]
@@ -68,7 +70,7 @@ async def test_a_site_lends_by_its_operators_last_word_and_never_unasked(tmp_pat
             unasked = await asyncio.to_thread(lambda: node.propose("evaluation", lend=True, min_samples=70))
             assert not unasked["lends_here"]
         lent = await run(capsys, one, "propose", "evaluation", "--lend", "--min-samples", "60", "--yes")
-        assert "By this you send the weights of this site's own model to all members." in lent
+        assert "By this you send the weights of this site's own model to all members and observers." in lent
         assert "lent " in lent
 
 

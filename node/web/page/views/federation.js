@@ -77,7 +77,7 @@ function Proposal({ proposal, status }) {
     <${Diff} differences=${proposal.differences} />
     <${Facts} facts=${[
       ["approved by", proposal.approvals.map((one) => `${showName(one.name, one.id)}${one.trains ? "" : " (does not train)"}`).join(", ") || "nobody"],
-      ["lent", proposal.lends_here ? "this site's own model, to all members" : ""],
+      ["lent", proposal.lends_here ? "this site's own model, to all members and observers" : ""],
       ["lacks", describeMissing(proposal.missing)],
       ["not answered", proposal.missing.unanswered.map((one, i) => showName(one, proposal.missing.unanswered_ids[i])).join(", ")],
       ["open until", `height ${proposal.expires}; the chain is at ${proposal.height}`],
@@ -90,7 +90,7 @@ function Proposal({ proposal, status }) {
       ${trains && html`<${Act} label="Approve, without training here" title="Approve, and not train?" text="This site says yes, votes, and does not train." path="/approve" said=${{ change: proposal.id, no_train: true }} signs=${`${signs}, without training here`} status=${status}>
         <${Diff} differences=${proposal.differences} />
       <//>`}
-      ${lends && html`<${Act} label="Approve, and lend this site's model" title="Approve, and send this site's model?" text="This site says yes, and sends the weights of its own model to all members, who may keep them. Weights can tell of the samples that they were trained on." path="/approve" said=${{ change: proposal.id, lend: true }} signs=${`${signs}, and lends this site's own model to all members`} status=${status}>
+      ${lends && html`<${Act} label="Approve, and lend this site's model" title="Approve, and send this site's model?" text="This site says yes, and sends the weights of its own model to all members and observers, who may keep them. Weights can tell of the samples that they were trained on." path="/approve" said=${{ change: proposal.id, lend: true }} signs=${`${signs}, and lends this site's own model to all members and observers`} status=${status}>
         <${Diff} differences=${proposal.differences} />
       <//>`}
     </div>`}
