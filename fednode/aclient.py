@@ -155,9 +155,9 @@ class AsyncClient:
             lambda client: client.propose(kind, note=note, expires=expires, first=first, dry_run=dry_run, **terms)
         )
 
-    async def approve(self, change: str, *, no_train: bool = False) -> Record:
+    async def approve(self, change: str, *, no_train: bool = False, lend: bool = False) -> Record:
         """As `Client.approve`."""
-        return await self._do(lambda client: client.approve(change, no_train=no_train))
+        return await self._do(lambda client: client.approve(change, no_train=no_train, lend=lend))
 
     async def predict(
         self,

@@ -254,9 +254,10 @@ class Client:
 
         `kind` and `terms` are those of the admin RPC's ProposeRequest: `add_member(request)`, `remove_member(name)`,
         `replace_key(name, request)`, `pardon(name)`, `leave()`, `start_run(run, set, rounds, initial)`,
-        `evaluation(run, round, min_samples, min_count)`, `set_rounds(rounds)`, `end_run()`, `set_rules(rules, set)`,
-        `upgrade(protocol)`, `add_observer(request)`, `remove_observer(name)`. `set` may be settings as `simulate` takes
-        them, and `initial` a Path to a file on the node's machine.
+        `evaluation(run, round, min_samples, min_count, lend)`, `set_rounds(rounds)`, `end_run()`,
+        `set_rules(rules, set)`, `upgrade(protocol)`, `add_observer(request)`, `remove_observer(name)`. `set` may be
+        settings as `simulate` takes them, and `initial` a Path to a file on the node's machine. An evaluation with
+        `lend` has sites lend their own models; this one does so by `approve(id, lend=True)`.
 
         With `dry_run` nothing is signed: look at `differences`. `note` stands on the chain; the change stays open for
         `expires` heights, and stands in none before `first`. Raises NodeError for what cannot be.
@@ -267,11 +268,14 @@ class Client:
         with self._asking() as admin:
             return to_json(admin.propose(request))
 
-    def approve(self, change: str, *, no_train: bool = False) -> Record:
+    def approve(self, change: str, *, no_train: bool = False, lend: bool = False) -> Record:
         """Has the node sign its yes to a change, by its whole id, as `proposals()` has it beside what would change. As
-        `fednode approve --yes --json`. With `no_train` this site agrees to a run and does not train in it."""
+        `fednode approve --yes --json`. With `no_train` this site agrees to a run and does not train in it.
+
+        With `lend` it sends the weights of its own model to all members and observers, for an evaluation that has sites
+        `lend`; else it never does. The last word before the evaluation begins counts."""
         with self._asking() as admin:
-            return to_json(admin.approve(change, no_train=no_train))
+            return to_json(admin.approve(change, no_train=no_train, lend=lend))
 
     # ---- its model
 

@@ -32,10 +32,12 @@ from ml.errors import Abandoned, DataError, PayloadError, Spoiled, Stopped
 from ml.guard import Guard, OnRefused, Outcome
 from ml.measures.kinds import Answers, AnyMeasures
 from ml.methods.base import Blobs, ClientData, Method, Metrics, Round, State, Trained
+from ml.methods.lending import take_own
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed
 from ml.specs import MethodSpec, Offer, add_kind, get_kind
+from ml.specs.lending import LendingSpec
 from ml.specs.privacy import HIDDEN
 from ml.specs.releases import plan_release
 from ml.tasks import CLASSIFICATION
@@ -469,6 +471,11 @@ class Client:
     def tell_of(self, aggregate: Arrays, min_samples: int) -> Arrays:
         """Returns what this client tells of the model in an aggregate (`ml.clients.told`). Raises AggregationError."""
         return tell_of(self, aggregate, min_samples)
+
+    def take_own(self, trained: Arrays, *, lends: bool) -> None:
+        """Takes its own model of another run into one for which sites lend theirs. Raises DataError."""
+        if isinstance(spec := self.method.spec, LendingSpec):
+            take_own(self.state, spec, trained, lends=lends)
 
     def keep_answers(self) -> Callable[[], AnyMeasures | None]:
         """`measure` of the client as it stands now, for whoever calls it when there is time."""

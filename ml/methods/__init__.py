@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ml.errors import SpecError, suggest
+from ml.specs.lending import LendingSpec
 
 if TYPE_CHECKING:
     from ml.methods.base import Method
@@ -40,7 +41,7 @@ _OWN = METHODS | {"evaluation": "ml.methods.evaluation:Evaluation"}  # also what
 
 def make_method(spec: MethodSpec) -> Method:
     """The method of this spec. Raises SpecError for one that has no training here."""
-    place = spec.training or _OWN.get(spec.name)
+    place = "ml.methods.lending:Lending" if isinstance(spec, LendingSpec) else spec.training or _OWN.get(spec.name)
     if place is None:
         raise SpecError("method.name", f"unknown method {spec.name!r}: {suggest(spec.name, METHODS)}")
     module, _, name = place.partition(":")

@@ -33,6 +33,7 @@ from ml.specs.fedper import FedPerSpec
 from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
 from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
 from ml.specs.fedrep import FedRepHyperparameters, FedRepSpec
+from ml.specs.lending import LendingSpec
 from ml.specs.local import LocalSpec
 from ml.specs.masked import MaskedSpec, drop_masked, mask, unmask
 from ml.specs.masked_statistics import MaskedStatisticsSpec, mask_statistics
@@ -177,7 +178,12 @@ def get_spec(
         raise SpecError("method.name", f"unknown method {name!r}: {suggest(name, METHODS)}")
     own_rounds, scale = count_own_rounds(rounds, input_ or {}), TargetScale.from_mapping(target)
     task = Task(model, tuple(input_shape), num_classes, max_weight, own_rounds, num_members, max_abs, kind, scale)
-    own = _OWN[name].from_mapping(method, task) if name in _OWN else load_spec(method, task, plugins)
+    if name == EvaluationSpec.name and method.get("lend"):
+        own: MethodSpec = LendingSpec.from_mapping(method, task)
+        if (input_ or {}).get("normalize") is not None:
+            raise SpecError("input.normalize", "expected constants with lend, as the models were trained by them")
+    else:
+        own = _OWN[name].from_mapping(method, task) if name in _OWN else load_spec(method, task, plugins)
     check_task(own, METHODS.values())
     if own.hyperparameters.is_private and (why := own.explain_not_private()):
         raise SpecError("method.dp_noise", f"expected none: {why}")

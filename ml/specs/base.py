@@ -467,6 +467,10 @@ class MethodSpec(ABC):
         """Whether what later heights read stays for ever, also once the run is over."""
         return False
 
+    def get_lent(self, height: int) -> Collection[str]:
+        """The kinds of this height that no member keeps: they go as soon as no local phase reads them, small or not."""
+        return ()
+
     def wanted_in_training(
         self, height: int, beacon: bytes, me: bytes, offers: Sequence[Offer], gone: Collection[bytes] = frozenset()
     ) -> Sequence[bytes]:

@@ -6,7 +6,7 @@ author; the model stays in it, so that a later run can go on from there. A membe
 no other.
 
 `min_samples` is the fewest test samples that a site tells of, `min_count` what its counts are rounded down to a
-multiple of.
+multiple of. With `lend` there are two rounds, and sites may lend their own models for it (`ml.specs.lending`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
-from ml.specs.base import Hyperparameters, MethodSpec, count
+from ml.specs.base import Hyperparameters, MethodSpec, count, switch
 from ml.specs.task import Task
 from ml.specs.told import ABSENT, MOST, get_shapes, validate_told
 from ml.tasks import TASKS
@@ -33,17 +33,24 @@ COLLECT_S = 60.0  # there is no next round for a site whose test set takes longe
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationHyperparameters(Hyperparameters):
-    """`of_run` and `of_round` name the round that the model came of, where it is not the aggregate in force."""
+    """`of_run` and `of_round` name the round that the model came of, where it is not the aggregate in force. `lend` has
+    what sites lend of their own models of that round measured, too, and `only_lent` nothing else."""
 
     min_samples: int = count(MIN_SAMPLES)
     min_count: int = count(MIN_COUNT)
     of_run: int | None = count(None)
     of_round: int | None = count(None)
+    lend: bool | None = switch()
+    only_lent: bool | None = switch()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.of_run is None) != (self.of_round is None):
             raise SpecError("method.of_round", "expected it beside of_run")
+        if self.lend and self.of_run is None:
+            raise SpecError("method.of_run", "expected it beside lend")
+        if self.only_lent and not self.lend:
+            raise SpecError("method.only_lent", "expected none without lend")
         if self.min_count > self.min_samples:
             raise SpecError(
                 "method.min_count", f"expected at most min_samples, {self.min_samples}, got {self.min_count}"

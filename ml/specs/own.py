@@ -31,6 +31,7 @@ _DAEMONS = (
     "get_shared_height",
     "wanted_in_training",
     "needed_until",
+    "get_lent",
     "get_collect_s",
 )
 _PEERS_OWN = ("wanted", "draw", "get_num_peers")

@@ -79,6 +79,7 @@ def _describe_results(rules: Mapping[str, str], schemas: Mapping[str, ArraySchem
     return {
         f"{kind}/{name}": describe_array(array)
         for kind, rule in rules.items()
+        if rule != "carry"
         for name, array in _get_result(rule, schemas[kind]).items()
     }
 

@@ -10,9 +10,11 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from chain.block import Answer, Digest, Id
+from chain.calendar import Place
 from chain.changes.base import Kind
 from chain.changes.members import AddMember
 from chain.changes.runs import SetRounds, StartRun
@@ -25,6 +27,7 @@ from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
 from node.admin.change_view import show_draft, show_executed, show_proposal, write_terms
 from node.consensus.consent import ExecutedChange
+from node.consensus.lending import Lending, get_lendable
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NotFound
 from node.federation.builders import Ground, Wish, build_change, check_site
@@ -44,7 +47,7 @@ OF_TRAINING = (StartRun, SetRounds, AddMember)  # to these a site may agree and 
 class ChangeControl:
     """One node's, whose runs are `runs`. `get_data` gives the configuration's `data` of now, None without any,
     `get_plugins` the plugins that it allows, `get_min_samples` of how many test samples this site tells measures at
-    least; `disk` is the store's thread."""
+    least, `explain_not_lent` why it cannot lend its own model of a round; `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class ChangeControl:
         get_data: Callable[[], Mapping[str, Any] | None],
         get_plugins: Callable[[], Plugins] = lambda: NO_PLUGINS,
         get_min_samples: Callable[[], int] = lambda: 1,
+        explain_not_lent: Callable[[Place], str | None] = lambda place: None,
     ) -> None:
         self._service = service
         self._book = service.proposals
@@ -65,6 +69,8 @@ class ChangeControl:
         self._get_data = get_data
         self._get_plugins = get_plugins
         self._get_min_samples = get_min_samples
+        self._explain_not_lent = explain_not_lent
+        self._lending = Lending(store)
         self._drawn = DrawnModel()
 
     @property
@@ -105,14 +111,18 @@ class ChangeControl:
         return NotFound(f"change {digits[:8]}: no such change is open here{known}. Open: {names}")
 
     def _show(self, proposal: Proposal) -> pb.ProposalView:
-        return show_proposal(proposal, self._book.compute_missing(proposal), self._service.tip, self._me)
+        view = show_proposal(proposal, self._book.compute_missing(proposal), self._service.tip, self._me)
+        view.lends_here = proposal.id in self._lending
+        return view
 
     async def _show_executed(self, executed: ExecutedChange) -> pb.ProposalView:
         before, after = await self._disk.run(
             lambda: (self._store.get_state(executed.height - 1), self._store.get_state(executed.height))
         )
         own = self._service.consent.get_own_answer(executed.id)
-        return show_executed(executed, before, after, own, self._service.tip, self._me)
+        view = show_executed(executed, before, after, own, self._service.tip, self._me)
+        view.lends_here = executed.id in self._lending
+        return view
 
     # ---- what the operator signs
 
@@ -139,12 +149,16 @@ class ChangeControl:
         if is_shown and request.shown != write_terms(built.change):
             raise ChangeRefused("by now it would be another change than the one that was shown; look at it again")
         check_told(built.change.kind, self._get_min_samples())
+        if request.lend:
+            await self._check_lent(built.change.kind)
         try:
             self._book.check(built.change)
             if dry_run:
                 return show_draft(built, tip, self._me)
             if built.blob is not None:
                 await self._disk.run(self._store.put_blob, built.blob)
+            if request.lend:
+                await self._note_lending(built.change.compute_id(tip.state.chain_id), lends=True)
             proposal = await self._book.propose(built.change)
         except ChainError as error:
             raise ChangeRefused(describe(error)) from error
@@ -166,11 +180,18 @@ class ChangeControl:
         if request.no_train and not isinstance(kind, OF_TRAINING):
             raise InvalidRequest(f"{kind.name}: nothing is trained by it that a site could stay away from")
         await asyncio.to_thread(self._check, kind, after, state, trains=not request.no_train)
+        if request.lend:
+            if request.no_train or proposal is None:
+                why = "a site that lends takes part" if request.no_train else "this evaluation has begun"
+                raise InvalidRequest(f"lend: expected none, as {why}")
+            await self._check_lent(kind)
         if isinstance(kind, StartRun) and kind.number == after.run.number:
             await self._disk.run(check_measured_model, self._store, self._runs, kind)
             if not request.no_train:
                 check_told(kind, self._get_min_samples())
         answer = Answer.YES_WITHOUT_TRAINING if request.no_train else Answer.YES
+        if proposal is not None and get_lendable(kind) is not None:
+            await self._note_lending(change_id, lends=request.lend)
         try:
             approved = await self._book.approve(change_id, answer)
             await self._service.resume()  # a round that waits for this site's consent may be in hand
@@ -178,6 +199,16 @@ class ChangeControl:
             raise ChangeRefused(describe(error)) from error
         self._service.events.publish("operator", approved=change_id.hex())
         return await self._show_executed(executed) if proposal is None and executed else self._show(approved)
+
+    async def _check_lent(self, kind: Kind) -> None:
+        """Raises ChangeRefused where this site could not lend its own model by a change."""
+        if (place := get_lendable(kind)) is None:
+            raise ChangeRefused("lend: expected none: nothing is lent by this change")
+        if (why := await asyncio.to_thread(self._explain_not_lent, place)) is not None:
+            raise ChangeRefused(f"lend: {why}")
+
+    async def _note_lending(self, change_id: Digest, *, lends: bool) -> None:
+        await self._disk.run(partial(self._lending.note, change_id, lends=lends))
 
     def _read_id(self, text: str) -> Digest:
         """Raises InvalidRequest for what is no whole id, with those that begin so."""

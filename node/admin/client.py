@@ -257,8 +257,8 @@ class AdminClient:
         with self._translated(DRAW_S):
             return self._admin.Propose(request, timeout=DRAW_S)
 
-    def approve(self, change: str, *, no_train: bool = False) -> pb.ProposalView:
-        request = pb.ApproveRequest(change=change, no_train=no_train)
+    def approve(self, change: str, *, no_train: bool = False, lend: bool = False) -> pb.ProposalView:
+        request = pb.ApproveRequest(change=change, no_train=no_train, lend=lend)
         with self._translated(PROPOSE_S):
             return self._admin.Approve(request, timeout=PROPOSE_S)
 

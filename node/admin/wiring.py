@@ -28,6 +28,7 @@ from node.p2p.address_book import AddressBook
 from node.telemetry.http_tls import HttpTls
 from node.telemetry.http_token import HttpToken
 from node.telemetry.processes import Processes
+from node.training.lending import explain_not_lent
 
 
 def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: AddressBook) -> NodeView:
@@ -88,6 +89,7 @@ def make_control(
         get_data=get_data,
         get_plugins=lambda: reloading.config.plugins,
         get_min_samples=lambda: reloading.config.training.publish_min_samples,
+        explain_not_lent=lambda place: explain_not_lent(reloading.config, place),
     )
     return Control(service, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock, page=page)
 

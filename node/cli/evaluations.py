@@ -31,7 +31,8 @@ def evaluation(
 
     Each row is a model that was measured, each column a site: what that has signed of its own test samples. It is its
     own word, and nobody can change it later. Intervals hold with 95 % confidence. fednode propose evaluation has a
-    model measured, and so does the end of a run with select.evaluate.
+    model measured, and so does the end of a run with select.evaluate. With propose evaluation --lend sites can lend
+    their own models: each of these has a row of its own.
 
     Examples: fednode evaluation -c node.yaml, or fednode evaluation --run 2 --json
     """
@@ -49,7 +50,9 @@ def evaluation(
     elif run is None:
         _print_matrix(found)
     else:
-        _print_one(found[0])
+        for i, one in enumerate(found):
+            print("\n" * min(i, 1), end="")
+            _print_one(one)
 
 
 def _print_matrix(found: Sequence[pb.EvaluationView]) -> None:
@@ -65,6 +68,8 @@ def _print_matrix(found: Sequence[pb.EvaluationView]) -> None:
     for one in found:
         if lack := describe_lack(one):
             print(f"{describe_model(one)}: {lack}")
+    for note in describe_copies(found):
+        print(note)
 
 
 def _describe_sites(one: pb.EvaluationView, sites: Sequence[str], figure: str) -> list[str]:
@@ -83,7 +88,7 @@ def _print_one(one: pb.EvaluationView) -> None:
 
     measured = [site for site in one.sites if site.HasField("measures")]
     block = f"in block {one.height}" if one.HasField("height") else "not measured yet"
-    print_facts([("model", describe_model(one)), ("by", f"run {one.run}, {block}"), ("digest", one.model)])
+    print_facts([("model", describe_model(one)), ("by", f"run {one.run}, {block}"), ("digest", one.model or "-")])
     if measured:
         print()
         rows = [
@@ -102,15 +107,31 @@ def _print_one(one: pb.EvaluationView) -> None:
 
 
 def describe_model(one: pb.EvaluationView) -> str:
-    """`run 1, round 20`."""
-    return f"run {one.of_run}, round {one.of_round}"
+    """`run 1, round 20`, and of a model that was lent `run 1, round 20, node2's own`."""
+    own = f", {one.lender_name}'s own" if one.HasField("lender") else ""
+    return f"run {one.of_run}, round {one.of_round}{own}"
+
+
+def describe_copies(found: Sequence[pb.EvaluationView]) -> list[str]:
+    """Whose lent model is another's, which may have been copied from it."""
+    first: dict[tuple[int, str], pb.EvaluationView] = {}
+    lent = [one for one in found if one.HasField("lender")]
+    pairs = [(one, first.setdefault((one.run, one.model), one)) for one in lent]
+    return [
+        f"{describe_model(one)}: the very model that {other.lender_name} lent"
+        for one, other in pairs
+        if one is not other
+    ]
 
 
 def describe_lack(one: pb.EvaluationView) -> str:
     """Which sites' figures are not there, and why."""
     if not one.HasField("height"):
         return "not measured yet"
+    if not one.model:
+        return "no site has lent its own model, and there is none in common"
     few = [site.name for site in one.sites if site.held and not site.HasField("measures")]
     gone = [site.name for site in one.sites if not site.held]
-    told = [f"fewer than {one.min_samples} test samples at {', '.join(few)}"] if few else []
+    why = ", or it gives no numbers" if one.HasField("lender") else ""
+    told = [f"fewer than {one.min_samples} test samples at {', '.join(few)}{why}"] if few else []
     return "; ".join([*told, *([f"what {', '.join(gone)} told is not here"] if gone else [])])

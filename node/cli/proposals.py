@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 _Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, or at least four of its first digits.")]
+SENDS_OWN = "send the weights of this site's own model to all members and observers"
 KINDS = {
     "add_member": "add member",
     "remove_member": "remove member",
@@ -90,6 +91,10 @@ def approve(
     no_train: Annotated[
         bool, typer.Option("--no-train", help="Agree to a run in which this site does not train.")
     ] = False,
+    lend: Annotated[
+        bool,
+        typer.Option("--lend", help="Lend this site's own model for this evaluation: all others get its weights."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Sign without asking. It takes the whole id.")] = False,
     socket: Socket = None,
     config: NodeConfigFile = None,
@@ -100,6 +105,9 @@ def approve(
     Another change can be made that begins with the same digits. So some digits are taken only where the change can be
     shown, and only if no other that was ever open here begins so. With --yes nobody looks, and the whole id is needed:
     fednode proposals show ID --json has it, beside what would change.
+
+    An evaluation may have sites lend their own models. One does so only if it is approved with --lend, and for that
+    evaluation alone; approved once more without, before it begins, it does not.
 
     Examples: fednode approve 3f9a -c node.yaml, or fednode approve 3f9a --no-train -c node.yaml
     """
@@ -114,8 +122,9 @@ def approve(
             shown = node.get_proposal(which)
             print_proposal(shown)
             which = shown.id
-            typer.confirm(f"\nApprove this{', and not train in it' if no_train else ''}?", abort=True)
-        proposal = node.approve(which, no_train=no_train)
+            besides = ", and not train in it" if no_train else f", and {SENDS_OWN}" if lend else ""
+            typer.confirm(f"\nApprove this{besides}?", abort=True)
+        proposal = node.approve(which, no_train=no_train, lend=lend)
     if as_json:
         print_json(to_json(proposal))
         return
@@ -145,6 +154,8 @@ def print_proposal(proposal: pb.ProposalView) -> None:
         facts.append(("until", f"height {proposal.expires}; the chain is at {proposal.height}"))
     if is_signed:
         facts.append(("approved by", describe_approvals(proposal.approvals)))
+    if proposal.lends_here:
+        facts.append(("lent", "this site's own model, to all members and observers"))
     facts.append(("lacks", describe_missing(proposal.missing)))
     if proposal.missing.unanswered and not proposal.missing.nothing:
         unanswered = zip(proposal.missing.unanswered, proposal.missing.unanswered_ids, strict=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from node.cli.options import MAX_HEIGHT, AsJson, make_group
+from node.cli.proposals import SENDS_OWN
 from node.cli.target import NodeConfigFile, Socket
 from node.errors import NodeError
 
@@ -305,6 +306,12 @@ def start_evaluation(
     min_count: Annotated[
         int, typer.Option("--min-count", metavar="N", min=1, help="Counts are rounded down to a multiple of it.")
     ] = 5,
+    may_lend: Annotated[
+        bool, typer.Option("--may-lend", help="Measure also what sites lend of their own models, who approve so.")
+    ] = False,
+    lend: Annotated[
+        bool, typer.Option("--lend", help="As --may-lend, and this site lends its own: all others get its weights.")
+    ] = False,
     note: _Note = "",
     expires: _Expires = _EXPIRES,
     yes: _Yes = False,
@@ -320,6 +327,9 @@ def start_evaluation(
     chain for ever, for all members; fednode evaluation shows them. It ends a run that is going on; the next may go on
     from the same model.
 
+    With --lend or --may-lend there are two rounds, and sites may lend the others their own models to be measured, too:
+    whoever approves it with --lend does, and nobody else. Of a method that has no model in common that is all there is.
+
     Examples: fednode propose evaluation --note "external validation" -c node.yaml, or
     fednode propose evaluation --run 1 --round 12 -c node.yaml
     """
@@ -330,9 +340,11 @@ def start_evaluation(
         "min_samples": min_samples,
         "min_count": min_count,
         **({} if run is None else {"run": run}),
+        **({"lend": True} if lend or may_lend else {}),
     }
     said = "What members measure on their test samples is seen by all of them, and stays on the chain for ever.\n"
-    _propose("evaluation", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said)
+    said += f"By this you {SENDS_OWN}.\n" if lend else ""
+    _propose("evaluation", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said, lend=lend)
 
 
 def set_rounds(
@@ -432,6 +444,7 @@ def _propose(
     *,
     first: int | None = None,
     said: str = "",
+    lend: bool = False,
 ) -> None:
     """`said` goes before what would change, once the node has found that it may be proposed."""
     from node.admin.json_view import to_json
@@ -440,7 +453,7 @@ def _propose(
     from node.cli.target import open_node
     from node.pb import admin_pb2 as pb
 
-    request = pb.ProposeRequest(kind=kind, terms=json.dumps(terms), note=note, first=first, heights=expires)
+    request = pb.ProposeRequest(kind=kind, terms=json.dumps(terms), note=note, first=first, heights=expires, lend=lend)
     if not (yes or dry_run) and (as_json or not can_ask()):
         raise NodeError("expected --yes, or --dry-run, where nobody can be asked")
     with open_node(*target) as node:

@@ -110,6 +110,8 @@ class Auditor:
         newest = self._waiting[-1][0].height if self._waiting else block.height
         is_recent = len(self._waiting) < self._runs.calendar.get_span(newest + 1).rules.keep_heights
         is_needed = self._runs.is_needed(round_, newest) or self._runs.is_kept(round_)
+        if spec.get_lent(number):
+            return is_needed  # nobody has it any more
         voted = {kind_code(kind) for kind in spec.rules(number)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
         is_small = all(ref.size <= LARGE_BYTES for ref in refs if ref.kind in voted)

@@ -21,6 +21,7 @@ from ml.payload import decode_arrays
 from ml.specs.masked import count_clipped, explain_lost
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
+from node.consensus.lending import find_lendable, lends_in
 from node.consensus.masks import is_opening
 from node.consensus.record import Records
 from node.consensus.recount import Recount
@@ -101,7 +102,9 @@ class BlockInputs:
                 break
         initial = blobs[0] if len(blobs) == 1 else await self._disk.run(self._combine, run, blobs)
         goes_on_after = await self._disk.run(self._find_last_round, run)
-        return RunTask(run, state.rules.limits, state.n, initial, goes_on_after)
+        own = find_lendable(run.method)
+        lends = own is not None and await self._disk.run(lends_in, self._store, self._runs, run)
+        return RunTask(run, state.rules.limits, state.n, initial, goes_on_after, own, lends)
 
     @staticmethod
     def _combine(run: Run, blobs: Sequence[BlobSource]) -> BlobSource:

@@ -30,6 +30,7 @@ from chain.tip import Tip
 from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs import MaskedStatisticsSpec, MethodSpec
+from ml.specs.lending import MEASURING, LendingSpec
 from ml.specs.masked import describe_shown
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.config.yaml_source import parse_value
@@ -211,8 +212,9 @@ def _start_evaluation(terms: Mapping[str, Any], ground: Ground, me: Member) -> _
     model = ground.model
     if model is None:
         raise GenesisError("round", "expected a model to measure")
-    given, blob = model.to_sections(read_evaluation_terms(terms)), model.blob
-    start = draft_run(ground.state, given, (), 1, ground.plugins, continues=blob is None, is_whole=True)
+    settings, blob = read_evaluation_terms(terms), model.blob
+    given, rounds = model.to_sections(settings), MEASURING if settings.get("lend") else 1
+    start = draft_run(ground.state, given, (), rounds, ground.plugins, continues=blob is None, is_whole=True)
     if blob is None:
         return start, None
     return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
@@ -349,6 +351,12 @@ def _warn_of_run(after: State) -> list[str]:
         warnings.append(_explain_masks(after, spec))
     if (shown := describe_shown(spec)) is not None:
         warnings.append(shown)
+    if isinstance(spec, LendingSpec):
+        of = f"run {spec.hyperparameters.of_run}, round {spec.hyperparameters.of_round}"
+        warnings.append(
+            f"a site that approves with --lend sends the weights of its own model of {of} to all members and "
+            "observers, who may keep them, and weights can tell of the samples they were trained on; no other site does"
+        )
     return warnings
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chain.agreed_input import AGREED_KEYS
+from chain.block import ZERO
 from chain.calendar import Calendar, Place
 from chain.changes.base import Kind
 from chain.changes.runs import StartRun
@@ -24,7 +25,7 @@ from chain.selection import read_selection
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, read_arrays
-from ml.specs import add_kind, get_kind
+from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.evaluation import EVALUATION, MIN_SAMPLES
 from ml.specs.run_schema import has_whole_model
 from ml.specs.statistics import STATISTICS, Constants, get_num_values
@@ -34,31 +35,35 @@ from node.runs.chosen_round import BEST, NEWEST
 from node.runs.initial import combine
 from node.runs.specs import RunSpecs
 
-TERMS = ("run", "round", "min_samples", "min_count")
+TERMS = ("run", "round", "min_samples", "min_count", "lend")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredModel:
     """The model of a round of `run`, as people count rounds. `blob` has its parameters, None where it is the aggregate
-    in force; `input` is that of the evaluation."""
+    in force; `input` is that of the evaluation. `has_common`: there is a whole model in common, to be measured."""
 
     run: Run
     place: Place
     input: Mapping[str, Any]
     blob: bytes | None = None
+    has_common: bool = True
 
     def to_sections(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """All sections of the run that measures it, by these settings of the method."""
         terms = self.run.to_terms()
-        named = {} if self.blob is None else {"of_run": self.place.run, "of_round": self.place.round}
+        named: dict[str, Any] = {} if self.blob is None else {"of_run": self.place.run, "of_round": self.place.round}
+        if settings.get("lend") and not self.has_common:
+            named["only_lent"] = True
         own = {key: terms[key] for key in OF_TASK if key in terms}
         return {**own, "method": {"name": EVALUATION, **settings, **named}, "input": dict(self.input)}
 
 
-def read_evaluation_terms(terms: Mapping[str, Any]) -> dict[str, int]:
+def read_evaluation_terms(terms: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the method that are asked for. Raises GenesisError."""
     top = Section("", terms, TERMS)
-    return {key: top.integer(key) for key in ("min_samples", "min_count") if top.has(key)}
+    settings: dict[str, Any] = {key: top.integer(key) for key in ("min_samples", "min_count") if top.has(key)}
+    return settings | ({"lend": True} if top.flag("lend", False) else {})
 
 
 def find_trained(calendar: Calendar) -> Run | None:
@@ -70,10 +75,11 @@ def find_trained(calendar: Calendar) -> Run | None:
 
 def read_measured_model(store: SqliteStore, runs: RunSpecs, terms: Mapping[str, Any]) -> MeasuredModel:
     """The model that an operator asks to have measured: `round` is a number, newest or best, `run` by default the
-    newest that trains. Runs on the store's thread. Raises ChangeRefused."""
+    newest that trains. Of a run without a whole model in common there are only those that sites `lend`. Runs on the
+    store's thread. Raises ChangeRefused."""
     try:
         top = Section("", terms, TERMS)
-        number, asked = top.optional_integer("run"), top.value("round", NEWEST)
+        number, asked, lends = top.optional_integer("run"), top.value("round", NEWEST), top.flag("lend", False)
     except ChainError as error:
         raise ChangeRefused(describe(error)) from error
     run = find_trained(runs.calendar) if number is None else runs.calendar.get_run(number)
@@ -90,7 +96,7 @@ def read_measured_model(store: SqliteStore, runs: RunSpecs, terms: Mapping[str, 
         raise ChangeRefused(
             f"round: expected {NEWEST}, {BEST} or a number from 1 to {made} of run {run.number}, got {quote(asked)}"
         )
-    return _read(store, runs, run, asked)
+    return _read(store, runs, run, asked, lends=lends)
 
 
 def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) -> None:
@@ -110,11 +116,13 @@ def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) ->
             f"method: expected of_run and of_round to name a round, got {number!r} and {round_number!r}"
         )
     try:
-        named = _read(store, runs, run, round_number, by_digest=True)
+        named = _read(store, runs, run, round_number, by_digest=True, lends=method.get("lend") is True)
     except _Gone:
         return
     if named.blob is None or hashlib.sha256(named.blob).digest() != start.initial:
         raise ChangeRefused(f"initial: not the model of run {number}, round {round_number}")
+    if method.get("lend") and bool(method.get("only_lent")) is named.has_common:
+        raise ChangeRefused(f"method.only_lent: expected {str(not named.has_common).lower()} of run {number}")
 
 
 def check_told(kind: Kind, min_samples: int) -> None:
@@ -150,8 +158,11 @@ def _find_best(store: SqliteStore, calendar: Calendar, run: Run) -> int:
     return best
 
 
-def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_digest: bool = False) -> MeasuredModel:
-    """The model of a round that was made. Raises ChangeRefused."""
+def _read(
+    store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_digest: bool = False, lends: bool = False
+) -> MeasuredModel:
+    """The model of a round that was made; where sites lend and none is in common, what a run would begin with that goes
+    on from there. Raises ChangeRefused."""
     place = Place(run.number, number)
     height = runs.calendar.get_height(Place(run.number, 2 * number + 1 if run.is_masked else number))
     stored = None if height is None else store.get_block(height)
@@ -159,27 +170,42 @@ def _read(store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_diges
     if stored is None or round_ is None:
         raise ChangeRefused(f"run {run.number}: this release does not know its method")
     held = run.schema.get("aggregate", {})
-    if not has_whole_model(round_.spec, held):
+    has_common = has_whole_model(round_.spec, held)
+    if not has_common and not lends:
         raise ChangeRefused(
-            f"run {run.number}: {run.method['name']} has no whole model in common that every site could measure"
+            f"run {run.number}: {run.method['name']} has no whole model in common that every site could measure; with "
+            "--lend those are measured that sites lend of their own"
         )
+    if lends and (why := _explain_not_lendable(round_.spec)) is not None:
+        raise ChangeRefused(f"lend: expected none of run {run.number}, {why}")
     digest = stored.block.header.aggregate
     model = {f"model/{name}" for name in round_.spec.task.model_schema.arrays}
     is_alone = all(name in model or name.startswith(f"{STATISTICS}/") for name in held)
-    if digest == store.head().block.header.aggregate and is_alone and not by_digest:
+    if digest == store.head().block.header.aggregate and is_alone and not (by_digest or lends):
         return MeasuredModel(run, place, run.input)
-    if not store.has_blob(digest):
+    if digest != ZERO and not store.has_blob(digest):
         raise _Gone(f"the model of run {run.number}, round {number}, is not here any more")
-    blobs = [store.locate_blob(digest)]
+    blobs = [] if digest == ZERO else [store.locate_blob(digest)]
     origins = [origin.initial_model for origin in runs.list_origins(run.number)]
     blobs += [store.locate_blob(origin) for origin in origins if store.has_blob(origin)]  # which have what is frozen
+    if not blobs:
+        raise _Gone(f"what run {run.number} began from is not here any more")
     try:
         combined = combine(run, blobs)
         parameters = get_kind(decode_arrays(combined, len(combined)), "model") or {}
         input_ = _fix_constants(run.input, get_kind(read_arrays(blobs[0]), STATISTICS))
     except (PayloadError, SpecError, OSError) as error:
         raise ChangeRefused(f"the model of run {run.number}, round {number}: {error}") from error
-    return MeasuredModel(run, place, input_, encode_arrays(add_kind("model", parameters)))
+    return MeasuredModel(run, place, input_, encode_arrays(add_kind("model", parameters)), has_common)
+
+
+def _explain_not_lendable(spec: MethodSpec) -> str | None:
+    """Why no site may lend its own model of a run; None where it may."""
+    if spec.hyperparameters.is_masked:
+        return "whose masked sums hide what the weights of single sites would tell"
+    if spec.hyperparameters.is_counted:
+        return "whose noise hides what weights would tell"
+    return None
 
 
 def _fix_constants(input_: Mapping[str, Any], statistics: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """The evaluations on a chain: one model each, measured by every site on its own test samples. Each is a run of its own,
-or the last height of a run that selects its best round.
+or the last height of a run that selects its best round. Where sites lend their own models, each of these is one more.
 
 What a site told is of the chain: the digest of its payload stands in its signed contribution. Its bytes are small, and
 so are never let go.
@@ -19,11 +19,13 @@ from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, kind_code, read_arrays
 from ml.specs.closing import ClosingEvaluationSpec
 from ml.specs.evaluation import EVALUATION, EvaluationHyperparameters
+from ml.specs.lending import LENDING, LENT, MEASURING, LendingSpec, split_rows
 from ml.specs.told import FIGURES, OF_CLASS, Figures, read_figures
 from node.errors import NotFound
 from node.ledger.names import get_name
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunRound, RunSpecs
+from node.training.exchange import get_offers
 
 Endings = MutableMapping[int, tuple[Place, Digest]]  # the round whose model a height evaluates, and its aggregate
 
@@ -31,7 +33,7 @@ Endings = MutableMapping[int, tuple[Place, Digest]]  # the round whose model a h
 def read_evaluations(
     store: SqliteStore, runs: RunSpecs, number: int | None = None, endings: Endings | None = None
 ) -> Sequence[pb.EvaluationView]:
-    """All evaluations, the first one first, or that of one run, 0 being the newest. `endings` has what was found by
+    """All evaluations, the first one first, or those of one run, 0 being the newest. `endings` has what was found by
     reading a run's blocks, and what is found is added. Runs on the store's thread. Raises NotFound."""
     endings = {} if endings is None else endings
     evaluations = _list_rounds(store, runs)
@@ -43,15 +45,17 @@ def read_evaluations(
         evaluations = [one for one in evaluations if one.run.number == number]
         if not evaluations:
             raise NotFound(f"run {number} is no evaluation, and its end has none")
-    return [_show(store, runs, one, endings) for one in evaluations]
+    return [view for one in evaluations for view in _show(store, runs, one, endings)]
 
 
 def _list_rounds(store: SqliteStore, runs: RunSpecs) -> list[RunRound]:
-    """The rounds that evaluate, or are to: the first of each run that was made for it, and what ends others."""
+    """The rounds that evaluate, or are to: that of each run that was made for it, and what ends others."""
     numbers = range(1, runs.calendar.newest.run.number + 1)
-    firsts = (runs.find_round(number, 1) for number in numbers)
+    firsts = [first for number in numbers if (first := runs.find_round(number, 1)) is not None]
     ends = (runs.find(height) for height in runs.calendar.list_evaluating(store.head_height))
-    made = [first for first in firsts if first is not None and _get_settings(first.run) is not None]
+    lending = (first.run.number for first in firsts if isinstance(first.spec, LendingSpec))
+    made = [one for one in firsts if _get_settings(one.run) is not None and not isinstance(one.spec, LendingSpec)]
+    made += [second for number in lending if (second := runs.find_round(number, MEASURING)) is not None]
     made += [end for end in ends if end is not None and isinstance(end.spec, ClosingEvaluationSpec)]
     return sorted(made, key=lambda round_: round_.height)
 
@@ -92,7 +96,8 @@ def _find_ending(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: 
     return endings[round_.height]
 
 
-def _show(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: Endings) -> pb.EvaluationView:
+def _show(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: Endings) -> list[pb.EvaluationView]:
+    """A view of each model that is measured in a round."""
     run, height = round_.run, round_.height
     if run.is_evaluating(height):
         place, model = _find_ending(store, runs, round_, endings)
@@ -109,27 +114,53 @@ def _show(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: Endings
         task=run.task,
         classes=run.classes,
     )
+    views = _add_lent(store, runs, round_, shown)
     stored = store.get_block(height) if height <= store.head_height else None
     if stored is None:
-        return shown
-    shown.height = height
+        return views
     state = store.get_state(height - 1)
-    for one in stored.block.contributions:
-        site = shown.sites.add(id=encode_id(one.author), name=get_name(state, one.author))
-        if (told := _read_told(store, one)) is not None:
-            site.held = True
-            if int(told["samples"]):
-                site.measures.CopyFrom(show_told(told, run.task, run.classes))
-    return shown
+    told = [(one.author, _read_told(store, one, round_)) for one in stored.block.contributions]
+    for i, view in enumerate(views):
+        view.height = height
+        for author, rows in told:
+            site = view.sites.add(id=encode_id(author), name=get_name(state, author), held=rows is not None)
+            if rows is not None and len(rows) == len(views) and int(rows[i]["samples"]):
+                site.measures.CopyFrom(show_told(rows[i], run.task, run.classes))
+    return views
 
 
-def _read_told(store: SqliteStore, one: Contribution) -> Arrays | None:
-    """What a site told; None where its blob is not here."""
+def _add_lent(
+    store: SqliteStore, runs: RunSpecs, round_: RunRound, shown: pb.EvaluationView
+) -> list[pb.EvaluationView]:
+    """What is shown of the common model, if there is one, and of those that were lent. Where there is nothing of
+    either, what is shown has no model."""
+    if not isinstance(round_.spec, LendingSpec):
+        return [shown]
+    shown.lends = True
+    height = runs.calendar.get_height(Place(round_.run.number, LENDING))
+    stored = None if height is None or height > store.head_height else store.get_block(height)
+    lent = list[pb.EvaluationView]()
+    if stored is not None:
+        state = store.get_state(stored.block.height - 1)
+        for offer in round_.spec.list_lenders(get_offers(stored.block)):
+            view = pb.EvaluationView(lender=encode_id(offer.author), lender_name=get_name(state, offer.author))
+            view.MergeFrom(shown)
+            view.model = offer.digests[LENT].hex()
+            lent.append(view)
+    if round_.spec.num_common:
+        return [shown, *lent]
+    shown.model = ""
+    return lent or [shown]
+
+
+def _read_told(store: SqliteStore, one: Contribution, round_: RunRound) -> Sequence[Arrays] | None:
+    """What a site told of each model; None where its blob is not here."""
     digest = next((ref.digest for ref in one.payloads if ref.kind == kind_code(EVALUATION)), None)
     if digest is None or not store.has_blob(digest):
         return None
     try:
-        return read_arrays(store.locate_blob(digest))
+        told = read_arrays(store.locate_blob(digest))
+        return split_rows(told) if isinstance(round_.spec, LendingSpec) else [told]
     except (OSError, PayloadError):  # damaged: the store finds that out
         return None
 

@@ -5,7 +5,8 @@ Small blobs are kept for ever (DESIGN §1), so that a chain can be audited from 
 on demand, whatever their size; they stay as long as a peer may still ask for them. No audit needs streamed payloads
 either: they are carried unchanged, and may show more of the samples than others should see for ever. Blobs that
 later rounds read stay as long after the last of those rounds as others after their own, sets until it is over; but none
-once their run is. Those that the terms of a run keep stay for ever.
+once their run is. Those that the terms of a run keep stay for ever. What members lend for an evaluation goes with it,
+however small (`node.payloads.lent_blobs`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
 from ml.payload import decode_arrays, kind_code
 from node.payloads.evaluated_model import EvaluatedModel
+from node.payloads.lent_blobs import LentBlobs
 from node.payloads.on_demand import get_kinds
 from node.runs.specs import RunRound, RunSpecs
 
@@ -51,6 +53,7 @@ class Retention:
         self._old = list(read_sharing_blocks(store, runs, head - len(self._newest)))
         self._old += _read_drawn_blocks(store, runs, head - len(self._newest))
         self._evaluated = EvaluatedModel(store, runs)
+        self._lent = LentBlobs(store, runs)
         self._models = self._find_models()
         self._left_out: dict[str, dict[str, list[str]]] = {
             key: store.get_meta(key) or {} for key in (LEFT_OUT, IF_LARGE)
@@ -73,11 +76,11 @@ class Retention:
     ) -> int:
         """A block was appended, contributions for its height had been `seen`, blobs `pulled` for the vote that had not
         been here before, and others `late`, for blocks that were final. Returns how many blobs went."""
-        seen = [*seen]
+        seen, pulled = [*seen], {*pulled}
         self._evaluated.on_block(block)
         self._newest.append(block)
-        self._keep_account(block, seen, {*pulled}, self._choose_unnamed(late))
-        pruned, kept = 0, list[Block]()
+        self._keep_account(block, seen, pulled, self._choose_unnamed(late))
+        pruned, kept = self._lent.on_block(block, seen, pulled), list[Block]()
         while len(self._newest) > self._get_keep_heights(block.height):
             self._old.append(self._newest.popleft())
             pruned += self._drop_left_out(self._old[-1])

@@ -6,7 +6,8 @@ round needs them (`node.payloads.retention`). A set may be missing all the same,
 has lost it; then it is fetched from any peer that has it. A set that nobody has takes its authors out of the draw and
 nothing else: the spec is asked again, without them, and training goes on.
 
-Sets are too large to pass around: here they are files of the store, checked in blocks, and once in a node's life.
+Sets are too large to pass around: they are files of the store, checked in blocks, and once in a node's life. What
+members lend for an evaluation is shared likewise, and may be so small that the store has it as a row.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from pathlib import Path
 from chain.beacon import compute_beacon
 from chain.block import Block, Digest, Id
 from chain.errors import BlobMissing, StoreCorrupted, StoreFull
+from chain.store.blob_rows import BlobSource
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError
-from ml.payload import decode_arrays, kind_name, map_arrays
+from ml.payload import decode_arrays, kind_name, read_arrays
 from node.boundary import UNFORESEEN, Boundary
 from node.offload import Offload
 from node.payloads.chunks import Chunks, ChunksMisfit
@@ -93,12 +95,12 @@ class SharedSets:
             return Pulled(Exchange(beacon, self._me))
         block = await self._disk.run(self._read_block, at.height)
         offers, sets = get_offers(block), _list_sets(at, block)
-        files: dict[Digest, Path] = {}
+        held: dict[Digest, BlobSource] = {}
         gone: dict[Id, str] = {}
         pulled_bytes = 0
         while True:
             wanted = round_.spec.wanted_in_training(round_.number, beacon, self._me, offers, frozenset(gone))
-            missing = [sets[digest] for digest in dict.fromkeys(wanted) if digest not in files]
+            missing = [sets[digest] for digest in dict.fromkeys(wanted) if digest not in held]
             if not missing:
                 break
             async with asyncio.TaskGroup() as group:
@@ -106,14 +108,15 @@ class SharedSets:
             for digest, task in getting.items():
                 got, num_bytes = task.result()
                 pulled_bytes += num_bytes
-                if isinstance(got, Path):
-                    files[digest] = got
+                if not isinstance(got, _Lost):
+                    held[digest] = got
                     continue
                 for author in sets[digest].authors:
                     gone[author] = str(got)
                     self._on_loss(MissingAuthor(height, author, str(got), got.is_fault))
-        chosen = {digest: files[digest] for digest in wanted}
-        exchange = Exchange(beacon, self._me, offers, frozenset(gone), files=chosen)
+        blobs = {digest: data for digest in wanted if isinstance(data := held[digest], bytes)}
+        files = {digest: path for digest in wanted if isinstance(path := held[digest], Path)}
+        exchange = Exchange(beacon, self._me, offers, frozenset(gone), blobs, files)
         return Pulled(exchange, gone, pulled_bytes)
 
     def _read_block(self, height: int) -> Block:
@@ -123,25 +126,24 @@ class SharedSets:
             raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
         return stored.block
 
-    async def _try_get(self, at: RunRound, one: _Set) -> tuple[Path | _Lost, int]:
-        """The file, or why there is none, and how many bytes were pulled for it."""
+    async def _try_get(self, at: RunRound, one: _Set) -> tuple[BlobSource | _Lost, int]:
+        """Where it is, or why it is not here, and how many bytes were pulled for it."""
         with self._boundary.around("shared set", one.authors[0]):
             return await self._get(at, one)
         return _Lost(f"{one.kind}: {UNFORESEEN}"), 0
 
-    async def _get(self, at: RunRound, one: _Set) -> tuple[Path | _Lost, int]:
-        path = self._store.blob_path(one.digest)
+    async def _get(self, at: RunRound, one: _Set) -> tuple[BlobSource | _Lost, int]:
         try:
             if await self._is_held(at, one):
-                return path, 0
+                return await self._disk.run(self._store.locate_blob, one.digest), 0
             await wait_for_company(self._is_alone, at.rules.waits.collect_s)
             await self._pull(at, one)
             await self._check(at, one)
+            return await self._disk.run(self._store.locate_blob, one.digest), one.size
         except _Lost as lost:
             return lost, 0
         except (BlobMissing, StoreCorrupted) as error:  # as soon as it had come
             return _Lost(f"{one.kind}: {error}"), 0
-        return path, one.size
 
     async def _is_held(self, at: RunRound, one: _Set) -> bool:
         """Whether the set is here as it was signed. One that is damaged is deleted."""
@@ -163,7 +165,7 @@ class SharedSets:
     def _check_file(self, at: RunRound, one: _Set) -> None:
         self._store.check_blob(one.digest)
         try:
-            arrays = map_arrays(self._store.blob_path(one.digest), one.size)
+            arrays = read_arrays(self._store.locate_blob(one.digest))
             at.spec.validate_payload(one.kind, arrays, at.number)
         except PayloadError as error:
             raise _Lost(f"{one.kind}: {error}", is_fault=True) from error

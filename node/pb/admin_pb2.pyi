@@ -1366,7 +1366,7 @@ class MetricsPoint(_message.Message):
     def __init__(self, round: _Optional[int] = ..., height: _Optional[int] = ..., run: _Optional[int] = ..., time: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
-    __slots__ = ("kind", "terms", "note", "first", "heights", "dry_run", "shown")
+    __slots__ = ("kind", "terms", "note", "first", "heights", "dry_run", "shown", "lend")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
@@ -1374,6 +1374,7 @@ class ProposeRequest(_message.Message):
     HEIGHTS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     SHOWN_FIELD_NUMBER: _ClassVar[int]
+    LEND_FIELD_NUMBER: _ClassVar[int]
     kind: str
     terms: str
     note: str
@@ -1381,15 +1382,18 @@ class ProposeRequest(_message.Message):
     heights: int
     dry_run: bool
     shown: str
-    def __init__(self, kind: _Optional[str] = ..., terms: _Optional[str] = ..., note: _Optional[str] = ..., first: _Optional[int] = ..., heights: _Optional[int] = ..., dry_run: _Optional[bool] = ..., shown: _Optional[str] = ...) -> None: ...
+    lend: bool
+    def __init__(self, kind: _Optional[str] = ..., terms: _Optional[str] = ..., note: _Optional[str] = ..., first: _Optional[int] = ..., heights: _Optional[int] = ..., dry_run: _Optional[bool] = ..., shown: _Optional[str] = ..., lend: _Optional[bool] = ...) -> None: ...
 
 class ApproveRequest(_message.Message):
-    __slots__ = ("change", "no_train")
+    __slots__ = ("change", "no_train", "lend")
     CHANGE_FIELD_NUMBER: _ClassVar[int]
     NO_TRAIN_FIELD_NUMBER: _ClassVar[int]
+    LEND_FIELD_NUMBER: _ClassVar[int]
     change: str
     no_train: bool
-    def __init__(self, change: _Optional[str] = ..., no_train: _Optional[bool] = ...) -> None: ...
+    lend: bool
+    def __init__(self, change: _Optional[str] = ..., no_train: _Optional[bool] = ..., lend: _Optional[bool] = ...) -> None: ...
 
 class ListProposalsRequest(_message.Message):
     __slots__ = ()
@@ -1408,7 +1412,7 @@ class GetProposalRequest(_message.Message):
     def __init__(self, change: _Optional[str] = ...) -> None: ...
 
 class ProposalView(_message.Message):
-    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings", "executed", "proposer_id")
+    __slots__ = ("id", "kind", "terms", "seat", "proposer", "made", "first", "expires", "note", "open", "differences", "approvals", "missing", "height", "approved_here", "warnings", "executed", "proposer_id", "lends_here")
     ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -1427,6 +1431,7 @@ class ProposalView(_message.Message):
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
     EXECUTED_FIELD_NUMBER: _ClassVar[int]
     PROPOSER_ID_FIELD_NUMBER: _ClassVar[int]
+    LENDS_HERE_FIELD_NUMBER: _ClassVar[int]
     id: str
     kind: str
     terms: str
@@ -1445,7 +1450,8 @@ class ProposalView(_message.Message):
     warnings: _containers.RepeatedScalarFieldContainer[str]
     executed: int
     proposer_id: str
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., executed: _Optional[int] = ..., proposer_id: _Optional[str] = ...) -> None: ...
+    lends_here: bool
+    def __init__(self, id: _Optional[str] = ..., kind: _Optional[str] = ..., terms: _Optional[str] = ..., seat: _Optional[int] = ..., proposer: _Optional[str] = ..., made: _Optional[int] = ..., first: _Optional[int] = ..., expires: _Optional[int] = ..., note: _Optional[str] = ..., open: _Optional[bool] = ..., differences: _Optional[_Iterable[_Union[Difference, _Mapping]]] = ..., approvals: _Optional[_Iterable[_Union[ApprovalView, _Mapping]]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., height: _Optional[int] = ..., approved_here: _Optional[bool] = ..., warnings: _Optional[_Iterable[str]] = ..., executed: _Optional[int] = ..., proposer_id: _Optional[str] = ..., lends_here: _Optional[bool] = ...) -> None: ...
 
 class Difference(_message.Message):
     __slots__ = ("path", "old", "new")
@@ -1594,7 +1600,7 @@ class ListEvaluationsReply(_message.Message):
     def __init__(self, evaluations: _Optional[_Iterable[_Union[EvaluationView, _Mapping]]] = ...) -> None: ...
 
 class EvaluationView(_message.Message):
-    __slots__ = ("run", "height", "of_run", "of_round", "model", "min_samples", "min_count", "task", "classes", "sites")
+    __slots__ = ("run", "height", "of_run", "of_round", "model", "min_samples", "min_count", "task", "classes", "sites", "lends", "lender", "lender_name")
     RUN_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     OF_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -1605,6 +1611,9 @@ class EvaluationView(_message.Message):
     TASK_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     SITES_FIELD_NUMBER: _ClassVar[int]
+    LENDS_FIELD_NUMBER: _ClassVar[int]
+    LENDER_FIELD_NUMBER: _ClassVar[int]
+    LENDER_NAME_FIELD_NUMBER: _ClassVar[int]
     run: int
     height: int
     of_run: int
@@ -1615,7 +1624,10 @@ class EvaluationView(_message.Message):
     task: str
     classes: _containers.RepeatedScalarFieldContainer[str]
     sites: _containers.RepeatedCompositeFieldContainer[SiteEvaluation]
-    def __init__(self, run: _Optional[int] = ..., height: _Optional[int] = ..., of_run: _Optional[int] = ..., of_round: _Optional[int] = ..., model: _Optional[str] = ..., min_samples: _Optional[int] = ..., min_count: _Optional[int] = ..., task: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[_Union[SiteEvaluation, _Mapping]]] = ...) -> None: ...
+    lends: bool
+    lender: str
+    lender_name: str
+    def __init__(self, run: _Optional[int] = ..., height: _Optional[int] = ..., of_run: _Optional[int] = ..., of_round: _Optional[int] = ..., model: _Optional[str] = ..., min_samples: _Optional[int] = ..., min_count: _Optional[int] = ..., task: _Optional[str] = ..., classes: _Optional[_Iterable[str]] = ..., sites: _Optional[_Iterable[_Union[SiteEvaluation, _Mapping]]] = ..., lends: _Optional[bool] = ..., lender: _Optional[str] = ..., lender_name: _Optional[str] = ...) -> None: ...
 
 class SiteEvaluation(_message.Message):
     __slots__ = ("id", "name", "held", "measures")

@@ -39,8 +39,12 @@ def _render_one(one: pb.EvaluationView) -> Html:
         *_list_sensitivities(sites),
     ]
     few = [site.name for site in one.sites if site.held and not site.HasField("measures")]
-    note = f"Fewer than {one.min_samples} test samples, so that nothing is told: {', '.join(few)}." if few else ""
-    caption = f"Run {one.of_run}, after round {one.of_round}; measured in block {one.height}"
+    own = f", the own model of {one.lender_name}, which lent it" if one.HasField("lender") else ""
+    why = ", or no numbers" if own else ""
+    note = f"Fewer than {one.min_samples} test samples{why}, so that nothing is told: {', '.join(few)}." if few else ""
+    if not one.model:
+        note = "No site has lent its own model, and there is none in common."
+    caption = f"Run {one.of_run}, after round {one.of_round}{own}; measured in block {one.height}"
     return make_table(caption, ["measure", *(f">{site.name}" for site in sites)], rows if sites else [], note=note)
 
 

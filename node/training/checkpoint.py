@@ -137,13 +137,13 @@ def get_run_dir(directory: Path, run: int) -> Path:
     return directory / f"{_RUN}{run}"
 
 
-def forget_old_runs(run_dir: Path) -> None:
-    """Delete the checkpoints of all runs but the one whose are in `run_dir`, and the one before it."""
+def forget_old_runs(run_dir: Path, kept: Path | None = None) -> None:
+    """Delete the checkpoints of all runs but the one whose are in `run_dir`, the one before it, and those in `kept`."""
     newest = run_dir.name.removeprefix(_RUN)
     if newest.isdecimal():
         for run in list_runs(run_dir.parent):
-            if run < int(newest) - 1:
-                shutil.rmtree(get_run_dir(run_dir.parent, run), ignore_errors=True)
+            if run < int(newest) - 1 and (old := get_run_dir(run_dir.parent, run)) != kept:
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def list_runs(directory: Path) -> list[int]:

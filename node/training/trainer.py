@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from chain.calendar import Place
 from chain.rules import Limits
 from chain.run import Run
 from ml.accountant import Release
@@ -61,7 +62,8 @@ class RunTask:
     """A run as a trainer is told of it; its `initial_model` is held here.
 
     `goes_on_after` is the last round of the run before, if this one continues that with the same method and model, so
-    that a client's own state goes on too; None where all begin from the initial model.
+    that a client's own state goes on too; None where all begin from the initial model. `own` is the round whose own
+    models sites may lend in this run, None where they may lend none; this one `lends` its own.
     """
 
     run: Run
@@ -69,6 +71,8 @@ class RunTask:
     num_members: int
     initial_model: Path | bytes
     goes_on_after: int | None = None
+    own: Place | None = None
+    lends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +307,7 @@ class Client(Protocol):
     ) -> Sequence[float]: ...
     def evaluate(self) -> Metrics: ...
     def tell_of(self, aggregate: Arrays, min_samples: int, /) -> Arrays: ...
+    def take_own(self, trained: Arrays, /, *, lends: bool) -> None: ...
     def measure_val(self) -> Metrics: ...
     def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]: ...

@@ -46,6 +46,7 @@ from node.training.exchange import AGGREGATE, Exchange, FileUnusable
 from node.training.frames import Frame
 from node.training.kept_answers import KeptAnswers
 from node.training.kept_rounds import get_kept_path, standing_after
+from node.training.lending import take_own_model
 from node.training.own_split import OwnSplit, open_own_sides
 from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
 from node.training.progress import ProgressMeter
@@ -369,7 +370,8 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
         checkpoint_dir = Path(config["checkpoint_dir"])
         keep_as = partial(get_kept_path, checkpoint_dir) if config["keeps_rounds"] else None
         checkpoints = Checkpoints(checkpoint_dir, faults, keep_as)
-        forget_old_runs(checkpoints.directory)
+        own_dir = None if config["own_dir"] is None else Path(config["own_dir"])
+        forget_old_runs(checkpoints.directory, own_dir)
         outgoing_dir, before = Path(config["outgoing_dir"]), _read_before(config)
         before_dir = None if config["before_dir"] is None else Path(config["before_dir"])
         beside = None
@@ -388,6 +390,8 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
             config["hides_itself"],
             built.watch,
         )
+        if own_dir is not None and session.resumed is None:
+            take_own_model(built.client, own_dir, config["own_round"], lends=config["lends"])
     except (MlError, OSError) as error:
         calls.answer(frame.header["number"], {"failed": str(error)})
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,11 +20,14 @@ from node.host.child import make_arguments
 from node.training.checkpoint import CHECKPOINTS, get_run_dir
 from node.training.frames import Frame
 from node.training.kept_rounds import keeps_rounds
+from node.training.lending import explain_hidden
 from node.training.privacy_ledger import PRIVACY_FILE
 from node.training.trainer import RunTask, WorkerFailed
 
 if TYPE_CHECKING:
     from node.config.node_config import NodeConfig
+
+log = logging.getLogger(__name__)
 
 TERMS = ("method", "model", "classes", "input", "task", "target", "labels")  # of a run
 WORKER = "node.training.worker_child"
@@ -39,7 +43,8 @@ class WorkerConfig:
     `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
     the store's filesystem and nobody else's, is for payloads too large to pass. `data_dir` is the node's, where
     decoded images are kept. `before_dir` has the checkpoints of the
-    run that this one continues, if its last round was `before_round`. `plugins` are those that may be imported;
+    run that this one continues, if its last round was `before_round`, and `own_dir` those of the run whose model after
+    `own_round` is the site's own, which it `lends` or not. `plugins` are those that may be imported;
     `schema` is the run's where its method is a plugin's. Where samples or the site are hidden `privacy_file` is the
     account of what was told, `privacy_budget` its end, and `privacy_set_aside` what is not held against it; samples
     are hidden by the site alone where it `hides_itself`, and not the run. In `site_dir` is kept how the site's own
@@ -72,6 +77,9 @@ class WorkerConfig:
     run: int = 1
     before_dir: Path | None = None
     before_round: int | None = None
+    own_dir: Path | None = None
+    own_round: int | None = None
+    lends: bool = False
     plugins: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
     max_loss_ratio: float | None = None
@@ -116,6 +124,7 @@ class WorkerConfig:
         config |= {"privacy_file": self.privacy_file and str(self.privacy_file)}
         config |= {"site_dir": self.site_dir and str(self.site_dir)}
         config |= {"before_dir": self.before_dir and str(self.before_dir), "before_round": self.before_round}
+        config |= {"own_dir": self.own_dir and str(self.own_dir), "own_round": self.own_round, "lends": self.lends}
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
         return Frame({"call": "start", "config": {**config, "initial_model": str(self.initial_model)}})
@@ -130,7 +139,10 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         method = get_trained_method(training.privacy.get_own(), run, task.limits, task.num_members)
     except SpecError as error:
         raise WorkerFailed(str(error)) from error
-    checkpoints = config.node.data_dir / CHECKPOINTS
+    checkpoints, lends = config.node.data_dir / CHECKPOINTS, task.lends
+    if lends and task.own is not None and (why := explain_hidden(config, task.own.run)) is not None:
+        log.warning("this site lends no model: %s", why)
+        lends = False
     return WorkerConfig(
         method=method,
         model=run.model,
@@ -161,6 +173,9 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         run=run.number,
         before_dir=None if task.goes_on_after is None else get_run_dir(checkpoints, run.number - 1),
         before_round=task.goes_on_after,
+        own_dir=None if task.own is None else get_run_dir(checkpoints, task.own.run),
+        own_round=None if task.own is None else task.own.round,
+        lends=lends,
         checkpoint_every=training.checkpoint_every,
         keeps_rounds=keeps_rounds(training.keep_models, run),
         plugins=training.plugins,

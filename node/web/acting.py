@@ -73,6 +73,7 @@ class Acting:
                 pb.ProposalView,
                 change=_STRING,
                 no_train=_FLAG,
+                lend=_FLAG,
             ),
             act(
                 "/propose",
@@ -120,8 +121,10 @@ class Acting:
     # ---- the federation
 
     async def _approve(self, request: Request) -> dict[str, Any]:
-        said = await read_body(request, change=str, no_train=bool)
-        asked = pb.ApproveRequest(change=said.get("change", ""), no_train=said.get("no_train", False))
+        said = await read_body(request, change=str, no_train=bool, lend=bool)
+        asked = pb.ApproveRequest(
+            change=said.get("change", ""), no_train=said.get("no_train", False), lend=said.get("lend", False)
+        )
         return to_json(await self._control.changes.approve(asked))
 
     async def _propose(self, request: Request) -> dict[str, Any]:

@@ -92,6 +92,9 @@ class FakeClient:
         self._number = float(initial["model/w"][0])
         self._before: float | None = None
 
+    def take_own(self, trained: Arrays, /, *, lends: bool) -> None:
+        """Has none."""
+
     def tell_of(self, aggregate: Arrays, min_samples: int, /) -> Arrays:
         """The number in the aggregate, and the other."""
         if "model/w" not in aggregate:

@@ -28,18 +28,18 @@ function Matrix({ evaluations }) {
   const told = new Set(made.flatMap((one) => one.sites.flatMap((site) => Object.keys(site.measures?.summary ?? {}))));
   const [figure, title] = MAIN.find(([name]) => told.has(name)) ?? MAIN[0];
   const find = (one, name) => one.sites.find((site) => site.name === name)?.measures ?? null;
-  const one = made.find((each) => each.run === chosen) ?? made.at(-1);
+  const one = made.find((each) => getKey(each) === chosen) ?? made.at(-1);
   if (!one) return html`<p class="small">Not measured yet.</p>`;
   const few = one.sites.filter((site) => site.held && site.measures === null).map((site) => site.name);
   const classes = one.sites.flatMap((site) => (site.measures?.classes ?? []).filter((each) => Object.keys(each.values).length).map((each) => ({ site: site.name, ...each })));
   const columns = OF_CLASS.filter(([name]) => classes.some((each) => name in each.values));
   return html`
-    <${Table} label="evaluations by site" rows=${made} getKey=${(each) => each.run} columns=${[
-      [`${title} of`, (each) => html`<a href=${`#/chain/${each.height}`}>run ${each.of_run}, round ${each.of_round}</a>`],
+    <${Table} label="evaluations by site" rows=${made} getKey=${getKey} columns=${[
+      [`${title} of`, (each) => html`<a href=${`#/chain/${each.height}`}>${describe(each)}</a>`],
       ...names.map((name) => [name, (each) => show(find(each, name)?.summary, find(each, name)?.intervals, figure), "number"]),
     ]} />
-    ${made.length > 1 && html`<label>class by class <select value=${one.run} onChange=${(event) => setChosen(Number(event.target.value))}>
-      ${made.map((each) => html`<option value=${each.run}>run ${each.of_run}, round ${each.of_round} (measured in run ${each.run})</option>`)}
+    ${made.length > 1 && html`<label>class by class <select value=${getKey(one)} onChange=${(event) => setChosen(event.target.value)}>
+      ${made.map((each) => html`<option value=${getKey(each)}>${describe(each)} (measured in run ${each.run})</option>`)}
     </select></label>`}
     ${columns.length > 0 && html`<${Table} label="classes by site" rows=${classes} getKey=${(each) => `${each.site} ${each.class}`} columns=${[
       ["site", (each) => each.site],
@@ -47,7 +47,16 @@ function Matrix({ evaluations }) {
       ["samples, at least", (each) => showCount(each.num_samples), "number"],
       ...columns.map(([name, heading]) => [heading, (each) => show(each.values, each.intervals, name), "number"]),
     ]} />`}
-    ${few.length > 0 && html`<p class="small">Fewer than ${plural(one.min_samples, "test sample")} at ${list(few)}: nothing is told.</p>`}`;
+    ${!one.model && html`<p class="small">No site has lent its own model, and there is none in common.</p>`}
+    ${few.length > 0 && html`<p class="small">Fewer than ${plural(one.min_samples, "test sample")} at ${list(few)}${one.lender === null ? "" : ", or it gives no numbers"}: nothing is told.</p>`}`;
+}
+
+function getKey(one) {
+  return `${one.run} ${one.lender ?? ""}`;
+}
+
+function describe(one) {
+  return `run ${one.of_run}, round ${one.of_round}${one.lender === null ? "" : `, ${one.lender_name}'s own`}`;
 }
 
 function show(values, intervals, name) {

@@ -65,6 +65,7 @@ function Proposals({ proposals, status }) {
 function Proposal({ proposal, status }) {
   const name = KINDS[proposal.kind] ?? proposal.kind;
   const trains = ["start_run", "set_rounds", "add_member"].includes(proposal.kind);
+  const lends = proposal.kind === "start_run" && JSON.parse(proposal.terms).run.method.lend === true;
   const by = showName(proposal.proposer, proposal.proposer_id);
   const signs = `yes to “${name}” by ${by}, change ${showId(proposal.id)}`;
   return html`<article aria-label=${`${name} by ${by}`}>
@@ -76,6 +77,7 @@ function Proposal({ proposal, status }) {
     <${Diff} differences=${proposal.differences} />
     <${Facts} facts=${[
       ["approved by", proposal.approvals.map((one) => `${showName(one.name, one.id)}${one.trains ? "" : " (does not train)"}`).join(", ") || "nobody"],
+      ["lent", proposal.lends_here ? "this site's own model, to all members and observers" : ""],
       ["lacks", describeMissing(proposal.missing)],
       ["not answered", proposal.missing.unanswered.map((one, i) => showName(one, proposal.missing.unanswered_ids[i])).join(", ")],
       ["open until", `height ${proposal.expires}; the chain is at ${proposal.height}`],
@@ -86,6 +88,9 @@ function Proposal({ proposal, status }) {
         <${Diff} differences=${proposal.differences} />
       <//>
       ${trains && html`<${Act} label="Approve, without training here" title="Approve, and not train?" text="This site says yes, votes, and does not train." path="/approve" said=${{ change: proposal.id, no_train: true }} signs=${`${signs}, without training here`} status=${status}>
+        <${Diff} differences=${proposal.differences} />
+      <//>`}
+      ${lends && html`<${Act} label="Approve, and lend this site's model" title="Approve, and send this site's model?" text="This site says yes, and sends the weights of its own model to all members and observers, who may keep them. Weights can tell of the samples that they were trained on." path="/approve" said=${{ change: proposal.id, lend: true }} signs=${`${signs}, and lends this site's own model to all members and observers`} status=${status}>
         <${Diff} differences=${proposal.differences} />
       <//>`}
     </div>`}

@@ -270,6 +270,23 @@ def test_the_record_is_json_with_the_records_of_other_commands() -> None:
     assert [one["rounds"] for one in again["participants"]] == [[1, 2, 3]] * 4
 
 
+def test_a_lent_model_is_a_table_of_its_own_and_none_is_said() -> None:
+    common = pb.EvaluationView(run=2, of_run=1, of_round=3, height=5, min_samples=50, lends=True)
+    common.sites.add(name="a", held=True).measures.summary["accuracy"] = 0.5
+    lent = pb.EvaluationView(lender="ID", lender_name="b")
+    lent.MergeFrom(common)
+    common.model = lent.model = "ab"
+    lent.sites.add(name="c", held=True)
+    text = read(make_report(make_history(), evaluations=(common, lent))).text
+    assert "Run 1, after round 3; measured in block 5" in text
+    assert "Run 1, after round 3, the own model of b, which lent it; measured in block 5" in text
+    assert "Fewer than 50 test samples, or no numbers, so that nothing is told: c." in text
+    lent.model = common.model = ""
+    common.ClearField("sites")
+    text = read(make_report(make_history(), evaluations=(common,))).text
+    assert "No site has lent its own model, and there is none in common." in text
+
+
 def test_spans_and_sizes_read_as_people_write_them() -> None:
     assert show_spans([1, 2, 3, 7, 9, 10]) == "1–3, 7, 9–10"
     assert show_spans([]) == ""
