@@ -48,6 +48,7 @@ KINDS = {
     "masked": 10,
     "control": 11,
     "evaluation": 12,
+    "representation": 13,
 }
 _KIND_NAMES = {code: name for name, code in KINDS.items()}
 

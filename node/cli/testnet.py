@@ -20,7 +20,8 @@ MethodOption = Annotated[
         "--method",
         metavar="NAME",
         help="auto (what suits the data), dfpl, mpfedcl, uapdfl, fededs, or a baseline: local, fedavg, blade_fl, moon, "
-        "swim, fedintr, fedprox, fednova, scaffold, fedproto, fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
+        "swim, fedintr, fedprox, fednova, scaffold, fedproto, fedper, fedavg_p2p, dfedavgm, dispfl, criticalfl, "
+        "fedala or feddbe.",
     ),
 ]
 ModelOption = Annotated[

@@ -1288,7 +1288,8 @@ def test_contributions_of_nobody_of_one_author_twice_or_without_a_parent_are_no_
 # ---- which methods hide what they send
 
 TAKEN = {"fedavg", "dfpl", "blade_fl", "moon", "swim", "fedintr", "fedprox", "fedproto", "mpfedcl"}
-BESIDES = {"fededs", "scaffold"}  # whose members have something else to tell each other
+TAKEN |= {"fedala"}
+BESIDES = {"fededs", "scaffold", "feddbe"}  # whose members have something else to tell each other
 NO_MEAN = {"uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"}  # nobody votes on one
 
 

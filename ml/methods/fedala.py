@@ -1,0 +1,115 @@
+"""FedALA: FedAvg whose clients take over of the common model, element by element, what is of use to them.
+
+Zhang, Hua, Wang, Song, Xue, Ma, Guan, *FedALA: Adaptive Local Aggregation for Personalized Federated Learning*, 2023
+(AAAI), algorithm 1. w is the common model, w_i client i's own as its last local phase has left it. With W_i of the
+shape of the last p layers, 1 everywhere before it is first learned, a local phase begins from
+
+    v_i    = w_i + (w - w_i) * W_i                        element by element in the last p layers, w in all before them
+    W_i   <- clip(W_i - eta grad_W L(v_i, D_s), 0, 1)     for each mini-batch of D_s, s of the client's samples
+
+with D_s drawn anew each time. The first W_i is learned until it settles, later ones by one pass over D_s. What is sent
+after the phase is averaged as in FedAvg. The model to look at is v_i.
+
+Where we deviate: v_i is made as soon as there is a block, which is where the next phase begins; the model is in eval
+mode for it, so that v_i is of the network that answers. To settle is, as in the paper's code, that the losses of the
+last 10 passes have a deviation below 0.1; here of whole passes, and there are 100 passes at most. A layer is what has
+parameters of its own; the running statistics of batch norm are w's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ml.methods.base import Blobs, Round, State
+from ml.methods.common.sharing import SharesModel
+from ml.models.base import Model, dump_parameters, load_parameters
+from ml.payload import Arrays
+from ml.specs import add_kind, get_kind
+from ml.specs.fedala import FedAlaSpec
+from ml.training.functional import PREFIX, make_function_of_weights
+from ml.training.loop import Batch, Batches, compute_cross_entropy, gather_batches
+
+WEIGHTS = "weights"
+WINDOW, SETTLED, MAX_PASSES = 10, 0.1, 100  # passes, the deviation of their losses, and how many there are at most
+
+
+class FedAla(SharesModel[FedAlaSpec]):
+    """The state besides the model is W_i under "weights/", absent before it is first learned."""
+
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
+        own = dump_parameters(state.model)
+        super().apply(state, round_, aggregate, blobs)
+        ways = {name: common - own[name] for name, common in dump_parameters(state.model).items() if name in self.top}
+        if not any(way.any() for way in ways.values()):
+            return
+        known = get_kind(state.arrays, WEIGHTS)
+        weights = {name: np.ones_like(way) for name, way in ways.items()} if known is None else known
+        aggregation = LocalAggregation(state, {name: own[name] for name in ways}, ways, weights, self.spec)
+        samples, batches = state.data.train, self.draw(state, round_)
+        losses = list[float]()
+        while not losses or (known is None and not _is_over(losses)):
+            losses.append(aggregation.learn(gather_batches(samples.x, samples.y, {}, batches)))
+        load_parameters(state.model, dump_parameters(state.model) | aggregation.mix())
+        state.arrays = add_kind(WEIGHTS, aggregation.get_weights())
+
+    @property
+    def top(self) -> frozenset[str]:
+        return frozenset(self.spec.top)
+
+    def draw(self, state: State, round_: Round) -> Batches:
+        """The mini-batches of D_s, as indices of samples."""
+        hyper, num_train = self.spec.hyperparameters, len(state.data.train)
+        size = max(1, round(hyper.sample_share * num_train))
+        rows = round_.rng("samples of the local aggregation").permutation(num_train)[:size]
+        return torch.split(torch.from_numpy(rows).to(state.data.device), hyper.batch_size)
+
+
+class LocalAggregation:
+    """One client's, of its own parameters, the ways from them to the common ones, and W_i. Leaves the model, in which
+    the common ones are, in eval mode."""
+
+    def __init__(self, state: State, own: Arrays, ways: Arrays, weights: Arrays, spec: FedAlaSpec) -> None:
+        self._model: Model = state.model.eval()
+        self._eta = spec.hyperparameters.eta
+        self._own, self._ways, self._weights = (_place(arrays, state) for arrays in (own, ways, weights))
+        self._compute_loss = make_function_of_weights(self._model, compute_cross_entropy)
+
+    def learn(self, batches: Iterable[Batch]) -> float:
+        """One pass; the mean of the losses before each step."""
+        losses = []
+        for batch in batches:
+            weights = {name: weight.requires_grad_() for name, weight in self._weights.items()}
+            mixed = {PREFIX + name: tensor for name, tensor in self._mix(weights).items()}
+            loss = self._compute_loss(mixed, batch, {})
+            gradients = torch.autograd.grad(loss, list(weights.values()))
+            self._weights = {
+                name: (weight.detach() - self._eta * gradient).clamp(0, 1)
+                for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
+            }
+            losses.append(loss.detach())
+        return float(torch.stack(losses).mean())
+
+    def _mix(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self._own[name] + self._ways[name] * weight for name, weight in weights.items()}
+
+    def mix(self) -> Arrays:
+        """v_i, as far as it is not w."""
+        return {name: tensor.detach().cpu().numpy() for name, tensor in self._mix(self._weights).items()}
+
+    def get_weights(self) -> Arrays:
+        return {name: weight.detach().cpu().numpy() for name, weight in self._weights.items()}
+
+
+def _place(arrays: Arrays, state: State) -> dict[str, Tensor]:
+    return {name: torch.tensor(array, device=state.data.device) for name, array in arrays.items()}
+
+
+def _is_over(losses: Sequence[float]) -> bool:
+    """Whether W_i has settled, or has no loss to go down any more."""
+    if not np.isfinite(losses[-1]) or len(losses) >= MAX_PASSES:
+        return True
+    return len(losses) > WINDOW and float(np.std(losses[-WINDOW:])) < SETTLED
