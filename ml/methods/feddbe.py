@@ -56,7 +56,7 @@ class FedDbe(SharesModel[FedDbeSpec]):
         return Prepared(context, on_gradients=tuple)  # a loss that goes by the step before is no other client's
 
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
-        z_BD, memory_D = model.embed(batch.x), model.get_parameter(MEMORY)
+        z_BD, memory_D = model.embed(batch.x), get_memory(model)
         if not context:  # on which the loss has to depend for all that
             return model.criterion(model.classify(z_BD + 0 * memory_D), batch.y)
         loss = model.criterion(model.classify(z_BD + memory_D), batch.y)
@@ -91,7 +91,13 @@ class FedDbe(SharesModel[FedDbeSpec]):
 
     def compute_logits(self, model: Model, x: Tensor) -> Tensor:
         """g(f(x) + p_i)."""
-        return model.classify(model.embed(x) + model.get_parameter(MEMORY))
+        return model.classify(model.embed(x) + get_memory(model))
+
+
+def get_memory(model: Model) -> Tensor:
+    """p_i [D], a parameter, or what stands in its place while many clients are trained in one pass."""
+    memory_D: Tensor = getattr(model, MEMORY)
+    return memory_D
 
 
 def compute_batch_mean(z_BD: Tensor, y_B: Tensor) -> Tensor:

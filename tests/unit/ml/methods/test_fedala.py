@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import ml.methods.fedala
 from ml.clients.client import Client
 from ml.errors import SpecError, Spoiled
 from ml.methods.base import Round
@@ -16,6 +17,7 @@ from ml.methods.fedala import MAX_PASSES, SETTLED, WINDOW, FedAla
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays
 from ml.specs import FedAlaSpec, get_kind, get_spec
+from ml.training.loop import compute_cross_entropy
 from support.federation.simulated import BEACON, aggregate_round, get_parent, make_digit_clients, run_round
 
 TINY: dict[str, Any] = {"name": "mlp", "hidden": [4]}
@@ -30,7 +32,7 @@ def make_spec(model: dict[str, Any] = TINY, **settings: Any) -> FedAlaSpec:
 
 
 def get_weights(client: Client) -> dict[str, Array] | None:
-    return get_kind(client.state.arrays, "weights")
+    return get_kind(client.state.arrays, "learned")
 
 
 # ---- a reference that shares no code: a network of two layers in float64
@@ -48,19 +50,25 @@ def list_layers(model: Arrays) -> list[str]:
     return list(dict.fromkeys(name.rpartition(".")[0] for name in model))
 
 
+def mix(own: Arrays, common: Arrays, w: Arrays) -> dict[str, Array]:
+    ways = {name: common[name].astype(np.float64) - own[name] for name in own}
+    return {name: own[name] + way * w.get(name, 1.0) for name, way in ways.items()}
+
+
 def aggregate_by_hand(
     own: Arrays, common: Arrays, weights: Arrays | None, batches: list[tuple[torch.Tensor, torch.Tensor]], eta: float
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """v_i and W_i. The gradient of a softmax on top of a ReLU layer is written out."""
     layer = list_layers(own)[-1]
     names = (f"{layer}.weight", f"{layer}.bias")
-    w = {name: np.ones(own[name].shape) if weights is None else np.float64(weights[name]) for name in names}
+    w: dict[str, Array] = {
+        name: np.ones(own[name].shape) if weights is None else weights[name].astype(np.float64) for name in names
+    }
     losses: list[float] = []
     while True:
         of_pass = []
         for x, y in batches:
-            mixed = {name: np.float64(common[name]) for name in own}
-            mixed |= {name: own[name] + (np.float64(common[name]) - own[name]) * w[name] for name in names}
+            mixed = mix(own, common, w)
             first = list_layers(own)[0]
             hidden = np.maximum(x.numpy() @ mixed[f"{first}.weight"].T + mixed[f"{first}.bias"], 0)
             logits = hidden @ mixed[names[0]].T + mixed[names[1]]
@@ -69,14 +77,13 @@ def aggregate_by_hand(
             error = (shares - np.eye(shares.shape[1])[y.numpy()]) / len(y)
             gradients = {names[0]: error.T @ hidden, names[1]: error.sum(0)}
             for name in names:
-                way = np.float64(common[name]) - own[name]
+                way = common[name].astype(np.float64) - own[name]
                 w[name] = np.clip(w[name] - eta * gradients[name] * way, 0, 1)
         losses.append(float(np.mean(of_pass)))
         settled = len(losses) > WINDOW and np.std(losses[-WINDOW:]) < SETTLED
         if weights is not None or settled or len(losses) == MAX_PASSES:
             break
-    mixed = {name: np.float64(common[name]) for name in own}
-    return mixed | {name: own[name] + (np.float64(common[name]) - own[name]) * w[name] for name in names}, w
+    return mix(own, common, w), w
 
 
 def test_two_rounds_of_two_clients_are_those_done_by_hand() -> None:
@@ -144,6 +151,38 @@ def test_what_is_sent_is_the_model_as_fedavg_sends_it() -> None:
     assert spec.rules(1) == plain[0].spec.rules(1)
 
 
+def test_who_has_not_trained_takes_the_common_model() -> None:
+    clients, (late, *_) = (make_digit_clients(METHOD, **TWO) for _ in range(2))
+    trained = [client.train(1, BEACON) for client in clients]
+    aggregate = aggregate_round(clients, 1, trained, get_parent(clients))
+    late.apply(1, aggregate, beacon=BEACON)
+    taken, common = dump_parameters(late.state.model), get_kind(aggregate, "model") or {}
+    assert all(np.array_equal(taken[name], array) for name, array in common.items())
+    assert late.state.arrays == {}
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_to_take_over_a_block_again_changes_nothing(num_layers: int) -> None:
+    clients = make_digit_clients({**METHOD, "num_layers": num_layers}, **TWO)
+    run_round(clients, 1)
+    trained = [client.train(2, BEACON) for client in clients]
+    aggregate = aggregate_round(clients, 2, trained, get_parent(clients))
+    once = clients[0].apply(2, aggregate, beacon=BEACON), clients[0].state_arrays()
+    again = clients[0].apply(2, aggregate, beacon=BEACON), clients[0].state_arrays()
+    assert once[0] == again[0]
+    assert all(np.array_equal(array, again[1][name]) for name, array in once[1].items())
+
+
+def test_what_is_below_the_classifier_is_gone_through_once_to_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (make_digit_clients(METHOD, **TWO) for _ in range(2))
+    run_round(one, 1)
+    monkeypatch.setattr(ml.methods.fedala, "embed_batches", lambda model, batches: batches)
+    monkeypatch.setattr(ml.methods.fedala, "compute_loss_above", compute_cross_entropy)
+    run_round(other, 1)
+    for name, array in (get_weights(one[0]) or {}).items():
+        assert (get_weights(other[0]) or {})[name] == pytest.approx(array, abs=1e-5)
+
+
 def test_alone_there_is_nothing_to_learn() -> None:
     (client,) = make_digit_clients(METHOD, **{**TWO, "num_clients": 1})
     (plain,) = make_digit_clients({**METHOD, "name": "fedavg"}, **{**TWO, "num_clients": 1})
@@ -175,9 +214,9 @@ def test_a_client_restored_goes_on_as_if_it_had_not_been_away() -> None:
 def test_a_common_model_that_gives_no_numbers_spoils_the_round_and_leaves_the_weights() -> None:
     clients = make_digit_clients(METHOD, **TWO)
     run_round(clients, 1)
+    clients[0].train(2, BEACON)
     before = clients[0].state_arrays()
     spoiled = {name: np.full_like(array, np.finfo(np.float32).max) for name, array in get_parent(clients).items()}
-    clients[0].train(2, BEACON)
     with pytest.raises(Spoiled):
         clients[0].apply(2, spoiled, beacon=BEACON)
     after = clients[0].state_arrays()
