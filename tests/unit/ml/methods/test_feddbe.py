@@ -266,6 +266,18 @@ def test_the_common_model_can_be_measured_without_the_vector() -> None:
     assert all(np.array_equal(before[name], array) for name, array in client.state_arrays().items())
 
 
+def test_who_cannot_train_towards_a_liars_mean_trains_without_it() -> None:
+    run = Played(local_iterations=20)
+    trained = [client.train(1, BEACON) for client in run.clients]
+    aggregate = dict(aggregate_round(run.clients, 1, trained, run.parent) or {})
+    aggregate["representation/mean"] = np.full(4, 1e6, np.float32)
+    client = run.clients[0]
+    client.apply(1, aggregate, beacon=BEACON)
+    made = client.train(2, BEACON)
+    assert made.went_back is not None
+    assert all(np.isfinite(array).all() for array in made.payloads["model"].values())
+
+
 def test_the_running_mean_begins_as_the_first_batches_own() -> None:
     """mu 1/4: 4, then 3/4 * 4 + 1/4 * 8 = 5."""
     running, share = torch.zeros(1), torch.ones(())
