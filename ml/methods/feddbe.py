@@ -15,12 +15,14 @@ then. f and g are averaged as in FedAvg, and g(f(x) + p_i) answers.
 Where we deviate: the mean that a client tells is that of all its samples by the model as the phase has left it; in the
 paper's code it is m_i. The MSE is the paper's, of which the code has half: its kappa 50 is 25 here. m_i begins as the
 first mini-batch's mean, in the code at 0; with the paper's mu 1 both are the same. p_i is trained by the optimiser of
-the model, in the code by plain SGD.
+the model, in the code by plain SGD. A client does not take a mean so far from its own that one step towards it would be
+longer than its weights: a liar may have made it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -37,9 +39,12 @@ from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from ml.training.metrics import Prediction, answer
 from ml.training.prior import ClassScores
 
+_log = logging.getLogger(__name__)
+
 
 class FedDbe(SharesModel[FedDbeSpec]):
-    """The state besides the model, of which p_i is a parameter, is m: `mean` float32[D], absent before it is agreed."""
+    """The state besides the model, of which p_i is a parameter, is m: `mean` float32[D], absent before it is agreed
+    and where it is not taken."""
 
     def init(self, state: State) -> None:
         model, zeros_D = state.model, torch.zeros(self.spec.task.embedding_dim, device=state.data.device)
@@ -47,12 +52,17 @@ class FedDbe(SharesModel[FedDbeSpec]):
         model.own_names = frozenset({MEMORY})
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
-        if "mean" not in state.arrays:
+        if self.spec.is_agreeing(round_.height):
             return Prepared()
-        mean_D, mu = torch.tensor(state.arrays["mean"], device=state.data.device), self.spec.hyperparameters.mu
-        if mu == 1:
-            return Prepared({"mean": mean_D})
-        context = {"mean": mean_D, "running": torch.zeros_like(mean_D), "share": torch.ones((), device=mean_D.device)}
+        hyper, mean, device = self.spec.hyperparameters, state.arrays.get("mean"), state.data.device
+        zeros_D = torch.zeros(self.spec.task.embedding_dim, device=device)
+        context = {
+            "mean": zeros_D if mean is None else torch.tensor(mean, device=device),
+            "kappa": torch.tensor(0.0 if mean is None else hyper.kappa, device=device),
+        }
+        if hyper.mu == 1:
+            return Prepared(context)
+        context |= {"running": zeros_D.clone(), "share": torch.ones((), device=device)}
         return Prepared(context, on_gradients=tuple)  # a loss that goes by the step before is no other client's
 
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
@@ -63,7 +73,7 @@ class FedDbe(SharesModel[FedDbeSpec]):
         mean_D = compute_batch_mean(z_BD, batch.y)
         if "running" in context:
             mean_D = move_mean(context["running"], context["share"], mean_D, self.spec.hyperparameters.mu)
-        return loss + self.spec.hyperparameters.kappa * (mean_D - context["mean"]).square().mean()
+        return loss + context["kappa"] * (mean_D - context["mean"]).square().mean()
 
     @property
     def takes_padding(self) -> bool:
@@ -77,7 +87,28 @@ class FedDbe(SharesModel[FedDbeSpec]):
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
         super().apply(state, round_, aggregate, blobs)
         if self.spec.is_agreeing(round_.height) or "mean" not in state.arrays:
-            state.arrays = {"mean": np.array(get_agreed(aggregate, REPRESENTATION, round_)["mean"])}
+            agreed = get_agreed(aggregate, REPRESENTATION, round_)
+            is_taken = self.is_within_reach(state, round_, torch.tensor(agreed["mean"], device=state.data.device))
+            state.arrays = {"mean": np.array(agreed["mean"])} if is_taken else {}
+
+    def is_within_reach(self, state: State, round_: Round, mean_D: Tensor) -> bool:
+        """Whether one step towards a mean, of a mini-batch, is shorter than all weights: no honest members' is farther.
+        A client trains without one that is."""
+        hyper, samples = self.spec.hyperparameters, state.data.train
+        rows = round_.rng("probe of the mean").permutation(len(samples))[: hyper.batch_size]
+        z_BD = state.model.eval().embed(samples.take(rows).x)
+        loss = hyper.kappa * (z_BD.mean(0) - mean_D).square().mean()
+        if not loss.requires_grad:  # as nothing before the classifier trains
+            return True
+        weights = [weight for weight in state.model.parameters() if weight.requires_grad]
+        gradients = [g for g in torch.autograd.grad(loss, weights, allow_unused=True) if g is not None]
+        step = self.spec.compute_lr(round_.number) * _compute_length(gradients)
+        if step <= (length := _compute_length([weight.detach() for weight in weights])):
+            return True
+        _log.warning(
+            "Trains without the mean of all: expected a step shorter than the weights, %g, got %g", length, step
+        )
+        return False
 
     @property
     def is_answered_by_model(self) -> bool:
@@ -92,6 +123,12 @@ class FedDbe(SharesModel[FedDbeSpec]):
     def compute_logits(self, model: Model, x: Tensor) -> Tensor:
         """g(f(x) + p_i)."""
         return model.classify(model.embed(x) + get_memory(model))
+
+
+def _compute_length(tensors: Sequence[Tensor]) -> float:
+    """The norm of all together."""
+    length: Tensor = torch.stack(torch._foreach_norm(list(tensors))).norm()
+    return length.item()
 
 
 def get_memory(model: Model) -> Tensor:
