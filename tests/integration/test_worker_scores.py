@@ -221,6 +221,8 @@ SHARING = (
     "mpfedcl",
     "dfpl",
     "fedproto",
+    "fedrep",
+    "ditto",
     "fedala",
 )
 BEACON = bytes(32)

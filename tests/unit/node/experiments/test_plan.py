@@ -469,6 +469,7 @@ READY_POINTS = {
     "mpfedcl-table8-digits": 5 * 2 * 3,
     "mpfedcl-ablation-digits": 11 * 2 * 9,
     "mpfedcl-prior-digits": 6 * 9,
+    "personalised-digits": 6 * 3,
     "privacy-digits": 5 * 4 * 9,
     "uapdfl-table1": 3 * 3 * 7 * 3,
     "uapdfl-table1-digits": 8 * 3,
