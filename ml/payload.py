@@ -49,6 +49,7 @@ KINDS = {
     "control": 11,
     "evaluation": 12,
     "lent": 13,
+    "representation": 14,
 }
 _KIND_NAMES = {code: name for name, code in KINDS.items()}
 

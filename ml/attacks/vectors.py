@@ -1,4 +1,5 @@
-"""Attacks on vectors: weights of a model or of its parts, prototypes, auxiliary representations, control variates.
+"""Attacks on vectors: weights of a model or of its parts, prototypes, auxiliary representations, control variates,
+means of embeddings.
 
 Each such attack is one formula. x is what an honest member would send and x_0 where it set out from: the common model,
 or the member's own where there is none; and 0 for all else, which is made anew each round. Running statistics of batch
@@ -23,13 +24,14 @@ from ml.attacks.base import Attack, Scene
 from ml.payload import Array, Arrays
 from ml.specs import DisPflSpec, MethodSpec, MpFedClSpec
 from ml.specs.dispfl import MASK, unpack_mask
+from ml.specs.feddbe import REPRESENTATION
 from ml.specs.scaffold import CONTROL
 
 Floats = NDArray[np.float64]
 
 MODELS = frozenset({"model", "g", "h"})
 PROTOTYPES = frozenset({"prototypes"})
-CHANGES = frozenset({"auxiliary", CONTROL})  # made anew each round, around 0
+CHANGES = frozenset({"auxiliary", CONTROL, REPRESENTATION})  # made without a common one before, around 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from ml.measures.alone import TrainedAlone
 from ml.measures.kinds import AnyMeasures
 from ml.measures.pairing import Pairing
 from ml.methods import make_method
-from ml.models.base import copy_model
+from ml.models.base import Model, copy_model
 from ml.payload import Array, Arrays
 from ml.specs import LocalSpec
 from ml.specs.outer import OuterHyperparameters
@@ -35,9 +35,8 @@ class TrainingAlone:
         hyper = client.spec.hyperparameters.without_privacy()  # nothing of this leaves the site
         self._has_outer = isinstance(hyper, OuterHyperparameters) and hyper.outer is not None
         spec = LocalSpec(client.spec.task, hyper)
-        self._client = Client(
-            make_method(spec), copy_model(client.state.model), client.state.data, seed=client.seed, engine=client.engine
-        )
+        model = _leave_added_out(copy_model(client.state.model), spec)
+        self._client = Client(make_method(spec), model, client.state.data, seed=client.seed, engine=client.engine)
         self._owed: deque[tuple[int, int]] = deque()  # rounds and iterations
         self._steps: Generator[None] | None = None  # of the round under way
         self._num_done = 0  # of its steps
@@ -166,3 +165,10 @@ class TrainingAlone:
         self._client.load_state_arrays(arrays)
         self._rounds = self._last_owed = rounds
         self._measure()
+
+
+def _leave_added_out(model: Model, spec: LocalSpec) -> Model:
+    """The model without what the run's method has added to it, which no loss of this one goes by."""
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    model.freeze(model.frozen_names | (trained - spec.task.parameter_schema.arrays.keys()))
+    return model

@@ -35,6 +35,8 @@ METHODS = {
     "dfedavgm": "ml.methods.dfedavgm:DFedAvgM",
     "dispfl": "ml.methods.dispfl:DisPfl",
     "criticalfl": "ml.methods.criticalfl:CriticalFl",
+    "fedala": "ml.methods.fedala:FedAla",
+    "feddbe": "ml.methods.feddbe:FedDbe",
 }
 _OWN = METHODS | {"evaluation": "ml.methods.evaluation:Evaluation"}  # also what trains nothing
 

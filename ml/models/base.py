@@ -25,11 +25,12 @@ class Model(nn.Module, ABC):
 
     `frozen_prefix` begins the names of a frozen encoder, which is neither trained nor sent; there is none where it is
     empty. Of a model with one everything takes images x_BCHW or, in their place, what `precompute` made of them.
-    `freeze` freezes other arrays.
+    `freeze` freezes other arrays. `own_names` are parameters that a method has added, and that never leave the client.
     """
 
     frozen_prefix: ClassVar[str] = ""
     frozen_names: frozenset[str] = frozenset()
+    own_names: frozenset[str] = frozenset()
     _resting: tuple[str, ...] = ()  # the modules whose statistics are frozen
     criterion: Callable[[Tensor, Tensor], Tensor] = staticmethod(F.cross_entropy)  # of logits_BC and y_B, in training
 
@@ -137,14 +138,14 @@ def dump_models(models: Sequence[Model], *, with_frozen: bool = False) -> list[d
 def load_parameters(model: Model, arrays: Arrays) -> None:
     """Set parameters and buffers to `arrays`, in place.
 
-    Every trained parameter must be among them; running statistics and what is frozen are kept where they are not. The
-    further names of an array are passed over. Raises ValueError, changing nothing, for an unknown or missing name or a
-    wrong shape.
+    Every trained parameter must be among them; running statistics, what is frozen and a client's own are kept where
+    they are not. The further names of an array are passed over. Raises ValueError, changing nothing, for an unknown or
+    missing name or a wrong shape.
     """
     own = _get_arrays(model)
     further = find_tied(model)
     arrays = {name: array for name, array in arrays.items() if name not in further}
-    needed = {name for name, _ in model.named_parameters() if not model.is_frozen(name)}
+    needed = {name for name, _ in model.named_parameters() if not model.is_frozen(name)} - model.own_names
     expected = {name: tuple(own[name].shape) for name in own if name in arrays or name in needed}
     got = {name: tuple(array.shape) for name, array in arrays.items()}
     if got != expected:

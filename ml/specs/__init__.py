@@ -23,9 +23,11 @@ from ml.specs.dfpl import DfplHyperparameters, DfplSpec
 from ml.specs.dispfl import DisPflHyperparameters, DisPflSpec
 from ml.specs.ditto import DittoHyperparameters, DittoSpec
 from ml.specs.evaluation import EvaluationSpec
+from ml.specs.fedala import FedAlaHyperparameters, FedAlaSpec
 from ml.specs.fedavg import FedAvgSpec
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
 from ml.specs.fedbn import FedBnHyperparameters, FedBnSpec
+from ml.specs.feddbe import FedDbeHyperparameters, FedDbeSpec
 from ml.specs.fededs import FedEdsHyperparameters, FedEdsSpec
 from ml.specs.fedintr import FedIntRHyperparameters, FedIntRSpec
 from ml.specs.fednova import FedNovaHyperparameters, FedNovaSpec
@@ -106,6 +108,10 @@ __all__ = [
     "DisPflSpec",
     "CriticalFlHyperparameters",
     "CriticalFlSpec",
+    "FedAlaHyperparameters",
+    "FedAlaSpec",
+    "FedDbeHyperparameters",
+    "FedDbeSpec",
     "Task",
     "AuthorPayloads",
     "Offer",
@@ -142,6 +148,8 @@ METHODS: dict[str, type[MethodSpec]] = {
     "dfedavgm": DFedAvgMSpec,
     "dispfl": DisPflSpec,
     "criticalfl": CriticalFlSpec,
+    "fedala": FedAlaSpec,
+    "feddbe": FedDbeSpec,
 }
 _OWN: dict[str, type[MethodSpec]] = {**METHODS, EvaluationSpec.name: EvaluationSpec}  # also those that train nothing
 

@@ -33,6 +33,7 @@ from ml.payload import KINDS, Array, Arrays, ArraySchema, ArraySpec
 from ml.plugins import PluginRecord
 from ml.specs.base import Hyperparameters, MethodSpec, Offer
 from ml.specs.evaluation import EVALUATION
+from ml.specs.feddbe import REPRESENTATION
 from ml.specs.fednova import validate_numbers
 from ml.specs.judging import Judging
 from ml.specs.masked import MASKED
@@ -46,8 +47,8 @@ from ml.specs.task import Task
 
 MAX_ROUNDS_APART = 16  # rounds before the payloads are the same in all that follow
 MAX_ROWS = 1 << 31
-# FedEDS's or SCAFFOLD's alone, or no method's by itself
-UNSUPPORTED_KINDS = ("encrypted_set", "chunk_digests", CONTROL, STATISTICS, MASKED, EVALUATION)
+# FedEDS's, SCAFFOLD's or FedDBE's alone, or no method's by itself
+UNSUPPORTED_KINDS = ("encrypted_set", "chunk_digests", CONTROL, REPRESENTATION, STATISTICS, MASKED, EVALUATION)
 UNSUPPORTED_RULES = ("sum", "trimmed_sum", "fixed_mean", "class_fixed_mean")  # of statistics, and of masked sums
 
 _ROWS = ("pool", "trimmed_pool")

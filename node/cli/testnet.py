@@ -20,7 +20,7 @@ MethodOption = Annotated[
         "--method",
         metavar="NAME",
         help="auto (what suits the data), dfpl, mpfedcl, uapdfl, fededs, "
-        "fedrep, ditto, fedbn, "
+        "fedrep, ditto, fedbn, fedala, feddbe, "
         "or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox, fednova, scaffold, fedproto, fedper, "
         "fedavg_p2p, dfedavgm, dispfl or criticalfl.",
     ),

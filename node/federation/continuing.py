@@ -12,6 +12,7 @@ from chain.state import State
 from ml.errors import SpecError
 from ml.specs import MethodSpec, unmask
 from ml.specs.evaluation import EVALUATION
+from ml.specs.feddbe import REPRESENTATION
 from ml.specs.masked import MASKED
 from ml.specs.outer import OUTER
 from ml.specs.scaffold import CONTROL, ROUNDS
@@ -22,7 +23,7 @@ from node.errors import ChangeRefused
 _NAME_ONE = "name a model for it to begin with: fednode model export writes this one"
 
 # of keys, which a run of masked sums begins with, of rounds that a run has had already, or said of a model
-_BEGUN_ANEW = (MASKED, STALE, OUTER, CONTROL, ROUNDS, EVALUATION)
+_BEGUN_ANEW = (MASKED, STALE, OUTER, CONTROL, ROUNDS, EVALUATION, REPRESENTATION)
 
 
 def check_continues(start: StartRun, before: State, after: State) -> None:

@@ -48,6 +48,8 @@ def one_thread() -> Iterator[None]:
             ({"name": "swim"}, 3),  # its contrast is none in the first and has no weight in the last
             ({"name": "fedintr"}, 3),
             ({"name": "fedprox"}, 2),
+            ({"name": "fedala"}, 3),
+            ({"name": "feddbe"}, 3),
             (
                 {"name": "fednova", "momentum": 0.5, "local_epochs": 1},
                 4,

@@ -223,6 +223,7 @@ SHARING = (
     "fedproto",
     "fedrep",
     "ditto",
+    "fedala",
 )
 BEACON = bytes(32)
 

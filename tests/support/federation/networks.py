@@ -407,6 +407,22 @@ NETWORKS = (
         right=0.1,
         stage="long",
     ),
+    Network(
+        name="fedala",
+        method="fedala",
+        story=run_all_rounds,
+        rounds=3,
+        settings=("local_iterations=2",),
+        right=0.1,
+    ),
+    Network(
+        name="feddbe",
+        method="feddbe",  # agrees on a mean first
+        story=run_all_rounds,
+        rounds=3,
+        settings=("local_iterations=2",),
+        right=0.1,
+    ),
     Network(name="mpfedcl", method="mpfedcl", story=run_all_rounds, rounds=10, partition="dirichlet:0.3", right=0.6),
     Network(
         name="reembed",

@@ -1301,8 +1301,9 @@ TAKEN = {
     "fedrep",
     "ditto",
     "fedbn",
+    "fedala",
 }
-BESIDES = {"fededs", "scaffold"}  # whose members have something else to tell each other
+BESIDES = {"fededs", "scaffold", "feddbe"}  # whose members have something else to tell each other
 NO_MEAN = {"uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"}  # nobody votes on one
 
 

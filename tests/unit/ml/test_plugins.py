@@ -35,7 +35,7 @@ from support.data.plugins import LOOP, METHOD, MODEL, READER, put_plugin
 
 MLP: Mapping[str, Any] = {"name": "mlp", "hidden": [3]}
 PLUGIN = {"name": "tried", "version": "1.0", "sha256": "0" * 64}
-JUDGED = [name for name in METHODS if name not in ("fededs", "uapdfl", "dfedavgm", "criticalfl", "scaffold")]
+JUDGED = [name for name in METHODS if name not in ("fededs", "uapdfl", "dfedavgm", "criticalfl", "scaffold", "feddbe")]
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def _list_initial(spec: MethodSpec) -> list[tuple[str, Any]]:
     return list(spec.task.initial_schema.arrays.items())
 
 
-@pytest.mark.parametrize("method", ["fededs", "uapdfl", "scaffold"])
+@pytest.mark.parametrize("method", ["fededs", "uapdfl", "scaffold", "feddbe"])
 def test_what_a_schema_cannot_say_is_no_plugins(method: str) -> None:
     with pytest.raises(SpecError, match="members without its code vote"):
         check_judgeable(ask(NO_PLUGINS, method))

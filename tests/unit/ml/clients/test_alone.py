@@ -178,7 +178,7 @@ def test_a_phase_that_diverges_ends_it_and_says_why() -> None:
     assert not alone.step()
 
 
-@pytest.mark.parametrize("method", ["fedper", "mpfedcl", "uapdfl"])
+@pytest.mark.parametrize("method", ["fedper", "mpfedcl", "uapdfl", "fedintr", "fedala", "feddbe"])
 def test_of_other_methods_too(method: str) -> None:
     alone = TrainingAlone(make_client(method))
     alone.owe(1, 3)

@@ -36,6 +36,7 @@ MORE: dict[str, Method] = {
     "class means": {"name": "mpfedcl", "cluster": "mean", **WORK},
     "codebooks with gaps": {"name": "mpfedcl", "num_prototypes": 4, "padding": False, "reduction": "sum", **WORK},
     "fededs": {"name": "fededs", "local_epochs": 3, "warmup_epochs": 1, "encryptor_epochs": 1, "unet_width": 2},
+    "a running mean": {"name": "feddbe", "mu": 0.5, **WORK},
     "the layer before": {"name": "mpfedcl", "embed": "encoder", "eval_model": "local", **WORK},
 }
 UNFIT = ("fedbn",)  # whose models' statistics no pass for many can keep
@@ -158,6 +159,7 @@ UNEVEN: dict[str, Any] = {"num_clients": 6, "partition": "dirichlet:0.3", "shots
         {"name": "dfpl"},
         {"name": "dfpl", "aux": "sq", "normalize": True},
         {"name": "uapdfl"},
+        {"name": "feddbe"},
     ],
     ids=str,
 )

@@ -32,7 +32,7 @@ def find(mapping: dict[str, Any], height: int) -> RunRound:
     return found
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "mpfedcl", "scaffold", "ditto"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "mpfedcl", "scaffold", "ditto", "fedala"])
 def test_a_method_with_a_whole_model_in_common_evaluates_it(name: str) -> None:
     mapping = with_schema(make_mapping({"name": name}))
     check_schema(Genesis.from_mapping(mapping).run, get_genesis_spec(Genesis.from_mapping(mapping)))

@@ -342,6 +342,15 @@ def test_a_run_goes_on_with_more_or_less_that_trains() -> None:
     assert set(less.after.run.schema["aggregate"]) == {"model/fc2.weight", "model/fc2.bias"}
 
 
+@pytest.mark.parametrize(("one", "other"), [("fedavg", "feddbe"), ("feddbe", "fedavg"), ("feddbe", "fedala")])
+def test_a_run_goes_on_from_one_that_has_agreed_on_a_mean_or_has_not(one: str, other: str) -> None:
+    """FedDBE agrees on another in each run."""
+    mapping = make_genesis_mapping(KEYS[:4], method={"name": one}, model=MODEL, rounds=10)
+    before = Genesis.from_mapping(with_schema(mapping)).state
+    built = build("start_run", state=before, run={"method": {"name": other}}, initial="continue")
+    assert built.after.run.method["name"] == other
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "problem"),
     [
