@@ -108,7 +108,7 @@ def describe_model(one: pb.EvaluationView) -> str:
 
 def describe_lack(one: pb.EvaluationView) -> str:
     """Which sites' figures are not there, and why."""
-    if not one.HasField("height"):
+    if not one.sites:
         return "not measured yet"
     few = [site.name for site in one.sites if site.held and not site.HasField("measures")]
     gone = [site.name for site in one.sites if not site.held]
