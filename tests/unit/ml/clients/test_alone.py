@@ -81,7 +81,7 @@ def test_it_is_the_local_method_whatever_comes_between_two_steps() -> None:
     assert told.measures == local.measure()
 
 
-OUTER = {"outer": {"optimizer": "nesterov", "lr": 0.5}}
+OUTER: dict[str, Any] = {"outer": {"optimizer": "nesterov", "lr": 0.5}}
 
 
 def test_it_goes_on_by_the_outer_optimiser_of_the_run_as_a_federation_of_one_does() -> None:
