@@ -74,7 +74,7 @@ function makeSeries(points, chosen, hasAlone, val) {
 
 // Of a round that may be an earlier one, as its intervals take a while.
 function Summary({ status, measures, round, alone }) {
-  return html`<${Card} title="What the answers are worth" wide="w6" end=${html`<span>${plural(measures.num_samples, "sample")}${round ? `, after round ${round}` : ""}</span>`}>
+  return html`<${Card} title="What the answers are worth" wide=${alone?.measures ? "" : "w6"} end=${html`<span>${plural(measures.num_samples, "sample")}${round ? `, after round ${round}` : ""}</span>`}>
     <${MeasureTable} measures=${measures} alone=${alone?.measures} mixed=${alone?.mixed} />
     ${alone?.mixed && html`<p class="small soft">Mixed are the answers of both models, the federation's and the one trained alone, ${sayShares(alone.weight)}.</p>`}
     ${status.statistics && html`<p class="small soft">Samples are normalised by agreed statistics: ${status.statistics}.</p>`}
