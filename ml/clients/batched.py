@@ -7,8 +7,8 @@ other but for the rounding of batched products, which is why a CPU, where they a
 What differs between clients must be tensors of one shape. A batch that is smaller than others' is filled up with
 samples of no class where the loss passes over such. Clients whose batches or contexts have other shapes than the rest
 all the same form groups of their own, and a client alone in its group is trained as always. So is one whose method has
-to see each step's gradients, or has more to train after the steps. What a phase ends with is measured of a group at
-once, too (`ml.clients.batched_measures`).
+to see each step's gradients, or has more to train after the steps. Dropout's masks are drawn client by client
+(`ml.training.dropout`). What a phase ends with is measured of a group at once, too (`ml.clients.batched_measures`).
 
 Legend: N clients of a group, S steps, B samples of a step's largest batch, X those of all steps.
 """
@@ -32,8 +32,9 @@ from ml.models.base import dump_models
 from ml.specs import Offer
 from ml.specs.architectures import is_batchable
 from ml.training.criterion import NO_CLASS, Criterion
+from ml.training.dropout import Dropped, find_dropped, name_masks, use_masks
 from ml.training.functional import PREFIX, make_function_of_weights
-from ml.training.generator import given_back
+from ml.training.generator import States, get_states, given_back, going_on
 from ml.training.graphs import on_device, own_stream
 from ml.training.loop import (
     MAX_GATHERED_BYTES,
@@ -50,7 +51,7 @@ def explain_unbatchable(clients: Sequence[Client]) -> str | None:
     for client in clients:
         model, engine = client.spec.task.model, client.engine
         if not is_batchable(model):
-            return f"model {model['name']}: expected one without dropout and batch norm, and not a user's own"
+            return f"model {model['name']}: expected one without batch norm, and not a user's own"
         if engine.augment != "none":
             return f"augment: expected none, got {engine.augment}: changed images cannot be drawn for all at once"
         if engine.compiled:
@@ -79,26 +80,29 @@ def train_batched(
         return [client.train(height, beacon) for client in clients]
     height = own_height
     with given_back(clients[0].device), ExitStack() as undo:
-        phases, models = [], dump_models([client.state.model for client in clients])
+        phases, states, models = [], list[States](), dump_models([client.state.model for client in clients])
         for i, client in enumerate(clients):
             undo.enter_context(client.undone_on_failure(models[i]))
             me, own = ids[i] if ids else b"", blobs[i] if blobs else None
             client.seed_torch(height)
             phases.append(client.begin(height, beacon, me=me, offers=offers, blobs=own))
+            states.append(get_states(client.device))
         progress, measured = dict[int, Progress](), dict[int, Measured]()
         for group in _group(clients, phases):
             if len(group) == 1:
                 (i,) = group
-                progress[i] = clients[i].run(phases[i])
+                with going_on(states, i, clients[i].device):
+                    progress[i] = clients[i].run(phases[i])
             else:
-                together = [clients[i] for i in group]
-                progress |= zip(group, run_together(together, [phases[i] for i in group]), strict=True)
+                together, own_states = [clients[i] for i in group], [states[i] for i in group]
+                made = run_together(together, [phases[i] for i in group], own_states)
+                progress |= zip(group, made, strict=True)
                 found = measure_together(together[0].method, [client.state for client in together])
                 measured |= zip(group, found, strict=True)
         trained = []
         for i, client in enumerate(clients):
-            client.seed_torch(height)
-            trained.append(client.end(phases[i], progress[i], measured.get(i)))
+            with going_on(states, i, client.device):
+                trained.append(client.end(phases[i], progress[i], measured.get(i)))
         return trained
 
 
@@ -113,10 +117,15 @@ def _group(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterable[list[
             tuple((name, context[name].shape, context[name].dtype) for name in sorted(context)),
             tuple((name, by_sample[name].shape[1:], by_sample[name].dtype) for name in sorted(by_sample)),
             None if by_step is None else by_step.layout,
-            i if prepared.then or prepared.instead or not phase.sgd.is_plain or phase.trains_alone else None,
+            i if _trains_alone(phase) else None,
         )
         groups.setdefault(key, []).append(i)
     return groups.values()
+
+
+def _trains_alone(phase: Phase) -> bool:
+    has_own_steps = phase.prepared.then or phase.prepared.instead or phase.prepared.beside
+    return bool(has_own_steps) or not phase.sgd.is_plain or phase.trains_alone
 
 
 def _takes_padding(client: Client, phase: Phase) -> bool:
@@ -129,8 +138,9 @@ def _takes_padding(client: Client, phase: Phase) -> bool:
     )
 
 
-def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
-    """`Client.run` of all. Raises Diverged for the first that did, with no model changed."""
+def run_together(clients: Sequence[Client], phases: Sequence[Phase], states: list[States]) -> list[Progress]:
+    """`Client.run` of all, which draw on from `states`. Raises Diverged for the first that did, with no model
+    changed."""
     first = clients[0]
     model, autocast, sgd = (
         first.state.model.train(),
@@ -139,7 +149,7 @@ def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Pro
     )
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
-    compute_loss = make_function_of_weights(model, first.method.compute_loss, autocast)
+    compute_loss = make_function_of_weights(model, use_masks(first.method.compute_loss), autocast)
     differentiate = torch.func.vmap(torch.func.grad_and_value(compute_loss))
     num_steps = len(phases[0].schedule.batches)
     start = time.perf_counter()
@@ -158,7 +168,10 @@ def run_together(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Pro
 
         can_replay = first.engine.can_replay and together.is_steady
         step = on_device(make_step, first.device, num_steps, can_replay=can_replay)
-        losses = [step(batch) for batch in _stack_batches(clients, phases)]
+        batches = _stack_batches(clients, phases)
+        if first.spec.task.layout.has_dropout:
+            batches = _add_masks(batches, clients, phases, states)
+        losses = [step(batch) for batch in batches]
         losses_NS = torch.stack(losses, 1).cpu() if losses else torch.empty(len(clients), 0)
         summaries = [summarise_losses(losses_S.unbind(), sgd.lr) for losses_S in losses_NS]
         torch._foreach_copy_(own, [tensor[k] for k in range(len(clients)) for tensor in stacked])
@@ -184,6 +197,34 @@ def _stack_batches(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterat
         filled = [_fill_up(batch, size) for batch in batches]
         x, y = torch.stack([batch.x for batch in filled]), torch.stack([batch.y for batch in filled])
         yield Batch(x, y, _stack([batch.extra for batch in filled]))
+
+
+def _add_masks(
+    batches: Iterable[Batch], clients: Sequence[Client], phases: Sequence[Phase], states: list[States]
+) -> Iterator[Batch]:
+    """The batches with what dropout multiplies by, for each client as it draws it alone. What a loss drops hangs on
+    the shapes that it sees, which are a client's own, without what fills its batch up."""
+    known: dict[Hashable, list[Dropped]] = {}
+    for step, batch in enumerate(batches):
+        masks_N = []
+        for i, (client, phase) in enumerate(zip(clients, phases, strict=True)):
+            num, filled = len(phase.schedule.batches[step]), batch.x.shape[1]
+            key = (num, *((name, rows.shape) for name, rows in batch.extra.items()))
+            if key not in known:
+                extra = {name: rows[i, :num] if num < filled else rows[i] for name, rows in batch.extra.items()}
+                own = Batch(batch.x[i, :num], batch.y[i, :num], extra)
+                model, engine = client.state.model, client.engine
+                autocast = engine.autocast(client.device, model)
+                known[key] = find_dropped(
+                    model.train(), client.method.compute_loss, own, phase.prepared.context, autocast
+                )
+            with going_on(states, i, client.device):
+                masks_N.append([dropped.draw() for dropped in known[key]])
+        masks = [
+            torch.stack([_add_rows(mask, max(map(len, own)) - len(mask), 1) for mask in own])
+            for own in zip(*masks_N, strict=True)
+        ]
+        yield batch._replace(extra={**batch.extra, **name_masks(masks)})
 
 
 def _fill_up(batch: Batch, size: int) -> Batch:

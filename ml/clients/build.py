@@ -25,6 +25,7 @@ from ml.clients.masked_statistics import MaskedStatisticsClient
 from ml.data import Meaning, get_augment, open_dataset
 from ml.data.base import AnyLabels, ArrayDataset, Images, InputFormat, Labels, SampleDomains
 from ml.data.checks import check_data, is_quick, log_findings
+from ml.data.fewer_tests import keep_test_samples
 from ml.data.fit_input import fit
 from ml.data.fitted import FittedImages
 from ml.data.image_cache import ImageCache
@@ -145,9 +146,10 @@ def make_clients(
     initial: Arrays | None = None,
     compute: Compute = Compute(),
     max_loss_ratio: float | None = None,
+    test_samples: int | None = None,
 ) -> list[Client]:
-    """All clients of a run, one for each of the federation's members: the test set and what is frozen in the model on
-    the device once.
+    """All clients of a run, one for each of the federation's members: the test set, or so many samples of it, and what
+    is frozen in the model on the device once.
 
     Raises as `make_client`.
     """
@@ -158,9 +160,10 @@ def make_clients(
         initial = make_initial_aggregate(
             federation.model, federation.input["shape"], num_classes, run_seed, plugins=federation.plugins
         )
+    seed = get_partition_seed(run_seed)
+    opened = opened._replace(test=keep_test_samples(opened.test, test_samples, seed))
     nets = _make_models(federation.num_members, spec, initial, engine, device, federation.plugins)
     source = _Source(*opened, nets[0], engine, load_transform(data))
-    seed = get_partition_seed(run_seed)
     splits = make_partition(partition, source.train.y, source.test.y, len(nets), seed, shots, source.domains)
     deal = _Deal(source, splits, seed, num_classes)
     return [

@@ -57,6 +57,7 @@ from ml.training.loop import (
     augment_batches,
     compile_loss,
     gather_batches,
+    step_beside,
     train,
 )
 from ml.training.metrics import Judged, Prediction, judge
@@ -281,7 +282,7 @@ class Client:
             schedule = Schedule.draw(hyper, self.state.data.train.y, rng, work, least=least)
         prepared = self.method.prepare(self.state, round_, schedule)
         lr = self.spec.compute_lr(number, len(schedule.batches))
-        sgd = make_optimizer(hyper, self.state.model.parameters(), lr, prepared.on_gradients)
+        sgd = prepared.optimizer or make_optimizer(hyper, self.state.model.parameters(), lr, prepared.on_gradients)
         payloads = prepared.before() if prepared.before is not None else {}
         seconds = time.perf_counter() - start_s
         privacy = make_step_privacy(hyper, round_, self.num_train)
@@ -298,9 +299,12 @@ class Client:
         )
         if prepared.instead is not None:
             return prepared.instead(stepping)
+        batches = self.get_batches(phase)
+        if prepared.beside is not None:
+            batches = step_beside(batches, prepared.beside(stepping.autocast))
         progress = train(
             self.state.model,
-            self.get_batches(phase),
+            batches,
             compile_loss(compute_loss) if is_compiled else compute_loss,
             prepared.context,
             phase.sgd,

@@ -1,7 +1,8 @@
-"""The constants of `ml.bounds`, measured on a client's own samples with its own model.
+"""The constants of `ml.bounds.fedproto`, measured on a client's own samples with its own model.
 
 Cross-entropy is trained for some steps, and looked at before, between and after them: the greatest of each constant
-counts, for a bound has to hold all the way. At each place, of some of the samples, the model in eval mode:
+counts, for a bound has to hold all the way. The pull of prototypes is in none of them, for there are none yet. At each
+place, of some of the samples, the model in eval mode:
 
     L1      the largest curvature: of the Hessian's eigenvalues the one of greatest size, by power iteration
     L2      the largest singular value of the Jacobian of a class's mean embedding along the weights, over the classes
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml.bounds import Constants
+from ml.bounds.fedproto import Constants
 from ml.models import Model
 from ml.models.base import copy_model
 
@@ -34,7 +35,7 @@ ITERATIONS = 20  # of a power iteration; it comes near the largest from below
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The constants, and at each place the square of the length of the gradient of all samples."""
+    """The constants, and of the gradient of all samples the squared length, before each step and after the last."""
 
     constants: Constants
     squares: tuple[float, ...]
@@ -59,18 +60,20 @@ def measure_constants(model: Model, x: Tensor, y: Tensor, *, lr: float, batch_si
     classes = torch.unique(y).tolist()
     found: list[tuple[float, float, float, float]] = []
     squares = []
-    for place in range(PLACES):
-        for _ in range(STEPS_BETWEEN if place else 0):
+    for step in range((PLACES - 1) * STEPS_BETWEEN + 1):
+        if step:
             for weight, slope in zip(weights, torch.autograd.grad(compute_loss(draw()), weights), strict=True):
                 weight.data -= lr * slope
         whole = _flatten(torch.autograd.grad(compute_loss(), weights))
+        squares.append(whole.square().sum().item())
+        if step % STEPS_BETWEEN:
+            continue
         batches = [_flatten(torch.autograd.grad(compute_loss(draw()), weights)) for _ in range(MINI_BATCHES)]
         spread = torch.stack([(batch - whole).square().sum() for batch in batches]).mean().sqrt()
         length = torch.stack([batch.norm() for batch in batches]).mean()
         curvature = compute_curvature(compute_loss, weights, rng)
         slopes_of_embedding = [compute_jacobian_norm(partial(embed_class, c), weights, rng) for c in classes]
         found.append((curvature, float(np.max(slopes_of_embedding)), spread.item(), length.item()))
-        squares.append(whole.square().sum().item())
     return Measured(Constants(*np.max(found, axis=0).tolist()), tuple(squares))  # what is no number stays none
 
 

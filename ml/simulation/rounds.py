@@ -10,7 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,19 +26,27 @@ from ml.methods.common.sharing import Classifies
 from ml.payload import Arrays, decode_arrays
 from ml.simulation.exchange import Exchange, Size
 from ml.simulation.liars import Liars
+from ml.simulation.measuring import (
+    Measuring,
+    count_prototype_numbers,
+    measure_val_accuracy,
+    without_test_samples,
+)
 from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
 from ml.specs.uapdfl import MAX_PAIRED
 from ml.training.loop import Diverged
+from ml.training.metrics import get_score
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Played:
-    """One round, by client: what each has `trained`, and measured once the round was `applied`, on its own test set and
-    `on_all`; and which of them it would have `spoiled`. `digest` is the aggregate's, None where nothing is voted on,
-    and `aggregate_s` the seconds that it took. `divergences` [N, N] are those of UA-PDFL's unit representations, of few
-    clients that all have sent one."""
+    """One round, by client: what each has `trained`, and measured once the round was `applied`, on its own test set,
+    `on_all` and by accuracy on its val samples, where it has some; and which of them it would have `spoiled`. `digest`
+    is the aggregate's, None where nothing is voted on, and `aggregate_s` the seconds that it took. Of the numbers sent
+    `sent_prototypes` are prototypes'. `divergences` [N, N] are those of UA-PDFL's unit representations, of few clients
+    that all have sent one."""
 
     height: int
     trained: Sequence[Trained | None]
@@ -49,6 +57,8 @@ class Played:
     applied: Sequence[Metrics]
     spoiled: frozenset[int]
     on_all: Sequence[Metrics]
+    val_accuracies: Sequence[float | None]
+    sent_prototypes: int | None
     divergences: tuple[tuple[float, ...], ...] | None
     aggregate_s: float
 
@@ -66,16 +76,20 @@ class Rounds:
         *,
         batched: bool = False,
         get_present: Callable[[int], Collection[int]] | None = None,
+        measuring: Measuring | None = None,
     ) -> None:
         """`initial` is block 0's aggregate; with `batched` all clients train in one pass. `get_present` gives the
         places of the clients that take part in the round of a height, by default all: the others train nothing and send
-        nothing, and take the round over as members do that come too late for its block."""
+        nothing, and take the round over as members do that come too late for its block. By default all rounds are
+        measured."""
         self._clients = clients
         self._ids = ids
         self._spec = clients[0].spec
         self._liars = liars
         self._batched = batched
         self._get_present = get_present
+        self._measuring = measuring
+        self._done = [False] * len(clients)  # those that train alone no longer
         self._parent: Arrays | None = initial
         self._kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
         self._left_out = [LeftOut() for _ in clients]
@@ -88,6 +102,17 @@ class Rounds:
 
         Raises Diverged where nobody lies, and PayloadError.
         """
+        is_measured = self._measuring is None or self._measuring.is_due(self._spec, height)
+        with nullcontext() if is_measured else without_test_samples(self._clients):
+            played = self._play(height, beacon)
+        if played is not None and is_measured and self._measuring is not None:
+            self._done = [
+                done or self._measuring.is_done(client, get_score(metrics))
+                for done, client, metrics in zip(self._done, self._clients, played.applied, strict=True)
+            ]
+        return played
+
+    def _play(self, height: int, beacon: bytes) -> Played | None:
         answers = self._answer(height, beacon)
         if self._liars is not None and _stands_still(answers, self.honest):
             return None
@@ -97,6 +122,8 @@ class Rounds:
         digest = self._aggregate(height, answers)
         aggregate_s = time.perf_counter() - start_s
         gone = [frozenset(left_out.get(height, KEEP_HEIGHTS)) for left_out in self._left_out]
+        if self._measuring is not None and self._measuring.alone_until is not None:
+            gone = [frozenset(self._ids) - {me} for me in self._ids]
         offered = exchange.with_stale(self._kept, self._parent)
         taken = {me: offered.take(beacon, me, self._parent, away) for me, away in zip(self._ids, gone, strict=True)}
         sent, received = offered.measure(taken)
@@ -111,6 +138,8 @@ class Rounds:
             applied=[metrics for metrics, _ in applied],
             spoiled=frozenset(i for i, (_, is_spoiled) in enumerate(applied) if is_spoiled),
             on_all=self._evaluate_on_all(),
+            val_accuracies=[measure_val_accuracy(client) for client in self._clients],
+            sent_prototypes=count_prototype_numbers(answers),
             divergences=self._measure_divergences(exchange, beacon),
             aggregate_s=aggregate_s,
         )
@@ -145,6 +174,7 @@ class Rounds:
             "kept": [exchange.to_tree() for exchange in self._kept.values()],
             "left_out": [left_out.to_list() for left_out in self._left_out],
             "measured": [None if made is None else dict(made.metrics) for made in self.trained],
+            "done": list(self._done),
         }
 
     def load_tree(self, tree: Mapping[str, Any]) -> None:
@@ -158,6 +188,7 @@ class Rounds:
             for peer, at, why in refused:
                 left_out.add(peer, at, why)
         self.trained = [None if metrics is None else Trained(1, {}, metrics) for metrics in tree["measured"]]
+        self._done = list(tree.get("done", self._done))
 
     def _answer(self, height: int, beacon: bytes) -> Sequence[Trained | None]:
         """What all contribute: what they have trained, and the lies of those that lie."""
@@ -192,7 +223,14 @@ class Rounds:
                 return trained
         for i in present:
             try:
-                trained[i] = self._clients[i].train(height, beacon, me=self._ids[i], offers=offers, blobs=blobs[i])
+                trained[i] = self._clients[i].train(
+                    height,
+                    beacon,
+                    num_iterations=0 if self._done[i] else None,
+                    me=self._ids[i],
+                    offers=offers,
+                    blobs=blobs[i],
+                )
             except Diverged:
                 if self._liars is None:
                     raise

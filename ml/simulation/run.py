@@ -39,6 +39,7 @@ from ml.payload import Array
 from ml.plugins import ANY_PLUGIN
 from ml.simulation.closing import EndEvaluation, Evaluated
 from ml.simulation.liars import Liars
+from ml.simulation.measuring import Measuring, check_measuring
 from ml.simulation.participation import draw_present
 from ml.simulation.rounds import Played, Rounds
 from ml.simulation.saved import StateFile
@@ -75,7 +76,9 @@ class SimulationConfig:
     there are, and the settings that differ from its defaults. `target` is by default what the data's targets have, for
     task regression; `labels` is what means each class in the data, where that is not its name. With `participation`
     below 1 only so many of the clients, drawn anew each round, take part in it. `select` is genesis's: what the best
-    round is chosen by.
+    round is chosen by. Every `eval_every` rounds something is measured, on `test_samples` of the test set, by default
+    on all of it. With `alone_until` clients of a peer-to-peer method take nothing of each other, and each trains until
+    its model has that accuracy.
     """
 
     method: Mapping[str, Any]
@@ -98,8 +101,12 @@ class SimulationConfig:
     participation: float = 1.0
     labels: Mapping[str, Sequence[str]] | None = None
     select: Mapping[str, Any] | None = None
+    eval_every: int = 1
+    test_samples: int | None = None
+    alone_until: float | None = None
 
     def __post_init__(self) -> None:
+        check_measuring(self)
         if not 0 < self.participation <= 1:
             raise DataError(f"participation: expected a number in (0, 1], got {self.participation}")
         if self.participation < 1 and self.attack is not None:
@@ -124,6 +131,7 @@ class SimulationConfig:
     def to_json(self) -> dict[str, Any]:
         """Every setting; of those that few runs have, what is set."""
         rare = {"task": CLASSIFICATION, "target": None, "participation": 1.0, "labels": None, "select": None}
+        rare |= {"eval_every": 1, "test_samples": None, "alone_until": None}
         return {name: value for name, value in asdict(self).items() if name not in rare or value != rare[name]}
 
 
@@ -143,7 +151,9 @@ class RoundResult:
     other methods. `divergences` [N, N] says that of each pair, where
     clients are few (`MAX_PAIRED`).
 
-    Where clients have val samples, `val` is what each client's show once the round was applied, None of one without.
+    Where clients have val samples, `val` is what each client's show once the round was applied, None of one without,
+    and `val_accuracy` the mean of their accuracies on them. `sent_prototypes` are the numbers sent that are of
+    prototypes, where a method sends some. What was not measured in a round is no number.
 
     Under an attack also how many contributions the round went without (`left_out`), and how many of the honest it left
     without a finite loss (`spoiled`).
@@ -168,6 +178,8 @@ class RoundResult:
     left_out: int | None = None
     spoiled: int | None = None
     val: tuple[ValMeasures | None, ...] | None = None
+    val_accuracy: float | None = None
+    sent_prototypes: int | None = None
     train_s: float = field(default=0.0, compare=False)
     aggregate_s: float = field(default=0.0, compare=False)
 
@@ -236,7 +248,7 @@ class SimulationResult:
     @property
     def best_taa(self) -> float:
         """No number where there was no round; so are the two below."""
-        return max((result.taa for result in self.rounds), default=math.nan)
+        return max((result.taa for result in self.rounds if not math.isnan(result.taa)), default=math.nan)
 
     @property
     def final_taa(self) -> float:
@@ -298,7 +310,8 @@ def simulate(
         liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
         if present is None and config.participation < 1:
             present = partial(draw_present, config.participation, config.clients, config.seed)
-        run = Rounds(clients, ids, initial, liars, batched=batched, get_present=present)
+        measuring = Measuring(config.rounds, config.eval_every, config.alone_until)
+        run = Rounds(clients, ids, initial, liars, batched=batched, get_present=present, measuring=measuring)
         evaluates = selector is not None and bool((config.select or {}).get("evaluate"))
         ending = EndEvaluation(clients) if evaluates else None
         rounds: list[RoundResult] = []
@@ -408,6 +421,7 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             initial=initial,
             compute=Compute(config.device),
             max_loss_ratio=config.max_loss_ratio,
+            test_samples=config.test_samples,
         )
         forget_sources()  # also where somebody further out has it remembered
     return clients, initial, pretrained
@@ -418,6 +432,8 @@ def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
     if config.batched == "off" or (config.batched == "auto" and clients[0].device.type != "cuda"):
         return False
     reason = explain_unbatchable(clients)
+    if config.alone_until is not None:
+        reason = "clients that train alone each stop at a round of their own"
     if reason is not None and config.batched == "on":
         raise DataError(f"batched: {reason}")
     return reason is None
@@ -445,6 +461,8 @@ def _measure(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundR
         left_out=played.num_left_out if attacked else None,
         spoiled=len(played.spoiled.intersection(honest)) if attacked else None,
         val=val if any(val) else None,
+        val_accuracy=compute_mean(known) if (known := [v for v in played.val_accuracies if v is not None]) else None,
+        sent_prototypes=played.sent_prototypes,
         train_s=compute_mean(metrics["seconds"] for metrics in before),
         aggregate_s=played.aggregate_s,
     )

@@ -21,15 +21,18 @@ from ml.specs.criticalfl import CriticalFlHyperparameters, CriticalFlSpec
 from ml.specs.dfedavgm import DFedAvgMHyperparameters, DFedAvgMSpec
 from ml.specs.dfpl import DfplHyperparameters, DfplSpec
 from ml.specs.dispfl import DisPflHyperparameters, DisPflSpec
+from ml.specs.ditto import DittoHyperparameters, DittoSpec
 from ml.specs.evaluation import EvaluationSpec
 from ml.specs.fedavg import FedAvgSpec
 from ml.specs.fedavg_p2p import FedAvgP2pSpec
+from ml.specs.fedbn import FedBnHyperparameters, FedBnSpec
 from ml.specs.fededs import FedEdsHyperparameters, FedEdsSpec
 from ml.specs.fedintr import FedIntRHyperparameters, FedIntRSpec
 from ml.specs.fednova import FedNovaHyperparameters, FedNovaSpec
 from ml.specs.fedper import FedPerSpec
 from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
 from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
+from ml.specs.fedrep import FedRepHyperparameters, FedRepSpec
 from ml.specs.local import LocalSpec
 from ml.specs.masked import MaskedSpec, drop_masked, mask, unmask
 from ml.specs.masked_statistics import MaskedStatisticsSpec, mask_statistics
@@ -89,6 +92,12 @@ __all__ = [
     "UaPdflHyperparameters",
     "UaPdflSpec",
     "FedPerSpec",
+    "FedRepHyperparameters",
+    "FedRepSpec",
+    "DittoHyperparameters",
+    "DittoSpec",
+    "FedBnHyperparameters",
+    "FedBnSpec",
     "FedAvgP2pSpec",
     "DFedAvgMHyperparameters",
     "DFedAvgMSpec",
@@ -125,6 +134,9 @@ METHODS: dict[str, type[MethodSpec]] = {
     "mpfedcl": MpFedClSpec,
     "uapdfl": UaPdflSpec,
     "fedper": FedPerSpec,
+    "fedrep": FedRepSpec,
+    "ditto": DittoSpec,
+    "fedbn": FedBnSpec,
     "fedavg_p2p": FedAvgP2pSpec,
     "dfedavgm": DFedAvgMSpec,
     "dispfl": DisPflSpec,

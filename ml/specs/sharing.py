@@ -163,10 +163,14 @@ class ModelSpec(MethodSpec):
     def _schemas(self) -> Mapping[str, ArraySchema]:
         return {"model": self._make_schema()}
 
+    @cached_property
+    def common_schema(self) -> ArraySchema:
+        """The arrays of the model that members have in common: all, unless a method says otherwise."""
+        return self.task.model_schema if self.hyperparameters.bn_buffers == "average" else self.task.parameter_schema
+
     def _make_schema(self) -> ArraySchema:
-        task = self.task
-        schema = task.model_schema if self.hyperparameters.bn_buffers == "average" else task.parameter_schema
-        return make_change_schema(schema, task.layout.parameters) if self.sends_changes else schema
+        common = self.common_schema
+        return make_change_schema(common, self.task.layout.parameters) if self.sends_changes else common
 
     @property
     def sends_changes(self) -> bool:
@@ -198,13 +202,18 @@ class ModelSpec(MethodSpec):
         return super().reads_parent(height) or hyper.box is not None or hyper.outer is not None
 
     @property
+    def _trained(self) -> Mapping[str, ArraySpec]:
+        """The arrays that an outer optimiser moves."""
+        common = self.common_schema.arrays
+        return {name: array for name, array in self.task.parameter_schema.arrays.items() if name in common}
+
+    @property
     def carried(self) -> Mapping[str, ArraySpec]:
-        return describe_outer(self.hyperparameters.outer, self.task.parameter_schema.arrays)
+        return describe_outer(self.hyperparameters.outer, self._trained)
 
     def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
         is_first, own = self.get_round_number(height) <= 1, made if "model" in self.rules(height) else None
-        trained = self.task.parameter_schema.arrays
-        return carry_outer(self.hyperparameters.outer, trained, own, parent, is_first=is_first)
+        return carry_outer(self.hyperparameters.outer, self._trained, own, parent, is_first=is_first)
 
     def describe_judging(self) -> Judging:
         return dataclasses.replace(super().describe_judging(), outer=self.hyperparameters.outer)

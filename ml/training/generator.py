@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
+
+States = tuple[Tensor, ...]  # of the CPU's generator, and of a GPU's
 
 
 @contextmanager
@@ -22,3 +25,18 @@ def seed_torch(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
+
+
+def get_states(device: torch.device) -> States:
+    """Those of both."""
+    return (torch.get_rng_state(), *((torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()))
+
+
+@contextmanager
+def going_on(states: list[States], i: int, device: torch.device) -> Iterator[None]:
+    """What is drawn within goes on from the i-th of `states`, and leaves there how far it has come."""
+    torch.set_rng_state(states[i][0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[i][1], device)
+    yield
+    states[i] = get_states(device)

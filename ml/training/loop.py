@@ -78,6 +78,7 @@ class Stepping:
 
 Then = Callable[[Stepping], Mapping[str, Arrays]]
 Instead = Callable[[Stepping], "Progress"]
+Beside = Callable[[Autocast], Step]
 Before = Callable[[], Mapping[str, Arrays]]
 
 
@@ -110,7 +111,9 @@ class Prepared:
     one that has more to train when the steps are made gives `then`, which makes `then_steps` of its own; what that
     returns are payloads beside those of `finish`. Either trains alone. `before` makes payloads of the model as the
     phase begins. `instead` makes the phase's steps in place of
-    this module's loop. `metrics` are the phase's besides those of all.
+    this module's loop. `optimizer` steps in place of that which the hyper-parameters set, and `beside` makes a step of
+    another model, which gets each batch before the phase's own step does; both train alone, too. `metrics` are the
+    phase's besides those of all.
     """
 
     context: Tensors = field(default_factory=dict)
@@ -121,6 +124,8 @@ class Prepared:
     then: Then | None = None
     then_steps: int = 0
     instead: Instead | None = None
+    optimizer: Sgd | None = None
+    beside: Beside | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -389,6 +394,13 @@ def add_by_step(batches: Iterable[Batch], by_step: Iterable[Tensors]) -> Iterato
     """Each batch with its step's tensors besides what it has."""
     for batch, tensors in zip(batches, by_step, strict=True):
         yield batch._replace(extra={**batch.extra, **tensors})
+
+
+def step_beside(batches: Iterable[Batch], step: Step) -> Iterator[Batch]:
+    """Each batch, once `step` has been made of it."""
+    for batch in batches:
+        step(batch)
+        yield batch
 
 
 def augment_batches(batches: Iterable[Batch], kind: str, generator: torch.Generator) -> Iterator[Batch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, repeat
 
 import torch
 from torch import Tensor
@@ -118,6 +119,21 @@ class Adam(Sgd):
         torch._foreach_div_(roots, (1 - beta2**self._count) ** 0.5)
         torch._foreach_add_(roots, EPSILON)
         self._go(torch._foreach_div(torch._foreach_div(self._first, roots), 1 - beta1**self._count))
+
+
+class InTurn(Sgd):
+    """Optimisers of one phase, each of some of the parameters, that step one after another: each so many times."""
+
+    def __init__(self, turns: Sequence[tuple[Sgd, int]]) -> None:
+        super().__init__((), turns[0][0].lr)
+        self._order = chain.from_iterable(repeat(optimizer, num_steps) for optimizer, num_steps in turns)
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def step(self, loss: Tensor) -> None:
+        next(self._order).step(loss)
 
 
 def make_optimizer(

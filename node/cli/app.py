@@ -39,7 +39,6 @@ MODULES = (
     "node.cli.demo",
     "node.cli.bench",
     "node.cli.status",
-    "node.cli.top",
     "node.cli.predict",
     "node.cli.evaluate",
     "node.cli.health",

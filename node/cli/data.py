@@ -385,7 +385,9 @@ def _print_published(published: Sequence[Recognised]) -> None:
         if found.data_set is None:
             print(f"other than published: {found.path} ({' or '.join(found.expected)} has another digest)")
         else:
-            same.setdefault(found.data_set, []).append(found.path.name)
+            same.setdefault(found.data_set, []).append(
+                found.path.name + (" (packed anew)" if found.is_repacked else "")
+            )
     for data_set, names in same.items():
         print(f"as published: {data_set}, {', '.join(names)}")
     if published:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO, TypeVar
 
 from node.finite import to_finite
-from node.unseen import escape_unseen
+from node.log import escape_control
 
 SHORT_CHARS = 8
 KEY_CHARS = 4  # of a key, beside the name
@@ -83,7 +83,7 @@ def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list
     rights = [heading.startswith(">") for heading in headings]
     cells = [
         tuple(heading.removeprefix(">") for heading in headings),
-        *(tuple(map(escape_unseen, row)) for row in rows),
+        *(tuple(map(escape_control, row)) for row in rows),
     ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     lines = [

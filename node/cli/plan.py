@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.plan_bound import EPOCHS, measure_bound, show_bound
+from node.cli.plan_bound import EPOCHS, Goal, apply_bound, measure_bound, show_bound
 from node.cli.target import DataDir, NodeConfigFile, Socket
 from node.errors import NodeError
 
 if TYPE_CHECKING:
     from ml.budget import Plan
-    from node.cli.plan_bound import Bound
+    from node.cli.plan_bound import Theory
 
 BATCH = 32  # DFPL's
 UNITS_HZ = {"hz": 1.0, "": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
@@ -104,9 +104,20 @@ def show(
         bool,
         typer.Option(
             "--bound",
-            help="Also measure, on the samples of --config, which lambda and learning rate theory allows (dfpl).",
+            help="Also measure, on the samples of --config, which lambda and learning rate theory allows (dfpl), "
+            "and how far a round changes the loss.",
         ),
     ] = False,
+    target: Annotated[
+        float | None,
+        typer.Option("--target", metavar="CHI", min=0, help="Beside --bound: a mean squared gradient to come below."),
+    ] = None,
+    gap: Annotated[
+        float | None,
+        typer.Option(
+            "--gap", metavar="DELTA", min=0, help="Beside --target: how far the loss is above its least at first."
+        ),
+    ] = None,
     socket: Socket = None,
     config: NodeConfigFile = None,
     data_dir: DataDir = None,
@@ -119,6 +130,9 @@ def show(
     """
     if bound and config is None:
         raise typer.BadParameter("expected --config beside --bound: whose samples it is measured on")
+    if (target is None) != (gap is None) or (target is not None and not bound):
+        raise typer.BadParameter("expected --bound, --target and --gap together")
+    goal = None if target is None or gap is None else Goal(target, gap)
     _check_given(
         {"--cycles": cycles},
         {"--hash-cycles": hash_cycles, "--difficulty": difficulty, "--clients": clients},
@@ -138,7 +152,9 @@ def show(
     if bound and facts.unit != "iteration":
         raise NodeError(EPOCHS)
     plans = _compute_plans(facts, budget_s, rounds)
-    theory = measure_bound(config) if bound and config is not None else None
+    theory = None
+    if bound and config is not None:
+        theory = apply_bound(measure_bound(config), (budget_s, facts.alpha_s, facts.beta_s), plans, goal)
     if as_json:
         _print_plans(facts, budget_s, plans, theory)
         return
@@ -147,7 +163,7 @@ def show(
     else:
         _show_table(facts, budget_s, plans)
     if theory is not None:
-        show_bound(theory, [(number, plan.local_iterations) for number, plan in plans.items()])
+        show_bound(theory)
 
 
 def _check_given(
@@ -244,15 +260,9 @@ def _choose_rounds(most: int, usual: int) -> list[int]:
     return sorted(spread | ({usual} if 1 <= usual <= most else set()))
 
 
-def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan], theory: Bound | None) -> None:
+def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan], theory: Theory | None) -> None:
     """As JSON."""
     from node.cli.output import print_json
-
-    def describe_limits(iterations: int) -> dict[str, float]:
-        if theory is None:
-            return {}
-        names = ("lambda_below", "lr_below", "lr_below_without_lambda")
-        return dict(zip(names, theory.compute_limits(iterations), strict=True))
 
     print_json(
         {
@@ -266,7 +276,7 @@ def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan], theo
                     "local_iterations": plan.local_iterations,
                     "available_s": plan.available_s,
                     "used_s": plan.used_s,
-                    **describe_limits(plan.local_iterations),
+                    **({} if theory is None else theory.by_rounds[rounds].to_json()),
                 }
                 for rounds, plan in plans.items()
             ],

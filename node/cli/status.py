@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,6 +14,7 @@ from node.cli.options import AsJson
 from node.cli.target import NodeConfigFile, Socket
 
 if TYPE_CHECKING:
+    from node.admin.address import AdminAddress
     from node.admin.client import AdminClient
     from node.pb import admin_pb2 as pb
 
@@ -37,52 +39,49 @@ def show(
 ) -> None:
     """Show where a node stands: height, round, accuracy, peers.
 
+    With --watch a terminal shows it anew every second, with the newest rounds and the members below; a node that goes
+    away is asked again until it is back. Elsewhere --watch prints a line each time.
+
     Examples: fednode status --config node.yaml --watch, or fednode status --socket run/node.sock --json
     """
     from node.admin.json_view import to_json
     from node.cli.output import print_facts, print_json
-    from node.cli.target import open_node
+    from node.cli.target import find_socket, open_place
 
-    with open_node(socket, config) as node:
-        if not watch:
-            status = node.get_status()
-            if as_json:
-                print_json(to_json(status))
-            else:
-                print_facts(describe(status))
-            return
-        try:
-            if as_json:
-                for status in _follow(node, interval_s):
+    place = find_socket(socket, config)
+    try:
+        if watch and not as_json and sys.stdout.isatty():
+            _watch(place, interval_s)
+        with open_place(place) as node:
+            if not watch and not as_json:
+                print_facts(describe(node.get_status()))
+                return
+            for status in _follow(node, interval_s):
+                if as_json:
                     print_json(to_json(status))
-            else:
-                _watch(node, interval_s)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+                else:
+                    print(describe_in_a_line(status), flush=True)
+                if not watch:
+                    return
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _watch(place: AdminAddress, interval_s: float) -> None:
+    """On a screen, unless the terminal has none."""
+    from rich.console import Console
+
+    from node.cli.status_watch import watch
+
+    console = Console(highlight=False)
+    if not console.is_dumb_terminal:
+        watch(place, interval_s, console)
 
 
 def _follow(node: AdminClient, interval_s: float) -> Iterator[pb.NodeStatus]:
     while True:
         yield node.get_status()
         time.sleep(interval_s)
-
-
-def _watch(node: AdminClient, interval_s: float) -> None:
-    """On a terminal one screen that changes; in a pipe a line each time."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    from node.cli.output import format_facts
-
-    console = Console()
-    if not console.is_terminal:
-        for status in _follow(node, interval_s):
-            print(describe_in_a_line(status), flush=True)
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        for status in _follow(node, interval_s):
-            live.update(Text("\n".join(format_facts(describe(status)))), refresh=True)
 
 
 def describe(status: pb.NodeStatus) -> _Facts:

@@ -19,8 +19,10 @@ MethodOption = Annotated[
     typer.Option(
         "--method",
         metavar="NAME",
-        help="auto (what suits the data), dfpl, mpfedcl, uapdfl, fededs, or a baseline: local, fedavg, blade_fl, moon, "
-        "swim, fedintr, fedprox, fednova, scaffold, fedproto, fedper, fedavg_p2p, dfedavgm, dispfl or criticalfl.",
+        help="auto (what suits the data), dfpl, mpfedcl, uapdfl, fededs, "
+        "fedrep, ditto, fedbn, "
+        "or a baseline: local, fedavg, blade_fl, moon, swim, fedintr, fedprox, fednova, scaffold, fedproto, fedper, "
+        "fedavg_p2p, dfedavgm, dispfl or criticalfl.",
     ),
 ]
 ModelOption = Annotated[

@@ -35,7 +35,6 @@ from node.errors import ConfigError, NodeError
 
 CONFIG, SCHEMA, JOIN_FILE = "node.yaml", "node.schema.json", "federation.join"
 ANY_HOST, DEFAULT_PORT = ANY_HOSTS[0], 7050
-TABLES = ("csv", "parquet")  # formats
 
 _OPTIONS: dict[Keys, str] = {
     ("node", "name"): "--name",
@@ -173,8 +172,7 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
         "node": {**node, "data_dir": "data"},
         **federation,
         "network": {**reach, "tls": "mutual", "peers": []},
-        "training": {"device": "auto", "seed": secrets.randbelow(1 << 31), "compare_local": True}
-        | ({"answer_by": MIXED} if data["format"] in TABLES else {})
+        "training": {"device": "auto", "seed": secrets.randbelow(1 << 31), "compare_local": True, "answer_by": MIXED}
         | ({"plugins": plugins} if plugins else {}),
         "data": data,
         "consensus": {"join_runs": "ask"},

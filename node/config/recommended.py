@@ -33,7 +33,7 @@ RECOMMENDED: Mapping[str, Groups] = {"dfpl": [{"aux": "contrast", "normalize": T
 TABLE_STEPS: Groups = [{"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01}, {"local_epochs": 1}]
 IMAGE_POOL: Groups = [
     {"lr": 0.03, "momentum": 0.9},
-    *({"num_prototypes": 8}, {"reembed": True}, {"own_samples": 2000}, {"prior": 0.5}),
+    *({"num_prototypes": 8}, {"reembed": True}, {"own_samples": 2000}, {"prior": 0.25}),
 ]
 _NORMALISES = ("normalize", "mean", "std")
 

@@ -160,8 +160,8 @@ class _Clock:
 
     def count(self, run: Run) -> Work:
         """Raises MlError, as where the data are not there."""
-        names = ("data", "input", "partition", "clients", "seed", "shots")
-        key = json.dumps({name: run.config[name] for name in names}, sort_keys=True)
+        names = ("data", "input", "partition", "clients", "seed", "shots", "test_samples")
+        key = json.dumps({name: run.config.get(name) for name in names}, sort_keys=True)
         if key not in self._dealt:
             self._dealt[key] = _deal(run, self._data_root)
         return _count(run, self._dealt[key])
@@ -188,6 +188,7 @@ class _Dealt:
 
 def _deal(run: Run, data_root: Path) -> _Dealt:
     from ml.data import open_labels
+    from ml.data.fewer_tests import keep_test_labels
     from ml.data.partition import make_partition
     from ml.seeding import get_partition_seed
     from node.experiments.piece import make_config
@@ -195,11 +196,10 @@ def _deal(run: Run, data_root: Path) -> _Dealt:
     config = make_config(run, data_root)
     known = open_labels(config.data)
     seed = get_partition_seed(config.seed)
-    splits = make_partition(
-        config.partition, known.train_y, known.test_y, config.clients, seed, config.shots, known.domains
-    )
+    test_y, domains = keep_test_labels(known.test_y, known.domains, config.test_samples, seed)
+    splits = make_partition(config.partition, known.train_y, test_y, config.clients, seed, config.shots, domains)
     train, test = (tuple(len(getattr(split, part)) for split in splits) for part in ("train", "test"))
-    return _Dealt(train, test, len(known.test_y), len(known.classes))
+    return _Dealt(train, test, len(test_y), len(known.classes))
 
 
 def _count(run: Run, dealt: _Dealt) -> Work:
@@ -220,7 +220,9 @@ def _count(run: Run, dealt: _Dealt) -> Work:
     works = [count_all_work(spec, height, dealt.train, config) for height in range(1, run.num_heights + 1)]
     steps = sum(work.steps + work.encryptor_steps for height in works for work in height)
     # a client's own before the exchange and after, and everyone's
-    answers = run.num_heights * (2 * sum(dealt.test) + config["clients"] * dealt.everyone)
+    answers = -(-run.num_heights // config.get("eval_every", 1)) * (
+        2 * sum(dealt.test) + config["clients"] * dealt.everyone
+    )
     return Work(steps, answers)
 
 

@@ -136,6 +136,8 @@ def _make_line(section: FigureSection, label: str, points: Sequence[Point], resu
     xs, means, stds = [], [], []
     for r in range(length):
         known = [value for run in runs if (value := take(run.rounds[r])) is not None]
+        if len(known) < len(runs) and all(run.rounds[r].taa is None for run in runs):
+            continue  # a round that was not measured
         if len(known) < len(runs):
             break
         xs.append(compute_mean(x[r] for x in across))

@@ -42,6 +42,7 @@ from node.experiments.sections import DataItem, ExperimentFile, MethodItem, Name
 VERSION = version("fednode")
 FORMAT = 1  # of runs and their results; raised when the same configuration would no longer mean the same run
 MAX_POINTS = 100_000
+MEASURED = {"eval_every": 1, "test_samples": None, "alone_until": None}  # what is measured, and where it is not said
 NO_ATTACK = "none"  # the name on the axis of attacks that stands for nobody's
 ID_CHARS = 16
 
@@ -242,6 +243,7 @@ def _make_point(
     config |= {} if attack is None else {"attack": attack.to_mapping()}  # runs without one are named as they ever were
     config |= {} if values["max_loss_ratio"] is None else {"max_loss_ratio": values["max_loss_ratio"]}
     config |= {} if values["participation"] in (None, 1) else {"participation": values["participation"]}
+    config |= {name: values[name] for name, usual in MEASURED.items() if values[name] not in (None, usual)}
     if attack is not None and "participation" in config:
         keys = chosen["attack"].keys if "attack" in chosen else ("base", "participation")
         found.append((keys, "expected no attack beside a participation below 1"))
@@ -371,6 +373,7 @@ def _list_facts(config: Mapping[str, Any], settings: Settings, partition: Mappin
         "model": _label(settings.values["model"]),
         **{name: config[name] for name in ("partition", "clients", "shots", "seed", "device")},
         "rounds": settings.values["rounds"],
+        **{name: config[name] for name in MEASURED if name in config},
         "participation": 1.0 if settings.values["participation"] is None else settings.values["participation"],
     }
     for section in ("method", "model", "data", "attack"):

@@ -26,7 +26,7 @@ from node.experiments.figures import Figure, make_figures, make_pair_figures
 from node.experiments.grids import GridFigure, format_grid_csv, make_grid_figures, say_figures
 from node.experiments.loading import load_experiment
 from node.experiments.network import describe_network
-from node.experiments.plan import VERSION, Experiment, Point, show_fact
+from node.experiments.plan import MEASURED, VERSION, Experiment, Point, show_fact
 from node.experiments.results import EXPERIMENT, Result
 from node.experiments.sections import AnswersSection, AnyFigureSection, EmbeddingSection, GridSection, PairsSection
 from node.experiments.stock import Stock, take_stock
@@ -276,7 +276,8 @@ def _render_budget(experiment: Experiment) -> str:
 
 def _render_configuration(experiment: Experiment) -> str:
     points = experiment.points
-    names = ("data", "model", "partition", "clients", "shots", "rounds", "seed", "device")
+    names = ("data", "model", "partition", "clients", "shots", "rounds", "seed", "device", *MEASURED)
+    names = tuple(name for name in names if name in experiment.known_axes)
     settings = [(name, _list_values(points, name)) for name in names]
     swept = [axis for axis in experiment.axes if axis not in (*names, "method")]
     settings += [(name_axis(axis), _list_values(points, axis)) for axis in swept]

@@ -46,14 +46,14 @@ class _Part(BaseModel):
 
 class RoundRow(_Part):
     """One round, as ml.simulation.run's RoundResult has it, but numbered as the method counts: from 1 on, and up to 0
-    in `Result.sharing`. A loss that is no finite number is None, and so is what a method does not have, or what was not
-    measured yet when the file was written."""
+    in `Result.sharing`. A loss that is no finite number is None, and so is what a method does not have, what a round
+    that was not measured does not say, or what was not measured yet when the file was written."""
 
     round: int
-    taa: float
+    taa: float | None
     tal: float | None
-    taa_local: float
-    global_: float = Field(alias="global")
+    taa_local: float | None
+    global_: float | None = Field(alias="global")
     tal_global: float | None
     sent_params: int
     sent_bytes: int
@@ -65,6 +65,8 @@ class RoundRow(_Part):
     divergence: float | None = None
     aux_loss: float | None = None
     divergences: tuple[tuple[float, ...], ...] | None = None
+    val_accuracy: float | None = None
+    sent_prototypes: int | None = None
     left_out: int | None = None
     spoiled: int | None = None
     train_s: Annotated[float, Field(ge=0)] | None = None
@@ -123,6 +125,11 @@ class Result(_Part):
     def num_clients(self) -> int:
         clients: int = self.config["clients"]
         return clients
+
+    @property
+    def best_taa(self) -> float | None:
+        """The highest of the rounds that were measured."""
+        return max((row.taa for row in self.rounds if row.taa is not None), default=None)
 
     @property
     def is_attacked(self) -> bool:

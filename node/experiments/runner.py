@@ -64,8 +64,7 @@ class Progress:
     @classmethod
     def from_result(cls, run: Run, result: Result, taken_from: str) -> Self:
         """The end of a run that somebody else has made."""
-        best_taa = max((row.taa for row in result.rounds), default=None)
-        return cls(run, True, result.error, best_taa, result.seconds, taken_from)
+        return cls(run, True, result.error, result.best_taa, result.seconds, taken_from)
 
 
 def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
@@ -211,7 +210,7 @@ def _keep_all(
                     furthest[index] = height
                     yield Progress(run)
             case Finished(_, Outcome(document, kept)):
-                taa = [row["taa"] for row in document.get("rounds", ())]
+                taa = [row["taa"] for row in document.get("rounds", ()) if row["taa"] is not None]
                 error = document.get("error")
                 first = _read_finished(directory, run)
                 if first is not None and is_done(run.id):

@@ -3,7 +3,7 @@
     name, title, description
     reuse    names of experiments that have runs in common with this one
     base     the settings of every run: data, model, input, pretrained, partition, clients, rounds, shots, seed, device,
-             batched, max_loss_ratio, participation, method, attack
+             batched, max_loss_ratio, participation, eval_every, test_samples, alone_until, method, attack
     sweep    axes, each a list of values; every combination is run
     budget   t_sum, alpha and beta of DFPL's time model, from which local_iterations follow
     report   target, tables and figures
@@ -117,7 +117,9 @@ class BaseSection(Section):
     """The settings of every run unless the sweep says otherwise. `method` holds settings that reach each method which
     has them, `attack` those that reach each attack; `input` is by default what suits data and model. `max_loss_ratio`
     is how much harm peers may do (`ml.guard`), without end by default; `participation` the share of clients that take
-    part in a round."""
+    part in a round. Every `eval_every` rounds and after the last something is measured, on `test_samples` of the test
+    set, by default on all of it. With `alone_until` clients take nothing of each other, and each trains until its model
+    has that accuracy."""
 
     data: DataItem = DataItem(format="digits")
     model: NamedItem = NamedItem(name="mlp")
@@ -132,6 +134,9 @@ class BaseSection(Section):
     batched: Literal["auto", "on", "off"] = "auto"
     max_loss_ratio: Ratio | None = None
     participation: Share | None = None
+    eval_every: Count | None = None
+    test_samples: Count | None = None
+    alone_until: Share | None = None
     method: dict[str, Any] = Field(default_factory=dict)
     attack: dict[str, Any] = Field(default_factory=dict)
 

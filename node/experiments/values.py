@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal
 
-from ml.training.metrics import compute_mean, count_rounds_to
+from ml.training.metrics import compute_mean
 from ml.training.prior import KAPPAS
 from node.experiments.local_work import compute_epochs
 from node.experiments.network import compute_network_seconds
@@ -98,6 +98,7 @@ SERIES: Mapping[str, Series] = {
     "divergence": Series("divergence from the peers", "number", lambda row: row.divergence),
     "peers": Series("peers", "number", lambda row: row.peers),
     "similar": Series("similar peers", "number", lambda row: row.similar),
+    "val_accuracy": Series("validation accuracy", "accuracy", lambda row: row.val_accuracy),
     "aux_loss": Series("auxiliary loss", "loss", lambda row: row.aux_loss),
     "left_out": Series("contributions left out", "number", lambda row: row.left_out),
     "spoiled": Series("honest clients that did not take the aggregate", "number", lambda row: row.spoiled),
@@ -124,8 +125,8 @@ def _make_rounds_to(label: str, series: str) -> Value:
     take = SERIES[series].compute
 
     def compute(result: Result, limits: Limits) -> float | None:
-        known = [value for row in result.rounds if (value := take(row)) is not None]
-        return count_rounds_to(limits.target, known)
+        reached = (row.round for row in result.rounds if (value := take(row)) is not None and value >= limits.target)
+        return next(reached, None)
 
     return Value(label, "rounds", "lower", compute, to_reach=series)
 
@@ -213,6 +214,21 @@ def _make_timed(label: str, series: str, *, best: bool) -> Value:
     )
 
 
+def _sum_received(result: Result, limits: Limits) -> float | None:
+    """The bytes that a client has received in the whole run, what comes before round 1 included."""
+    known = [row.received_bytes for row in (*result.sharing, *result.rounds) if row.received_bytes is not None]
+    if not known or len(known) < len(result.sharing) + len(result.rounds):
+        return None
+    return sum(known) / result.num_clients
+
+
+def _compute_prototype_share(result: Result, limits: Limits) -> float | None:
+    """The numbers sent as prototypes for each other one."""
+    sent = sum(row.sent_params for row in result.rounds)
+    prototypes = sum(row.sent_prototypes or 0 for row in result.rounds)
+    return prototypes / (sent - prototypes) if sent > prototypes else None
+
+
 def _at_prior(kappa: float | None, take: Callable[[PriorRow], float]) -> Compute:
     return lambda result, limits: next((take(row) for row in result.priors if row.kappa == kappa), None)
 
@@ -257,6 +273,8 @@ VALUES: Mapping[str, Value] = {
     ),
     "best_tal": Value("lowest TAL", "loss", "lower", _best("tal")),
     "final_tal": Value("final TAL", "loss", "lower", _final("tal")),
+    "best_val_accuracy": Value("best validation accuracy", "accuracy", "higher", _best("val_accuracy"), "–"),
+    "final_val_accuracy": Value("final validation accuracy", "accuracy", "higher", _final("val_accuracy"), "–"),
     "final_aux_loss": Value("final auxiliary loss", "loss", "neither", _final("aux_loss"), "–"),
     "rounds_to": _make_rounds_to("rounds to target", "taa"),
     "rounds_to_global": _make_rounds_to("rounds to target on all classes", "global"),
@@ -297,6 +315,24 @@ VALUES: Mapping[str, Value] = {
         _mean(lambda row: row.received_bytes, per_client=True),
         "not counted",
         newer_field="received_bytes",
+    ),
+    "total_received_bytes_per_client": Value(
+        "bytes received in the whole run, one client",
+        "bytes",
+        "neither",
+        _sum_received,
+        "not counted",
+        newer_field="received_bytes",
+    ),
+    "sent_prototypes_per_client": Value(
+        "numbers of prototypes sent a round, one client",
+        "count",
+        "neither",
+        _mean(lambda row: row.sent_prototypes, per_client=True),
+        "–",
+    ),
+    "prototype_share": Value(
+        "prototypes sent for each other number", "number", "neither", _compute_prototype_share, "–"
     ),
     "sharing_sent_bytes_per_client": Value(
         "bytes sent before round 1, one client",

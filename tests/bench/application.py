@@ -9,6 +9,8 @@ import typer
 from bench.commands.aggregation import bench_aggregation
 from bench.commands.beside import bench_beside
 from bench.commands.catch_up import bench_catch_up
+from bench.commands.chain import bench_chain
+from bench.commands.crypto import bench_crypto
 from bench.commands.defaults import bench_defaults
 from bench.commands.defaults_images import bench_defaults_images
 from bench.commands.flood import bench_flood
@@ -19,7 +21,9 @@ from bench.commands.link import bench_link
 from bench.commands.lying_val import bench_lying_val
 from bench.commands.masked import bench_masked
 from bench.commands.methods import bench_methods
+from bench.commands.net import bench_net
 from bench.commands.page import bench_page
+from bench.commands.pow import bench_pow
 from bench.commands.share import bench_share
 from bench.commands.simulate import bench_simulate
 from bench.commands.soak import bench_soak
@@ -33,6 +37,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "aggregation": bench_aggregation,
     "beside": bench_beside,
     "catch-up": bench_catch_up,
+    "chain": bench_chain,
+    "crypto": bench_crypto,
     "defaults": bench_defaults,
     "defaults-images": bench_defaults_images,
     "flood": bench_flood,
@@ -43,7 +49,9 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "lying-val": bench_lying_val,
     "masked": bench_masked,
     "methods": bench_methods,
+    "net": bench_net,
     "page": bench_page,
+    "pow": bench_pow,
     "share": bench_share,
     "simulate": bench_simulate,
     "soak": bench_soak,

@@ -198,8 +198,9 @@ def _reset(net: _Net) -> None:
 
 
 def _lose_model(net: _Net, *, newest_only: bool) -> None:
-    files = sorted((net.late.data_dir / "checkpoints").iterdir(), key=lambda file: file.stat().st_mtime)
-    for file in files[-1:] if newest_only else files:
+    checkpoints = [file for file in (net.late.data_dir / "checkpoints").rglob("*") if file.is_file()]
+    checkpoints.sort(key=lambda file: file.stat().st_mtime)
+    for file in checkpoints[-1:] if newest_only else checkpoints:
         file.unlink()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.application import main
 from bench.flood import describe_finality
-from node.bench.figures import get_quantile
+from bench.tails import get_quantile
 from node.errors import NodeError
 from node.host.procfs import read_cpu_s, read_memory
 

@@ -29,13 +29,14 @@ from typing import Any
 
 import grpc
 
+from bench.tails import describe_tail, watch_loop
 from chain import codec
 from chain.block import Digest, Id
 from chain.store.blob_files import BlobFiles
 from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.admin.client import AdminClient
-from node.bench.figures import Report, describe_tail, watch_loop
+from node.bench.figures import Report
 from node.bench.fixtures import make_untrained_spec, temporary_testnet
 from node.clock import SystemClock
 from node.config.identity import open_identity

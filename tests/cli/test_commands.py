@@ -307,7 +307,7 @@ def test_simulate_prints_one_json_object_with_its_contract(capsys: Captured) -> 
     answer = json.loads(out)
     assert {"rounds", "best_taa", "final_taa", "final_global", "clients"} <= set(answer)
     row = {"round", "taa", "tal", "global", "tal_global", "taa_local", "sent_params", "sent_bytes"}
-    row |= {"received_params", "received_bytes", "aux_loss"}
+    row |= {"received_params", "received_bytes", "aux_loss", "sent_prototypes"}
     assert [set(found) for found in answer["rounds"]] == [row] * 2
     client = {"id", "accuracy", "global_accuracy", "local_accuracy", "num_train", "num_test"}
     assert client == set(answer["clients"][0])

@@ -12,7 +12,9 @@ import pytest
 import typer
 
 from chain.store.rows import DATABASE
+from ml.bounds.fedproto import Constants
 from ml.clients import loss_constants
+from ml.clients.loss_constants import Measured
 from node.cli import main
 from node.cli.plan import parse_duration, parse_frequency
 from node.training.local_work import LocalWork
@@ -200,15 +202,63 @@ def test_a_bound_is_measured_on_the_nodes_own_samples(network: Path, capsys: Cap
     given = ("--budget", "100s", "--alpha", 1, "--beta", 4, "--bound", "--config", network / "node0.yaml")
     shown = run_json(capsys, *given, "--rounds", 5)
     bound, (plan,) = shown["bound"], shown["plans"]
-    assert (bound["lambda"], bound["lr"], len(bound["squares"])) == (1.0, 0.1, 4)
-    square = sum(bound["squares"]) / 4
-    assert plan["lambda_below"] == pytest.approx(square / (bound["l2"] * 16 * bound["g"]))  # E is 16
-    assert plan["lr_below_without_lambda"] == pytest.approx(2 * square / (bound["l1"] * (square + bound["sigma"] ** 2)))
+    assert (bound["lambda"], bound["lr"], len(bound["squares"])) == (1.0, 0.1, 61)
+    squares, noise = bound["squares"], bound["sigma"] ** 2
+    assert squares[-1] < squares[0]
+    assert plan["lambda_below"] == pytest.approx(squares[0] / (bound["l2"] * 16 * bound["g"]))  # E is 16
+    total = sum(squares[:16])
+    assert plan["lr_below_without_lambda"] == pytest.approx(2 * total / (bound["l1"] * (total + 16 * noise)))
     assert plan["lambda_below"] < 1  # so that with lambda 1 no learning rate is low enough
-    assert plan["lr_below"] == 0
+    assert (plan["lr_below_first"], plan["lr_below"]) == (0, 0)
+    l1, pull = bound["l1"], bound["l2"] * bound["g"]
+    change = -(0.1 - l1 * 0.01 / 2) * total + 16 * (l1 * 0.01 / 2 * noise + 0.1 * pull)  # theorem 1
+    assert (plan["change"], plan["total_change"]) == (pytest.approx(change), pytest.approx(5 * change))
+    assert "mean_square" not in plan
+
+
+def test_a_table_marks_the_best_number_of_rounds_and_those_that_reach_a_goal(
+    network: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Measured(Constants(l1=2, l2=3, sigma=4, g=5), tuple(100 / 2**e for e in range(60)))
+    monkeypatch.setattr(loss_constants, "measure_constants", lambda *_, **__: known)
+    given = ("--budget", "100s", "--alpha", 2, "--beta", 4, "--bound", "--config", network / "node0.yaml")
     code, out, _ = run(capsys, *given)
     assert code == 0
-    assert [line.split() for line in out.splitlines() if line.split()[:2] == ["5", "16"]][1][3] == "none"
+    limits, changes = ([line.split() for line in out.splitlines() if line.split()[:2] == ["5", "8"]])[1:]
+    assert limits[3:5] == ["none", "0.242"]  # lambda is 1: (199.2 - 120) / (199.2 + 128)
+    assert changes[2] == "40"
+    (best,) = (line.split() for line in out.splitlines() if line.endswith("best"))
+    assert f"by this bound R = {best[0]} is best; what exchange brings is not in it" in out
+    shown = run_json(capsys, *given, "--target", 40, "--gap", 20)
+    assert shown["bound"]["best_rounds"] == int(best[0])
+    # D = 0.18 * 40 - 0.1 * (3.2 + 30) = 3.88: 40 / 3.88 = 10.3 iterations are enough
+    assert shown["bound"]["max_rounds"] == pytest.approx((100 - 2 * 40 / 3.88) / 4)
+    enough = [plan["rounds"] for plan in shown["plans"] if plan["is_enough"]]
+    assert enough == [rounds for rounds in range(1, 17) if rounds * ((100 / rounds - 4) // 2) > 40 / 3.88]
+    assert shown["plans"][4]["mean_square"] == pytest.approx((40 + 3.32 * 40) / (0.18 * 40))
+    assert all(plan["mean_square"] < 40 for plan in shown["plans"] if plan["is_enough"])
+    code, out, _ = run(capsys, *given, "--target", 40, "--gap", 20)
+    assert (code, "a mean squared gradient below 40: R below 19.85, where E is not rounded down" in out) == (0, True)
+    code, out, _ = run(capsys, *given, "--target", 15, "--gap", 20)
+    assert code == 0
+    assert "a mean squared gradient below 15: no number of rounds comes below 15: expected lambda below" in out
+    assert run_json(capsys, *given, "--target", 15, "--gap", 20)["bound"]["max_rounds"] is None
+    too_fast = Measured(Constants(l1=20, l2=3, sigma=4, g=5), (100.0,))  # for eta 0.1
+    monkeypatch.setattr(loss_constants, "measure_constants", lambda *_, **__: too_fast)
+    shown = run_json(capsys, *given, "--target", 40, "--gap", 20)
+    assert {(plan["mean_square"], plan["is_enough"]) for plan in shown["plans"]} == {(None, False)}
+    assert shown["bound"]["best_rounds"] is None
+    code, out, _ = run(capsys, *given)
+    assert (code, "by this bound no R makes the loss certain to fall; what exchange brings" in out) == (0, True)
+    assert not any(line.endswith("best") for line in out.splitlines())
+
+
+@pytest.mark.parametrize("given", [("--target", 1), ("--gap", 1), ("--target", 1, "--gap", 1)], ids=str)
+def test_a_goal_is_one_of_a_bound(given: tuple[object, ...], network: Path, capsys: Captured) -> None:
+    bound = ("--bound", "--config", network / "node0.yaml") if len(given) == 2 else ()
+    code, _, err = run(capsys, "--budget", "100s", "--alpha", 1, "--beta", 4, *bound, *given)
+    assert code == 2
+    assert "expected --bound, --target and --gap together" in " ".join(err.replace("│", " ").split())
 
 
 def test_a_bound_needs_samples_and_a_method_that_it_is_of(network: Path, tmp_path: Path, capsys: Captured) -> None:

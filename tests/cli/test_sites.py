@@ -317,7 +317,7 @@ def test_pretrained_weights_bring_their_constants_or_are_refused(capsys: Capture
 
 
 ADAMW = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.01}
-ANSWERS = {"lr": 0.03, "momentum": 0.9, "num_prototypes": 8, "reembed": True, "own_samples": 2000, "prior": 0.5}
+ANSWERS = {"lr": 0.03, "momentum": 0.9, "num_prototypes": 8, "reembed": True, "own_samples": 2000, "prior": 0.25}
 CONTRAST = {"aux": "contrast", "normalize": True}
 TABLE, IMAGE = True, False
 

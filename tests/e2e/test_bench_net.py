@@ -1,4 +1,4 @@
-"""`fednode bench net` over as little as there are figures of: two processes, and gRPC beside them."""
+"""`make bench-net` over as little as there are figures of: two processes, and gRPC beside them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from node.bench.net import compare_delays, compare_rates
-from node.cli.bench.net import show_figures
-from support.federation.real_nodes import run_process
+from bench.application import main
+from bench.commands.net import show_figures
+from bench.net import compare_delays, compare_rates
 
 pytestmark = [pytest.mark.e2e, pytest.mark.outer]
 
@@ -23,10 +23,9 @@ def test_delays_and_rates_are_told_as_how_many_times_as_long() -> None:
 
 @pytest.mark.slow
 def test_messages_come_back_a_blob_comes_whole_and_connections_are_made(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--messages", 20, "--mb", 2.5, "--connections", 2, "--repeats", 2)
-    done = run_process("bench", "net", *options, "--json")
-    assert done.code == 0, done.err
-    figures = json.loads(done.out)
+    options = ("--messages", "20", "--mb", "2.5", "--connections", "2", "--repeats", "2")
+    assert main(["net", *options, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
     assert figures.keys() == {"machine", "job", "round_trip_s", "messages_per_s", "blob_mb_per_s", "connect_s"}
     assert figures["job"] == {
         **{"messages": 20, "message_bytes": 141, "window": 64, "mb": 2.5, "connections": 2, "repeats": 2, "seed": 1},

@@ -31,6 +31,7 @@ from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs.architectures import ARCHITECTURES
 from ml.training.loop import Engine
+from support.data.normed import fit_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("exact")]
 
@@ -49,7 +50,7 @@ def make(
     shots: int | None = 2,
     engine: Mapping[str, Any] | None = None,
 ) -> list[Client]:
-    """Clients without dropout, which draws other numbers on each device."""
+    """Clients whose modules of dropout drop nothing, since they draw other numbers on each device."""
     federation = Federation(
         method=method,
         model=model,
@@ -88,11 +89,11 @@ def test_each_model_learns_the_same(device: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_each_method_comes_to_the_same(device: str, name: str) -> None:
-    method = make_quick(name, local_iterations=4)
+    method, model = make_quick(name, local_iterations=4), fit_model(name, MLP)
 
     def run(place: str) -> SimulationResult:
         return simulate(
-            SimulationConfig(method=method, clients=3, rounds=3, shots=20, device=place, batched="off", model=MLP)
+            SimulationConfig(method=method, clients=3, rounds=3, shots=20, device=place, batched="off", model=model)
         )
 
     here, there = run("cpu"), run(device)
@@ -147,6 +148,19 @@ def test_one_pass_for_many_clients_is_as_one_after_the_other(device: str, num_cl
         theirs = other.state_arrays()
         for name, array in one.state_arrays().items():
             np.testing.assert_allclose(array, theirs[name], rtol=0, atol=1e-4, err_msg=name)
+
+
+def test_one_pass_draws_each_clients_dropout(device: str) -> None:
+    method = {"name": "dfpl", "local_iterations": 8, "batch_size": 4, "lr": 0.05}  # so many that a step is replayed
+    model = {"name": "cnn_mnist"}
+    apart, together = (make(device, model, method=method, num_clients=10, shots=1) for _ in range(2))
+    for client in apart:
+        client.train(1, BEACON)
+    train_batched(together, 1, BEACON)
+    for one, other in zip(apart, together, strict=True):
+        theirs = other.state_arrays()
+        for name, array in one.state_arrays().items():
+            np.testing.assert_allclose(array, theirs[name], rtol=0, atol=2e-3, err_msg=name)
 
 
 # ---- what a site may choose

@@ -14,9 +14,11 @@ from chain.beacon import compute_beacon
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.payload import encode_arrays
+from ml.plugins import ANY_PLUGIN
 from ml.simulation.run import SimulationConfig, simulate
 from support.federation.cluster import cluster
 from support.federation.inline import InlineTrainer
+from support.federation.simulated import NORMED
 from support.federation.virtual_time import run_virtual
 from support.slow_rest import slow_after
 
@@ -52,6 +54,9 @@ def one_thread() -> Iterator[None]:
             ),  # whose steps are as many as there are samples for
             ({"name": "fedproto"}, 3),
             ({"name": "uapdfl", "num_peers": 2}, 4),
+            ({"name": "fedrep"}, 2),
+            ({"name": "ditto"}, 2),
+            ({"name": "fedbn"}, 2),
             ({"name": "criticalfl", "num_peers": 1}, 3),
             ({"name": "fedper", "num_peers": 2}, 2),  # these vote on nothing: what they come to is what is compared
             ({"name": "fedavg_p2p", "num_peers": 2}, 2),
@@ -73,12 +78,19 @@ def one_thread() -> Iterator[None]:
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
 def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: dict[str, Any], rounds: int) -> None:
-    config = SimulationConfig(method=method, model=MODEL, clients=4, rounds=rounds, seed=1)
+    model = NORMED if method["name"] == "fedbn" else MODEL
+    config = SimulationConfig(method=method, model=model, clients=4, rounds=rounds, seed=1)
     assert config.input is not None
     classes = get_classes({"format": "digits"})
-    initial = make_initial_aggregate(MODEL, config.input["shape"], len(classes), config.seed)
+    initial = make_initial_aggregate(model, config.input["shape"], len(classes), config.seed, plugins=ANY_PLUGIN)
     federation = Federation(
-        method=method, model=MODEL, classes=classes, input=config.input, rounds=rounds, num_members=4
+        method=method,
+        model=model,
+        classes=classes,
+        input=config.input,
+        rounds=rounds,
+        num_members=4,
+        plugins=ANY_PLUGIN,
     )
     clients = make_clients(
         federation, data=config.data, partition=config.partition, run_seed=config.seed, initial=initial
@@ -92,7 +104,7 @@ def test_four_members_give_the_simulations_aggregates(tmp_path: Path, method: di
             trainers=[InlineTrainer(client) for client in clients],
             initial_model=encode_arrays(initial),
             method=clients[0].spec.to_mapping(),
-            model=MODEL,
+            model=model,
             classes=list(classes),
             input=dict(config.input or {}),
         ) as net:

@@ -210,7 +210,20 @@ async def test_an_aggregate_that_kills_the_worker_costs_the_rounds_nothing_but_t
 
 DIGITS = {"format": "digits"}
 MODEL = {"name": "mlp", "hidden": [16]}
-SHARING = ("fedavg", "fedprox", "fednova", "blade_fl", "moon", "swim", "fedintr", "mpfedcl", "dfpl", "fedproto")
+SHARING = (
+    "fedavg",
+    "fedprox",
+    "fednova",
+    "blade_fl",
+    "moon",
+    "swim",
+    "fedintr",
+    "mpfedcl",
+    "dfpl",
+    "fedproto",
+    "fedrep",
+    "ditto",
+)
 BEACON = bytes(32)
 
 

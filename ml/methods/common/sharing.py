@@ -94,6 +94,15 @@ class SharesModel(Classifies[AnyModelSpec]):
         load_parameters(state.model, get_agreed(aggregate, "model", round_))
 
 
+class SharesPart(SharesModel[AnyModelSpec]):
+    """A part of the model is sent, and its mean taken over. The rest stays the client's own."""
+
+    def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
+        common, agreed = self.spec.common_schema.arrays, get_agreed(aggregate, "model", round_)
+        taken = {name: array for name, array in agreed.items() if name in common}  # a run begins with a whole model
+        load_parameters(state.model, dump_parameters(state.model) | taken)
+
+
 class RemembersModel(SharesModel[AnyModelSpec]):
     """The state besides the model is the client's own as its last local phase left it, under "previous/"."""
 

@@ -197,11 +197,12 @@ def classifier_names(model: Mapping[str, Any], input_shape: Shape) -> tuple[str,
 
 
 def is_batchable(model: Mapping[str, Any]) -> bool:
-    """Whether many clients may be trained in one vmapped pass: no dropout, no statistics to keep; of a user's model
-    that is not known. Raises SpecError."""
+    """Whether many clients may be trained in one vmapped pass: no statistics to keep; of a user's model that is not
+    known. Raises SpecError."""
     if is_user_model(model):
         return False
-    return get_layout(model, _get_architecture(model).native, 2).is_batchable
+    layout = get_layout(model, _get_architecture(model).native, 2)
+    return layout.is_batchable or layout.has_dropout
 
 
 def has_unit_embedding(model: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ def describe_cnn_mnist(model: Mapping[str, Any], input_shape: Shape, num_classes
         raise SpecError("input.shape", f"cnn_mnist expects [1, 28, 28], got {list(input_shape)}")
     head = linear("fc2", 50, num_classes)
     body = conv("conv1", 1, 10, 5) | conv("conv2", 10, 20, 5) | linear("fc1", 320, 50)
-    return Layout(body | head, (10, 20, 50), tuple(head), is_batchable=False)
+    return Layout(body | head, (10, 20, 50), tuple(head), is_batchable=False, has_dropout=True)
 
 
 def describe_cnn_cifar(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:

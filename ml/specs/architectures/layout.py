@@ -22,8 +22,9 @@ class Layout:
     trained nor sent, and `tied` has the further names of arrays that have one already. `layers` are the widths of the
     intermediate representations, the embedding's last. `classifier` names the trained parameters of h, all others are
     g's; `stem` those that depend on the input's channels. `is_batchable`: without dropout or batch norm to train, so
-    that many clients may share one vmapped pass. `features` is how many numbers a frozen encoder makes of a sample, 0
-    where there is none. `slot` is the width of what the last Linear takes, 0 where that is the embedding.
+    that each sample is seen for itself; `has_dropout`: with dropout, and without batch norm. `features` is how many
+    numbers a frozen encoder makes of a sample, 0 where there is none. `slot` is the width of what the last Linear
+    takes, 0 where that is the embedding.
     """
 
     parameters: Mapping[str, Shape]
@@ -33,6 +34,7 @@ class Layout:
     frozen: Mapping[str, Shape] = field(default_factory=dict)
     stem: tuple[str, ...] = ()
     is_batchable: bool = True
+    has_dropout: bool = False
     features: int = 0
     slot: int = 0
     tied: Mapping[str, str] = field(default_factory=dict)

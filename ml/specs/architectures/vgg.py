@@ -65,6 +65,7 @@ def describe_vgg11(model: Mapping[str, Any], input_shape: Shape, num_classes: in
         buffers,
         stem=("features.0.weight", "features.0.bias"),
         is_batchable=not has_norm and not is_wide,
+        has_dropout=is_wide and not has_norm,
         slot=CLASSIFIER_WIDTH if is_wide else 0,
     )
 

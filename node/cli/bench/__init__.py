@@ -6,11 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from node.cli.bench.chain import bench_chain
-from node.cli.bench.crypto import bench_crypto
 from node.cli.bench.figures import RepeatsOption, ThreadsOption, print_figures, report, show_ratio, show_spread
-from node.cli.bench.net import bench_net
-from node.cli.bench.pow import bench_pow
 from node.cli.bench.waterfall import show_waterfall
 from node.cli.options import AsJson, make_group
 from node.cli.testnet import (
@@ -29,10 +25,6 @@ def register(app: typer.Typer) -> None:
     group = make_group("Measure what things cost on this machine.")
     group.command("round")(bench_round)
     group.command("train")(bench_train)
-    group.command("chain")(bench_chain)
-    group.command("net")(bench_net)
-    group.command("crypto")(bench_crypto)
-    group.command("pow")(bench_pow)
     group.callback()(lambda: None)
     app.add_typer(group, name="bench")
 

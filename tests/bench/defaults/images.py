@@ -1,6 +1,6 @@
 """`make bench-defaults-images`: digits and Fashion-MNIST, dealt so that sites have other classes, by what `testnet`
-writes for images, beside each site alone, all samples pooled, and other methods. Accuracy on a site's own classes, and
-on everybody's."""
+writes for images, beside each site alone, both mixed as a site answers by default, all samples pooled, and other
+methods. Accuracy on a site's own classes, and on everybody's."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from ml.simulation.run import SimulationResult
+from ml.clients.client import Client
+from ml.data.chunks import get_chunk
+from ml.measures.alone import MIXED
+from ml.methods.base import Samples
+from ml.tasks import CLASSIFICATION
+from ml.training.mixture import find_weight, mix
 from node.bench.figures import Report
 from node.config.recommended import IMAGE_POOL
 from node.experiments.simulation import SimulationSpec, run_simulation
@@ -73,8 +79,9 @@ def _draw_fashion(path: Path, samples: int) -> Path:
 def _play(data: str, model: str, clients: int, partition: str, seeds: int, rounds: int) -> dict[str, Any]:
     own: dict[str, list[float]] = {}
     everyone: dict[str, list[float]] = {}
-    for name, (method, settings) in ARMS.items():
-        for seed in range(1, seeds + 1):
+    ended: dict[str, list[Client]] = {}
+    for seed in range(1, seeds + 1):
+        for name, (method, settings) in ARMS.items():
             spec = SimulationSpec(
                 method=method,
                 data=data,
@@ -85,9 +92,13 @@ def _play(data: str, model: str, clients: int, partition: str, seeds: int, round
                 seed=seed,
                 settings=(*settings, "input.normalize=auto"),
             )
-            result: SimulationResult = run_simulation(spec)
+            ended[name] = []
+            result = run_simulation(spec, on_end=lambda outcome, found=ended[name]: found.extend(outcome.clients))
             own.setdefault(name, []).extend(client.accuracy for client in result.clients)
             everyone.setdefault(name, []).append(result.rounds[-1].global_)
+        mixed = [_judge_mixed(*pair) for pair in zip(ended["together"], ended["alone"], strict=True)]
+        own.setdefault(MIXED, []).extend(accuracy for accuracy, _ in mixed)
+        everyone.setdefault(MIXED, []).append(float(np.mean([accuracy for _, accuracy in mixed])))
     alone = np.array(own["alone"])
     return {
         name: {
@@ -95,5 +106,21 @@ def _play(data: str, model: str, clients: int, partition: str, seeds: int, round
             "all": float(np.mean(everyone[name])),
             **({} if name == "pooled" else {"not_behind": float(np.mean(np.array(own[name]) >= alone - 0.01))}),
         }
-        for name in ARMS
+        for name in own
     }
+
+
+def _judge_mixed(together: Client, alone: Client) -> tuple[float, float]:
+    """The accuracies, on the site's own classes and on all, of both models mixed as a site without val samples does."""
+    data = together.state.data
+
+    def measure(samples: Samples) -> float:
+        told = [
+            torch.cat([client.predict(x).logits.double() for x in torch.split(samples.x, get_chunk(samples.x.shape))])
+            for client in (together, alone)
+        ]
+        mixed = mix(*told, find_weight(*told, samples.y[:0], CLASSIFICATION), CLASSIFICATION)
+        return float((mixed.argmax(1) == samples.y).double().mean())
+
+    with torch.no_grad():
+        return measure(data.matched), measure(data.everyone)

@@ -382,6 +382,23 @@ NETWORKS = (
         right=0.1,
     ),
     Network(
+        name="fedrep",
+        method="fedrep",  # votes on a part of the model
+        story=run_all_rounds,
+        rounds=3,
+        settings=("local_iterations=2",),
+        right=0.1,
+    ),
+    Network(
+        name="ditto",
+        method="ditto",  # answers by another model than that it votes on
+        story=run_all_rounds,
+        rounds=3,
+        settings=("local_iterations=2",),
+        right=0.1,
+        stage="long",
+    ),
+    Network(
         name="fedintr",
         method="fedintr",  # sends more than a model
         story=run_all_rounds,

@@ -12,6 +12,7 @@ from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.methods.base import Trained
 from ml.models.base import dump_parameters
+from ml.models.user import resolve_model
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.plugins import ANY_PLUGIN
 from ml.specs import AuthorPayloads, add_kind, compute_aggregate
@@ -20,6 +21,7 @@ torch.set_num_threads(1)  # as in a simulation and a worker; more only wait for 
 
 MLP = {"name": "mlp", "hidden": [64, 32]}
 CNN = {"name": "cnn_mnist"}
+NORMED = resolve_model({"name": "support.data.user_models:make_small", "args": {"width": 4}}, (1, 8, 8), 10)
 BEACON = bytes(32)
 
 
@@ -33,6 +35,8 @@ def make_digit_clients(
     shots: int | None = None,
     rounds: int = 10,
 ) -> list[Client]:
+    if method["name"] == "fedbn" and model in (MLP, CNN):
+        model = NORMED
     federation = Federation(
         method=method,
         model=model,

@@ -1,8 +1,8 @@
 """A command on a pseudo-terminal of its own: it is typed to, resized and signalled, and what it draws is read as text.
 
-    async with PseudoTerminal("top", "--config", file) as terminal:
-        await terminal.wait_for("overview")
-        terminal.type("2")
+    async with PseudoTerminal("status", "--watch", "--config", file) as terminal:
+        await terminal.wait_for("height")
+        terminal.type("\x03")
 
 What it draws lies in frames, each begun by the cursor's way home; `frame` is the newest.
 """

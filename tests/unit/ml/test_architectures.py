@@ -185,13 +185,14 @@ def test_the_slot_is_what_the_last_linear_takes(model: dict[str, Any], shape: tu
     assert last == (10, slot)
 
 
-def test_dropout_and_batch_norm_keep_clients_out_of_one_batched_pass() -> None:
+def test_batch_norm_keeps_clients_out_of_one_batched_pass_and_dropout_does_not() -> None:
     batchable = {name for name in ARCHITECTURES if is_batchable({"name": name})}
     assert batchable == {
-        *("linear", "mlp", "wide_deep", "mlp_mnist", "cnn_cifar", "resnet18_nobn", "vgg11", "head_256")
+        *("linear", "mlp", "wide_deep", "mlp_mnist", "cnn_mnist", "cnn_cifar", "resnet18_nobn", "vgg11", "head_256")
     }
     assert not is_batchable({**VGG, "batch_norm": True})
-    assert not is_batchable({**VGG, "classifier": 4096})
+    assert not is_batchable({**VGG, "classifier": 4096, "batch_norm": True})
+    assert is_batchable({**VGG, "classifier": 4096})
 
 
 def test_prototypes_of_the_mnist_cnn_are_43_times_smaller_than_the_model() -> None:

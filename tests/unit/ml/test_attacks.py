@@ -19,14 +19,14 @@ from ml.specs import METHODS, MethodSpec, get_spec
 from ml.specs.dispfl import pack_mask
 from ml.specs.mpfedcl import MAX_LENGTH
 from support.data.contributions import prototypes
+from support.data.normed import fit_model
 
 NUM_CLASSES = 4
 
 
 def make_spec(name: str = "fedavg", **settings: Any) -> MethodSpec:
-    return get_spec(
-        {"name": name, **settings}, {"name": "mlp", "hidden": [3, 2]}, NUM_CLASSES, (1, 4, 4), rounds=5, num_members=4
-    )
+    model = fit_model(name, {"name": "mlp", "hidden": [3, 2]}, NUM_CLASSES)
+    return get_spec({"name": name, **settings}, model, NUM_CLASSES, (1, 4, 4), rounds=5, num_members=4)
 
 
 def f32(values: Any) -> Array:

@@ -43,6 +43,7 @@ from ml.specs.masked import (
 )
 from ml.specs.run_schema import describe_payloads
 from support.data.contributions import author, prototypes
+from support.data.normed import fit_model
 
 MLP: Mapping[str, Any] = {"name": "mlp", "hidden": [2]}
 INITIAL: Arrays = {
@@ -58,7 +59,7 @@ ALL = (0, 1, 2, 3)
 def make_plain(method: str = "fedavg", **terms: Any) -> MethodSpec:
     names = ("num_members", "max_weight", "max_abs", "rounds", "input_")
     given = {"num_members": 4, "max_weight": 1000, **{name: terms.pop(name) for name in names if name in terms}}
-    return get_spec({"name": method, **terms}, MLP, 2, (3, 1, 1), **given)
+    return get_spec({"name": method, **terms}, fit_model(method, MLP, 2), 2, (3, 1, 1), **given)
 
 
 def make_spec(method: str = "fedavg", **terms: Any) -> MaskedSpec:
@@ -1287,7 +1288,20 @@ def test_contributions_of_nobody_of_one_author_twice_or_without_a_parent_are_no_
 
 # ---- which methods hide what they send
 
-TAKEN = {"fedavg", "dfpl", "blade_fl", "moon", "swim", "fedintr", "fedprox", "fedproto", "mpfedcl"}
+TAKEN = {
+    "fedavg",
+    "dfpl",
+    "blade_fl",
+    "moon",
+    "swim",
+    "fedintr",
+    "fedprox",
+    "fedproto",
+    "mpfedcl",
+    "fedrep",
+    "ditto",
+    "fedbn",
+}
 BESIDES = {"fededs", "scaffold"}  # whose members have something else to tell each other
 NO_MEAN = {"uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"}  # nobody votes on one
 

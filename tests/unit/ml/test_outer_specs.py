@@ -18,7 +18,7 @@ from ml.specs.run_schema import describe_payloads
 
 MLP: dict[str, Any] = {"name": "mlp", "hidden": [4]}
 SHAPE = (1, 2, 2)
-MODEL_METHODS = ("fedavg", "blade_fl", "moon", "swim", "fedintr", "fedprox", "fednova", "mpfedcl")
+MODEL_METHODS = ("fedavg", "blade_fl", "moon", "swim", "fedintr", "fedprox", "fednova", "mpfedcl", "fedrep", "ditto")
 
 
 def make_spec(name: str = "fedavg", *, terms: dict[str, Any] | None = None, **settings: Any) -> MethodSpec:

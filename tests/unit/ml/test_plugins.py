@@ -30,6 +30,7 @@ from ml.specs.by_schema import SchemaSpec
 from ml.specs.mpfedcl import MpFedClSpec
 from ml.specs.own import check_judgeable, describe_judged
 from ml.specs.run_schema import describe_payloads
+from support.data.normed import fit_model
 from support.data.plugins import LOOP, METHOD, MODEL, READER, put_plugin
 
 MLP: Mapping[str, Any] = {"name": "mlp", "hidden": [3]}
@@ -48,7 +49,8 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def ask(plugins: Plugins, name: str = "anchored", **settings: Any) -> MethodSpec:
-    return get_spec({"name": name, **settings}, MLP, 2, (1, 4, 4), rounds=5, num_members=4, plugins=plugins)
+    model = fit_model(name, MLP, 2)
+    return get_spec({"name": name, **settings}, model, 2, (1, 4, 4), rounds=5, num_members=4, plugins=plugins)
 
 
 def make_payload(spec: MethodSpec, kind: str, height: int = 1, seed: int = 0) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 from ml.payload import Arrays
 from ml.scores import compute_distances, get_compared_kinds
 from ml.specs import METHODS, AuthorPayloads, get_spec
+from support.data.normed import fit_model
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -152,7 +153,7 @@ def test_of_several_kinds_the_largest_counts() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_has_a_centre_is_what_members_combine(name: str) -> None:
-    spec = get_spec({"name": name}, {"name": "mlp"}, 10, (1, 8, 8), rounds=20, num_members=4)
+    spec = get_spec({"name": name}, fit_model(name, {"name": "mlp"}), 10, (1, 8, 8), rounds=20, num_members=4)
     by_peers = ("local", "uapdfl", "fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl")
     expected = ["prototypes"] if name in ("dfpl", "fedproto", "mpfedcl") else []
     expected = ["model"] * (name not in (*by_peers, "dfpl", "fedproto")) + expected

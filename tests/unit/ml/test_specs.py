@@ -28,6 +28,7 @@ from ml.specs import (
 from ml.specs.architectures import parameter_shapes
 from ml.specs.task import MAX_ABS
 from support.data.contributions import author, prototypes
+from support.data.normed import fit_model
 
 MLP = {"name": "mlp", "hidden": [4, 2]}
 SHAPE = (1, 4, 4)  # which FedEDS can halve twice
@@ -38,7 +39,7 @@ ROBUST = ("median", "trimmed_mean", "clipped_mean", "multi_krum")
 
 
 def spec_of(name: str, **settings: Any) -> MethodSpec:
-    return get_spec({"name": name, **settings}, MLP, 3, SHAPE, max_weight=1000, rounds=10)
+    return get_spec({"name": name, **settings}, fit_model(name, MLP, 3), 3, SHAPE, max_weight=1000, rounds=10)
 
 
 def model_of(value: float) -> dict[str, Array]:
@@ -293,7 +294,7 @@ def test_a_height_is_a_round_of_its_own_unless_a_method_says_otherwise(name: str
     assert spec.sharing_heights == 0
     assert not spec.shares_samples
     for height in (1, 2, 9):
-        assert (spec.get_round_number(height), spec.get_local_work(height)) == (height, 3)
+        assert (spec.get_round_number(height), spec.get_local_work(height)) == (height, 6 if name == "fedrep" else 3)
         assert (spec.get_streamed(height), spec.get_shared_height(height)) == ({}, None)
         assert spec.needed_until(height) == height
         assert spec.get_collect_s(height, 7.5) == 7.5

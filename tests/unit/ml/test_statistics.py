@@ -25,6 +25,7 @@ from ml.specs.run_schema import describe_payloads
 from ml.specs.statistics import Agreement, Constants, drop_statistics, read_edges
 from ml.specs.statistics_checks import split_bins
 from support.data.contributions import author
+from support.data.normed import fit_model
 
 MLP = {"name": "mlp", "hidden": [4, 2]}
 AGREED: Mapping[str, Any] = {"normalize": "agreed", "min_count": 5, "class_counts": True}
@@ -44,7 +45,7 @@ BINNED: Mapping[str, Any] = {
 def make_spec(
     name: str = "fedavg", input_: Mapping[str, Any] = AGREED, shape: Sequence[int] = (2, 1, 1), **settings: Any
 ) -> MethodSpec:
-    model = {"name": "mlp", "hidden": [4, 2]}
+    model = fit_model(name, {"name": "mlp", "hidden": [4, 2]}, 2)
     return get_spec({"name": name, **settings}, model, 2, shape, rounds=10, num_members=4, input_=input_)
 
 

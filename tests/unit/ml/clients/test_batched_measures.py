@@ -19,6 +19,7 @@ from ml.methods.base import Samples
 from ml.methods.common.prototypes import sum_embeddings
 from ml.models.mlp import Mlp
 from ml.payload import encode_arrays
+from ml.training.generator import States
 from ml.training.loop import Diverged, Progress
 from support.federation.simulated import BEACON, make_digit_clients
 
@@ -195,8 +196,10 @@ def test_a_client_that_diverged_in_the_last_step_is_told_as_alone(
         spoil(client)
         return progress
 
-    def run_together_and_spoil(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
-        progress = run_together(clients, phases)
+    def run_together_and_spoil(
+        clients: Sequence[Client], phases: Sequence[Phase], states: list[States]
+    ) -> list[Progress]:
+        progress = run_together(clients, phases, states)
         spoil(clients[1])
         return progress
 

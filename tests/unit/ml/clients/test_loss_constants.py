@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ml.bounds import compute_max_lr, compute_round_change
+from ml.bounds.fedproto import compute_max_lr, compute_round_change
 from ml.clients import loss_constants
 from ml.clients.loss_constants import PLACES, compute_curvature, compute_jacobian_norm, measure_constants
 from ml.data import load_dataset

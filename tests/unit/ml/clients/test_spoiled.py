@@ -22,6 +22,7 @@ from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import compute_aggregate, get_kind
 from ml.training.loop import Diverged
 from ml.training.metrics import Prediction, judge
+from support.data.normed import describe_normed
 from support.federation.simulated import BEACON, aggregate_round, make_digit_clients, run_round
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -132,7 +133,8 @@ def test_no_samples_give_no_numbers() -> None:
 
 def run(name: str) -> SimulationResult:
     method = {"name": name, **QUICK.get(name, {})}
-    return simulate(SimulationConfig(method=method, clients=3, rounds=3, shots=10))
+    own: dict[str, Any] = {"model": describe_normed()} if name == "fedbn" else {}
+    return simulate(SimulationConfig(method=method, clients=3, rounds=3, shots=10, **own))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -24,6 +24,7 @@ from support.data.domain_folders import save_idx, save_npz
 
 ROOT = Path(__file__).parents[4]
 DOCS = (ROOT / "docs" / "data.md").read_text()
+PACKAGE = Path("/usr/share/datasets/fashion-mnist")
 EXPERIMENTS = sorted((ROOT / "deploy" / "experiments").glob("*.yaml"))
 
 
@@ -31,9 +32,10 @@ def test_each_digest_is_one_and_stands_in_the_docs_beside_its_file() -> None:
     assert len({file.digest for file in PUBLISHED}) == len(PUBLISHED)
     for file in PUBLISHED:
         assert re.fullmatch(r"[0-9a-f]{32}|[0-9a-f]{64}", file.digest), file
-        assert re.search(rf"`{re.escape(file.name)}`[^`\n]*`{file.digest}`", DOCS), file
+        held = "" if file.held is None else f"[^`\n]*`{file.held}`"
+        assert re.search(rf"`{re.escape(file.name)}`[^`\n]*`{file.digest}`{held}", DOCS), file
     shown = set(re.findall(r"`([0-9a-f]{32}|[0-9a-f]{64})`", DOCS))
-    assert shown == {file.digest for file in PUBLISHED}
+    assert shown == {digest for file in PUBLISHED for digest in (file.digest, file.held) if digest is not None}
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
@@ -89,6 +91,36 @@ def test_a_file_with_the_published_bytes_is_told_from_one_that_only_has_its_name
     shown = capsys.readouterr().out
     assert "as published: Fashion-MNIST, train-images-idx3-ubyte.gz\n" in shown
     assert f"other than published: {folder / 't10k-images-idx3-ubyte.gz'} (MNIST or Fashion-MNIST has" in shown
+
+
+def test_published_bytes_that_were_packed_anew_are_told_by_what_the_archive_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "fashion"
+    save_idx(folder)
+    for path in sorted(folder.iterdir()):
+        held = path.read_bytes()
+        archive = path.with_name(path.name + ".gz")
+        archive.write_bytes(gzip.compress(held, 1))
+        path.unlink()
+        if archive.name.startswith("t10k"):
+            digest = hashlib.sha256(held).hexdigest()
+            file = PublishedFile("Fashion-MNIST", archive.name, hashlib.sha256(b"").hexdigest(), held=digest)
+            monkeypatch.setattr(published, "PUBLISHED", (*published.PUBLISHED, file))
+    found = {one.path.name: (one.data_set, one.is_repacked) for one in recognise("idx", folder)}
+    assert found["t10k-images-idx3-ubyte.gz"] == ("Fashion-MNIST", True)
+    assert found["train-images-idx3-ubyte.gz"] == (None, False)
+    assert main(["data", "inspect", str(folder)]) == 0
+    assert "as published: Fashion-MNIST, t10k-images-idx3-ubyte.gz (packed anew)" in capsys.readouterr().out
+    cut_off = folder / "t10k-images-idx3-ubyte.gz"
+    cut_off.write_bytes(cut_off.read_bytes()[:-9])
+    assert {one.data_set for one in recognise("idx", folder) if one.path == cut_off} == {None}
+
+
+@pytest.mark.skipif(not PACKAGE.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+def test_the_files_of_debians_package_are_fashion_mnists() -> None:
+    found = recognise(guess_format(PACKAGE), PACKAGE)
+    assert [(one.data_set, one.is_repacked) for one in found] == [("Fashion-MNIST", True)] * 4
 
 
 def test_an_archive_of_its_own_is_recognised_by_its_md5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from ml.simulation.exchange import Exchange
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import FedEdsSpec, add_kind, get_kind, get_spec
 from ml.specs.fededs import MAX_MAGNITUDE
+from ml.training.generator import States
 from ml.training.loop import Batch, Progress
 from support.data.placement import ProductsWatch, displace
 from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients
@@ -545,9 +546,9 @@ def test_clients_in_one_pass_learn_what_they_would_have_one_after_the_other(
     groups: list[int] = []
     run_together = ml.clients.batched.run_together
 
-    def note(clients: Sequence[Client], phases: Sequence[Phase]) -> list[Progress]:
+    def note(clients: Sequence[Client], phases: Sequence[Phase], states: list[States]) -> list[Progress]:
         groups.append(len(clients))
-        return run_together(clients, phases)
+        return run_together(clients, phases, states)
 
     monkeypatch.setattr(ml.clients.batched, "run_together", note)
     clients = make_clients(**settings)

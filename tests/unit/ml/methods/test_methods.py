@@ -497,9 +497,10 @@ def test_a_last_step_too_far_is_found_before_anything_is_sent(method: dict[str, 
     one_step = ONE_STEP.get(method["name"], {"local_iterations": 1})
     client = make_digit_clients({**method, **one_step, "lr": 1e38})[0]
     before = client.state_arrays()
-    with pytest.raises(
-        Diverged, match=r"the last of 1 steps at lr 1e\+38 has left (a model that gives|weights that are) no numbers"
-    ):
+    found = r"the last of 1 steps at lr 1e\+38 has left (a model that gives|weights that are) no numbers"
+    if method["name"] == "fedrep":  # which makes one for each part
+        found = "loss not finite at step 2 of 2"
+    with pytest.raises(Diverged, match=found):
         client.train(1, BEACON)
     assert are_equal(client.state_arrays(), before)
 

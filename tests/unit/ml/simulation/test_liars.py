@@ -148,6 +148,7 @@ def test_liars_train_on_the_labels_of_their_attack_and_the_honest_on_their_own()
         ("uapdfl", "huge"),
         ("dispfl", "sign_flip"),
         ("fedper", "noise"),
+        ("fedrep", "sign_flip"),
         ("swim", "label_flip"),
     ],
 )

@@ -126,7 +126,7 @@ def test_json_has_the_promised_fields_and_nothing_that_varies() -> None:
     assert document.keys() == {"config", "rounds", "best_taa", "final_taa", "final_global", "clients", "priors"}
     assert [entry.keys() for entry in document["rounds"]] == [
         {"round", "taa", "tal", "taa_local", "global", "tal_global"}
-        | {"sent_params", "sent_bytes", "received_params", "received_bytes", "aux_loss"}
+        | {"sent_params", "sent_bytes", "received_params", "received_bytes", "aux_loss", "sent_prototypes"}
     ] * 2
     assert [entry.keys() for entry in document["clients"]] == [
         {"id", "accuracy", "global_accuracy", "local_accuracy", "num_train", "num_test"}

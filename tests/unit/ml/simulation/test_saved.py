@@ -11,6 +11,7 @@ import pytest
 from ml.methods import METHODS
 from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
 from ml.simulation.saved import StateFile, decode_tree, encode_tree
+from support.data.normed import describe_normed
 
 ROUNDS = 4
 
@@ -24,7 +25,8 @@ def make_config(method: str, **settings: Any) -> SimulationConfig:
     if method == "fededs":
         quick = {"local_epochs": 1, "warmup_epochs": 1, "encryptor_epochs": 1, "unet_width": 2}
         work = {"name": method, **quick}
-    return SimulationConfig(method=work, **{"clients": 4, "rounds": ROUNDS, "shots": 8, **settings})
+    own = {"model": describe_normed()} if method == "fedbn" else {}
+    return SimulationConfig(method=work, **{"clients": 4, "rounds": ROUNDS, "shots": 8, **own, **settings})
 
 
 def cut_short(config: SimulationConfig, file: StateFile, at: int = 3) -> None:

@@ -77,6 +77,7 @@ def test_a_regression_refuses_what_only_classes_have(setting: dict[str, object])
 
 def test_prototypes_need_classes_and_the_refusal_names_those_that_do_without() -> None:
     without = {"local", "fedavg", "fedprox", "fednova", "scaffold", "blade_fl", "moon", "swim", "fedintr"}
+    without |= {"fedrep", "ditto", "fedbn"}
     without |= {"fedper", "fedavg_p2p", "dfedavgm", "dispfl", "criticalfl"}
     for name, spec in METHODS.items():
         assert ("regression" in spec.tasks) == ("multilabel" in spec.tasks) == (name in without), name

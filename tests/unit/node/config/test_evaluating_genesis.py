@@ -32,7 +32,7 @@ def find(mapping: dict[str, Any], height: int) -> RunRound:
     return found
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "mpfedcl", "scaffold"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "mpfedcl", "scaffold", "ditto"])
 def test_a_method_with_a_whole_model_in_common_evaluates_it(name: str) -> None:
     mapping = with_schema(make_mapping({"name": name}))
     check_schema(Genesis.from_mapping(mapping).run, get_genesis_spec(Genesis.from_mapping(mapping)))
@@ -43,7 +43,7 @@ def test_a_method_with_a_whole_model_in_common_evaluates_it(name: str) -> None:
     assert "confusion" in evaluating.spec.schemas(5)[EVALUATION].arrays
 
 
-@pytest.mark.parametrize("name", ["dfpl", "fedper", "uapdfl", "local", "fedavg_p2p"])
+@pytest.mark.parametrize("name", ["dfpl", "fedper", "fedrep", "uapdfl", "local", "fedavg_p2p"])
 def test_a_method_without_one_is_refused_where_a_run_is_made(name: str) -> None:
     """Where there is such a run all the same, its end has an empty height, at which no node halts."""
     plain = with_schema(make_mapping({"name": name}, evaluate=False))

@@ -102,6 +102,20 @@ def test_rounds_to_target_are_of_the_seeds_that_reach_it(experiment: Experiment,
     assert table.cells[("DFPL",), ("classes:4,1",)].text == "never"
 
 
+def test_rounds_that_were_not_measured_are_passed_over(tmp_path: Path) -> None:
+    experiment = make_experiment(tmp_path, "name: x\nbase: {rounds: 4, eval_every: 2}\nsweep: {method: [local]}\n")
+    (run,) = experiment.runs.values()
+    document = make_document([0.1, 0.5, 0.2, 0.9], by_round={"received_bytes": [2, 4, 6, 8]})
+    for row in document["rounds"][::2]:
+        row |= dict.fromkeys(("taa", "tal", "taa_local", "global", "tal_global"), math.nan)
+    write_result(tmp_path, run, document)
+    finished = take_stock(experiment, tmp_path).finished
+    value = ["best_taa", "rounds_to", "total_received_bytes_per_client"]
+    assert get_texts(lay_out(experiment, tmp_path, value=value, target=0.8)) == [["90.00", "4", "2 B"]]
+    (figure,) = make_figures(experiment, FigureSection(), finished)
+    assert (figure.panels[0].lines[0].x, figure.panels[0].lines[0].mean) == ((2.0, 4.0), (0.5, 0.9))
+
+
 def test_of_several_targets_each_has_a_column(experiment: Experiment, tmp_path: Path) -> None:
     where = {"partition": "classes:3,1"}
     table = lay_out(experiment, tmp_path, value="rounds_to", rows="method", target=[0.5, 0.9], where=where)

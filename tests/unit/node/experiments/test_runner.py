@@ -53,7 +53,7 @@ def run_shard(experiment: Experiment, directory: Path, runs: list[Run], **option
     return list(run_experiment(experiment, directory, runs, **options))
 
 
-def get_taa(directory: Path, run: Run) -> list[float]:
+def get_taa(directory: Path, run: Run) -> list[float | None]:
     result = read_result(directory, run)
     assert result is not None
     assert result.error is None
