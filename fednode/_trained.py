@@ -87,7 +87,7 @@ class TrainedNode:
         """Answers as the admin service's Predict. Raises NodeError."""
         x = decode_arrays(samples, len(samples))["x"]
         try:
-            answers = Answering(self.client, self.input, self.transform).answer(x, kappa=prior)
+            answers = Answering(self.client, self.input, self.transform).answer(x, kappa=prior).own
         except MlError as error:
             raise NodeError(str(error)) from error
         task = self.client.spec.task.kind

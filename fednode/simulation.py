@@ -73,6 +73,12 @@ class Simulation:
         return self._result.best_round
 
     @property
+    def evaluation(self) -> dict[str, Any] | None:
+        """What each node measures of the best round's model on its own test samples once the run is over, as
+        `evaluations` of a client has it, where settings say so (`select.evaluate=true`); None else."""
+        return self.to_json().get("evaluation")
+
+    @property
     def global_accuracy(self) -> float:
         """On everyone's test samples, after the last round."""
         return self.rounds[-1].global_accuracy if self.rounds else math.nan
@@ -164,7 +170,9 @@ class Simulation:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `fednode simulate --json` prints of the same run, with every figure there is."""
-        return self._result.to_json()
+        from node.admin.simulated_evaluation import make_record
+
+        return make_record(self._result, self._nodes[0].classes)
 
 
 def simulate(

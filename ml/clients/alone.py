@@ -10,14 +10,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Generator
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ml.clients.client import Client, Phase
 from ml.errors import MlError
 from ml.measures.alone import TrainedAlone
-from ml.measures.kinds import AnyMeasures
+from ml.measures.evaluation import compute_losses
+from ml.measures.kinds import Answers, AnyMeasures, measure_answers
 from ml.measures.pairing import Pairing
 from ml.methods import make_method
 from ml.models.base import Model, copy_model
@@ -25,6 +28,21 @@ from ml.payload import Array, Arrays
 from ml.specs import LocalSpec
 from ml.specs.outer import OuterHyperparameters
 from ml.training.loop import Progress, summarise_losses
+from ml.training.mixture import find_weight, mix_answers
+
+
+class _Said(NamedTuple):
+    """A model's answers to the test samples, and its logits of the val samples, float64[N, C]; None without any."""
+
+    test: Answers
+    val_logits: Tensor | None
+
+
+class _Mixture(NamedTuple):
+    """The measures of both models' answers mixed, by `weight` of the federation's."""
+
+    measures: AnyMeasures
+    weight: float
 
 
 class TrainingAlone:
@@ -45,6 +63,9 @@ class TrainingAlone:
         self._measures: AnyMeasures | None = None
         self._failure: str | None = None
         self._pairing = Pairing(client.spec.task.kind)
+        self._together: _Said | None = None
+        self._said: _Said | None = None
+        self._mixture: _Mixture | None = None  # of these two, once it is asked for
         self._random: Tensor | None = None  # torch's generator as the last step has left it
 
     def __repr__(self) -> str:
@@ -64,9 +85,11 @@ class TrainingAlone:
             self._last_owed = round_number
 
     def note_together(self, round_number: int) -> None:
-        """The client has taken in a round: what it says then is compared with what is said here after as much work."""
-        if (answers := self._beside.get_answers()) is not None:
-            self._pairing.add_together(round_number, answers)
+        """The client has taken in a round, and measured itself on its val samples: what it says then is compared with
+        what is said here after as much work, and mixed with what is said here last."""
+        self._together, self._mixture = _listen(self._beside), None
+        if self._together is not None:
+            self._pairing.add_together(round_number, self._together.test)
 
     def step(self) -> bool:
         """Does the next step. False where there is none to do."""
@@ -118,9 +141,11 @@ class TrainingAlone:
 
     def _measure(self) -> None:
         """After whole rounds."""
-        self._measures, answers = self._client.measure(), self._client.get_answers()
-        if answers is not None:
-            self._pairing.add_alone(self._rounds, answers)
+        self._measures = self._client.measure()
+        self._client.measure_val()
+        self._said, self._mixture = _listen(self._client), None
+        if self._said is not None:
+            self._pairing.add_alone(self._rounds, self._said.test)
 
     # ---- what there is to say, and to keep
 
@@ -137,9 +162,29 @@ class TrainingAlone:
         owed = sum(self._count_steps(iterations) for _, iterations in self._owed) - (
             self._num_done if self._steps else 0
         )
-        return TrainedAlone(
-            self._rounds, owed, self._seconds, self._measures, self._failure, self._pairing.get_verdict()
-        )
+        verdict, mixture = self._pairing.get_verdict(), self._get_mixture()
+        mixed, weight = (None, None) if mixture is None else mixture
+        return TrainedAlone(self._rounds, owed, self._seconds, self._measures, self._failure, verdict, mixed, weight)
+
+    def _get_mixture(self) -> _Mixture | None:
+        """None as long as not both models have done a round; and where the site's data have changed in between."""
+        together, alone = self._together, self._said
+        if self._mixture is not None or together is None or alone is None:
+            return self._mixture
+        if np.array_equal(together.test.y, alone.test.y):
+            self._mixture = self._mix(together, alone)
+        return self._mixture
+
+    def _mix(self, together: _Said, alone: _Said) -> _Mixture | None:
+        """None where the val samples are answered by no numbers."""
+        task, val, weight = self._client.spec.task, self._beside.state.data.val, 0.5
+        if val is not None and together.val_logits is not None and alone.val_logits is not None:
+            if not bool(together.val_logits.isfinite().all() and alone.val_logits.isfinite().all()):
+                return None
+            weight = find_weight(together.val_logits, alone.val_logits, val.y.cpu(), task.kind)
+        answers = mix_answers(together.test, alone.test, weight, task.kind)
+        loss = compute_losses(answers.y, answers.said, task.kind, task.scale).mean()
+        return _Mixture(measure_answers(task.kind, *answers, float(loss)), weight)
 
     def _count_steps(self, iterations: int) -> int:
         hyper, num = self._client.spec.hyperparameters, self._client.num_train
@@ -172,3 +217,10 @@ def _leave_added_out(model: Model, spec: LocalSpec) -> Model:
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     model.freeze(model.frozen_names | (trained - spec.task.parameter_schema.arrays.keys()))
     return model
+
+
+def _listen(client: Client) -> _Said | None:
+    """What a client says as it stands, and said of its val samples last; None where that is no numbers."""
+    answers, judged = client.get_answers(), client.judged_val
+    val_logits = torch.cat(list(judged.logits)).double().cpu() if judged is not None and judged.logits else None
+    return None if answers is None else _Said(answers, val_logits)

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,12 +15,12 @@ from torch import Tensor
 
 from ml.clients.alone import TrainingAlone
 from ml.clients.client import Client
-from ml.clients.inference import answer
+from ml.clients.inference import describe, predict_each
 from ml.clients.priors import make_predict_at
 from ml.data.base import InputFormat, Samples
 from ml.data.own_transform import Transform
 from ml.errors import DataError, MlError
-from ml.measures.alone import ALONE, MIXED
+from ml.measures.alone import ALONE, MIXED, Answered
 from ml.payload import Array, Arrays, encode_arrays
 from ml.tasks import REGRESSION
 from ml.training.metrics import Prediction, judge
@@ -65,44 +66,50 @@ class Answering:
         should_stop: ShouldStop = lambda: False,
         kappa: float | None = None,
         calibrated: bool = False,
-    ) -> dict[str, Array]:
+    ) -> Answered:
         """Answers as `ml.clients.inference.answer`, with `kappa` adjusted to the client's own prior
         (`ml.training.prior`). `calibrated`, probabilities are by a `temperature` float64[1], which stands beside them.
-        Raises as that does, MlError also for answers without a prior, and for a regression that is to be calibrated,
-        and DataError where there are no val samples to do so by."""
-        return self._tell(self._make_own(kappa), x_NCHW, should_stop, calibrated)
+        What is to be asked beside answers so too, `alone`, and `mixed` by a `weight` float64[1] of the client's model,
+        as long as the client stands as it does. Both raise as that does, MlError also for answers without a prior, and
+        for a regression that is to be calibrated, and DataError where there are no val samples to do so by."""
+        predict = self._client.predict if kappa is None else make_predict_at(self._client, kappa)
+        own = self._make(self._client, predict, kappa)
+        temperature = self._find_temperature(own) if calibrated else None
+        said = list(self._predict(own, x_NCHW, should_stop))
 
-    def answer_beside(
-        self, x_NCHW: Samples, should_stop: ShouldStop, kappa: float | None = None, calibrated: bool = False
+        def ask_beside() -> dict[str, Arrays]:
+            return self._answer_beside(own, said, x_NCHW, should_stop, calibrated)
+
+        return Answered(_describe(self._client, said, temperature), ask_beside)
+
+    def _answer_beside(
+        self, own: _Model, own_said: Sequence[Prediction], x_NCHW: Samples, should_stop: ShouldStop, calibrated: bool
     ) -> dict[str, Arrays]:
-        """The same, `alone` and `mixed`, by a `weight` float64[1] of the client's model, which stands beside."""
         assert self._alone is not None  # noqa: S101
-        own, client, kind = self._make_own(kappa), self._alone.get_client(), self._kind
+        client, kind = self._alone.get_client(), self._kind
         alone = self._make(client, client.predict, None)
+        alone_said = list(self._predict(alone, x_NCHW, should_stop))
         val = self._client.state.data.val
         weight = 0.5 if val is None else find_weight(own.predict_val(), alone.predict_val(), val.y.cpu(), kind)
 
         def mix_both(one: Tensor, other: Tensor) -> Tensor:
             return mix(one.double().cpu(), other.double().cpu(), weight, kind)
 
-        def predict(x: Tensor) -> Prediction:
-            return read_logits(mix_both(own.predict(x).logits, alone.predict(x).logits), kind)
-
-        mixed = _Model(self._client, predict, lambda: mix_both(own.predict_val(), alone.predict_val()))
-        told = self._tell(mixed, x_NCHW, should_stop, calibrated)
+        mixed = own._replace(predict_val=lambda: mix_both(own.predict_val(), alone.predict_val()))
+        mixed_said = [
+            read_logits(mix_both(one.logits, other.logits), kind)
+            for one, other in zip(own_said, alone_said, strict=True)
+        ]
+        temperatures = [self._find_temperature(model) if calibrated else None for model in (alone, mixed)]
+        told = _describe(self._client, mixed_said, temperatures[1])
         return {
-            ALONE: self._tell(alone, x_NCHW, should_stop, calibrated),
+            ALONE: _describe(client, alone_said, temperatures[0]),
             MIXED: told | {"weight": np.array([weight])},
         }
 
-    def _tell(self, model: _Model, x_NCHW: Samples, should_stop: ShouldStop, calibrated: bool) -> dict[str, Array]:
-        input_format, predict = self._client.complete_input(self._input_format), model.predict
-        found: dict[str, Array] = {}
-        if calibrated:
-            temperature = self._find_temperature(model)
-            predict, found = _divide(predict, temperature), {"temperature": np.array([temperature])}
-        told = answer(model.client, input_format, x_NCHW, should_stop, predict=predict, transform=self._transform)
-        return told | found
+    def _predict(self, model: _Model, x_NCHW: Samples, should_stop: ShouldStop) -> Iterator[Prediction]:
+        input_format = self._client.complete_input(self._input_format)
+        return predict_each(model.client, input_format, x_NCHW, should_stop, model.predict, self._transform)
 
     def _find_temperature(self, model: _Model) -> float:
         """Raises MlError and DataError."""
@@ -113,11 +120,8 @@ class Answering:
             raise DataError("expected val samples at this site (data.val) to find a temperature by, got none")
         return find_temperature(model.predict_val(), val.y.cpu(), self._kind)
 
-    def _make_own(self, kappa: float | None) -> _Model:
-        predict = self._client.predict if kappa is None else make_predict_at(self._client, kappa)
-        return self._make(self._client, predict, kappa)
-
     def _make(self, client: Client, predict: Callable[[Tensor], Prediction], kappa: float | None) -> _Model:
+        @cache  # for one question, in which neither model changes
         def predict_val() -> Tensor:
             val, is_alone = self._client.state.data.val, client is not self._client
             assert val is not None  # noqa: S101
@@ -131,9 +135,9 @@ class Answering:
         return _Model(client, predict, predict_val)
 
 
-def _divide(predict: Callable[[Tensor], Prediction], temperature: float) -> Callable[[Tensor], Prediction]:
-    def predict_at(x: Tensor) -> Prediction:
-        said = predict(x)
-        return said._replace(logits=said.logits.double() / temperature)
-
-    return predict_at
+def _describe(client: Client, said: Iterable[Prediction], temperature: float | None) -> dict[str, Array]:
+    """Predictions as an answer, calibrated by a temperature."""
+    if temperature is None:
+        return describe(client, said)
+    divided = (each._replace(logits=each.logits.double() / temperature) for each in said)
+    return describe(client, divided) | {"temperature": np.array([temperature])}

@@ -41,10 +41,14 @@ def draw_judged(judged: Judged, y: Tensor, task: Task) -> dict[str, Any] | None:
     return None if answers is None else describe_curves(task.kind, answers.y, answers.said)
 
 
-def measure_val(samples: Samples | None, predict: Callable[[Tensor], Prediction], task: Task) -> Metrics:
-    """What val samples show, by `ValMeasures`; nothing where there are none, or the answers are no numbers."""
-    if samples is None:
+def judge_val(samples: Samples | None, predict: Callable[[Tensor], Prediction], task: Task) -> Judged | None:
+    """The answers to val samples; None where there are none."""
+    return None if samples is None else judge(predict, samples.x, samples.y, kind=task.kind)
+
+
+def measure_val(judged: Judged | None, samples: Samples | None, task: Task) -> Metrics:
+    """What answers to val samples show, by `ValMeasures`; nothing where there are none, or they are no numbers."""
+    if judged is None or samples is None:
         return {}
-    judged = judge(predict, samples.x, samples.y, kind=task.kind)
     measured = ValMeasures.of(measure_judged(judged, samples.y, task))
     return {} if measured is None else measured.to_metrics()

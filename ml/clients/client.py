@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ml.accountant import Release
-from ml.clients.answers import draw_judged, list_answers, measure_judged, measure_val
+from ml.clients.answers import draw_judged, judge_val, list_answers, measure_judged, measure_val
 from ml.clients.batched_measures import Measured
 from ml.clients.common_model import CommonModel
 from ml.clients.privacy import describe_release, make_step_privacy
@@ -120,6 +120,7 @@ class Client:
         )
         self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
         self._judged: Judged | None = None  # the answers to the matched test set, while the client stands as it did
+        self.judged_val: Judged | None = None  # those to the val samples, when they were last measured
         self._least_batch = self._choose_least_batch()
         method.init(self.state)
         self._common = CommonModel(method.spec, model)
@@ -466,7 +467,8 @@ class Client:
 
     def measure_val(self) -> Metrics:
         """What the client's val samples show of it as it stands, by `ValMeasures`; nothing where it has none."""
-        return measure_val(self.state.data.val, self.predict, self.spec.task)
+        self.judged_val = judge_val(self.state.data.val, self.predict, self.spec.task)
+        return measure_val(self.judged_val, self.state.data.val, self.spec.task)
 
     def tell_of(self, aggregate: Arrays, min_samples: int) -> Arrays:
         """Returns what this client tells of the model in an aggregate (`ml.clients.told`). Raises AggregationError."""

@@ -7,7 +7,7 @@ after any measurement; training sets the mode it needs, and draws from seeds of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
@@ -48,17 +48,34 @@ def answer(
     inference. Raises DataError for samples that are none of this input's, MlError for a model that gives no numbers,
     and Stopped where `should_stop` says so between two chunks.
     """
+    return describe(client, predict_each(client, input_format, x_NCHW, should_stop, predict, transform))
+
+
+def predict_each(
+    client: Client,
+    input_format: InputFormat,
+    x_NCHW: Samples,
+    should_stop: Callable[[], bool],
+    predict: Callable[[Tensor], Prediction] | None,
+    transform: Transform,
+) -> Iterator[Prediction]:
+    """What is said of each chunk of samples. Raises as `answer`, but for numbers."""
     validate_samples(x_NCHW, input_format.shape, takes_empty=input_format.takes_empty)
     input_format = client.complete_input(input_format)
     predict = client.predict if predict is None else predict
-    parts: dict[str, list[Tensor]] = {}
     for start in range(0, len(x_NCHW), CHUNK):
         if should_stop():
             raise Stopped(f"the answer was not wanted any more after {start} of {len(x_NCHW)} samples")
         with np.errstate(over="ignore", invalid="ignore"):  # what is too large shows in the answer
             fitted = input_format.normalise(transform(fit(x_NCHW[start : start + CHUNK], input_format.shape)))
-        chunk = client.engine.lay_out_samples(torch.tensor(fitted).to(client.device))
-        for name, tensor in _describe(predict(chunk), client.spec.task).items():
+        yield predict(client.engine.lay_out_samples(torch.tensor(fitted).to(client.device)))
+
+
+def describe(client: Client, predictions: Iterable[Prediction]) -> dict[str, Array]:
+    """All predictions as one answer. Raises MlError for a model that gives no numbers."""
+    parts: dict[str, list[Tensor]] = {}
+    for prediction in predictions:
+        for name, tensor in _describe(prediction, client.spec.task).items():
             parts.setdefault(name, []).append(tensor.cpu())
     trained = client.trained_range
     ranges = {} if trained is None else {"low": trained.low, "high": trained.high}

@@ -29,7 +29,7 @@ def evaluate(
     """The measures of N >= 1 answers as `measure_answers` takes them, and intervals by figure, as `auc`, or by figure
     and class, as `auc/benign`. Accuracy, exact match, sensitivity and specificity have Wilson's, which the measures
     themselves know. `scale` is the run's, of targets."""
-    losses_N = _compute_losses(y, said, kind, scale or TargetScale())
+    losses_N = compute_losses(y, said, kind, scale or TargetScale())
 
     def measure_some(at_N: Ints) -> AnyMeasures:
         found = measure_answers(kind, y[at_N], labels[at_N], said[at_N], float(losses_N[at_N].mean()))
@@ -45,7 +45,7 @@ def evaluate(
     return whole, {name: interval for name, interval in intervals.items() if name not in whole.intervals}
 
 
-def _compute_losses(y: Any, said: Floats, kind: str, scale: TargetScale) -> Floats:
+def compute_losses(y: Any, said: Floats, kind: str, scale: TargetScale) -> Floats:
     """Of each sample, as a model is tested by it."""
     if kind == CLASSIFICATION:
         likelihood_N: Floats = -np.log(np.maximum(said[np.arange(len(y)), y], LEAST))

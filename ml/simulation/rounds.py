@@ -144,6 +144,11 @@ class Rounds:
             aggregate_s=aggregate_s,
         )
 
+    @property
+    def aggregate(self) -> Arrays | None:
+        """That of the newest round."""
+        return self._parent
+
     def _evaluate_on_all(self) -> list[Metrics]:
         """Clients that answer as the first one does are not asked again: where one model is shared, nobody else is."""
         first, *others = self._clients

@@ -37,6 +37,7 @@ from ml.methods.base import Metrics, Trained
 from ml.models import Pretrained, load_pretrained, resolve_model
 from ml.payload import Array
 from ml.plugins import ANY_PLUGIN
+from ml.simulation.closing import EndEvaluation, Evaluated
 from ml.simulation.liars import Liars
 from ml.simulation.measuring import Measuring, check_measuring
 from ml.simulation.participation import draw_present
@@ -237,6 +238,7 @@ class SimulationResult:
     priors: tuple[PriorResult, ...] = ()
     epsilon: float | None = None
     best_round: int | None = None  # by val samples, where the configuration selects
+    evaluation: Evaluated | None = None  # of that round's model, where it says so
 
     @property
     def delta(self) -> float | None:
@@ -257,7 +259,7 @@ class SimulationResult:
         return self.rounds[-1].global_ if self.rounds else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `fednode simulate --json` prints. Equal configurations give equal objects."""
+        """All of it but `evaluation`. Equal configurations give equal objects."""
         return {
             "config": {**self.config.to_json(), "method": dict(self.method)},
             "rounds": [result.to_json() for result in self.rounds],
@@ -310,6 +312,8 @@ def simulate(
             present = partial(draw_present, config.participation, config.clients, config.seed)
         measuring = Measuring(config.rounds, config.eval_every, config.alone_until)
         run = Rounds(clients, ids, initial, liars, batched=batched, get_present=present, measuring=measuring)
+        evaluates = selector is not None and bool((config.select or {}).get("evaluate"))
+        ending = EndEvaluation(clients) if evaluates else None
         rounds: list[RoundResult] = []
         digests: list[bytes] = []
         halted_at = None
@@ -340,7 +344,10 @@ def simulate(
                     None if made is None else metrics for made, metrics in zip(run.trained, measured, strict=False)
                 ]
                 measured = played.applied
-                if height > 1 and selector.add(height - 1, told_now):
+                has_ended = height > 1 and selector.add(height - 1, told_now)
+                if ending is not None:
+                    ending.keep(height, run.aggregate, selector.best)
+                if has_ended:
                     break
             if saved is not None and height < config.rounds and saved.is_due():
                 so_far = {"rounds": [asdict(row) for row in rounds], "digests": digests}
@@ -349,6 +356,7 @@ def simulate(
                 saved.save({**so_far, "run": run.to_tree(), "seconds": spent_s + time.perf_counter() - start})
         if selector is not None and rounds:
             selector.add(len(rounds), measured)
+        evaluation = None if ending is None or selector is None or not rounds else ending.make(selector.best)
         shown = {k: take_snapshot(clients[run.honest[k]], config.seed) for k in snapshots}
         priors = _measure_priors([clients[i] for i in run.honest])
         epsilon = compute_worst_epsilon(told, hyper.delta) if hyper.is_counted else None
@@ -372,6 +380,7 @@ def simulate(
         priors,
         epsilon,
         None if selector is None else selector.best,
+        evaluation,
     )
 
 

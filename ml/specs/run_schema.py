@@ -25,6 +25,7 @@ from typing import Any
 
 from ml.aggregation.nova import NOVA_NUMBERS
 from ml.aggregation.sums import PRESENT
+from ml.errors import SpecError
 from ml.payload import ArraySchema, ArraySpec
 from ml.specs.base import MethodSpec, RoundKinds
 from ml.specs.masked import INPUTS, MASKED, OPENINGS, MaskedSpec
@@ -128,6 +129,14 @@ def has_whole_model(spec: MethodSpec, aggregate: Mapping[str, str]) -> bool:
     whoever has it."""
     model = {f"model/{name}": describe_array(array) for name, array in spec.task.model_schema.arrays.items()}
     return model.items() <= aggregate.items()
+
+
+def check_evaluated(spec: MethodSpec) -> None:
+    """Raises SpecError where the end of a run by `spec` could evaluate no model."""
+    if not has_whole_model(spec, describe_payloads(spec)["aggregate"]):
+        raise SpecError(
+            "select.evaluate", f"expected false: {spec.name} has no whole model in common that every site could measure"
+        )
 
 
 def _show_span(span: tuple[float, float]) -> str:

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ml.measures.kinds import Answers
 from ml.tasks import MULTILABEL, REGRESSION
 from ml.training.metrics import compute_loss
 
@@ -38,6 +40,14 @@ def mix(together_NC: Tensor, alone_NC: Tensor, weight: float, kind: str) -> Tens
             F.logsigmoid(-together_NC), F.logsigmoid(-alone_NC), weight
         )
     return _mix_logs(F.log_softmax(together_NC, 1), F.log_softmax(alone_NC, 1), weight)
+
+
+def mix_answers(together: Answers, alone: Answers, weight: float, kind: str) -> Answers:
+    """The answers of the mixture of two models to the same samples."""
+    said = weight * together.said + (1 - weight) * alone.said
+    if kind == REGRESSION:
+        return Answers(together.y, said, said)
+    return Answers(together.y, (said > 0.5).astype(np.int64) if kind == MULTILABEL else said.argmax(1), said)
 
 
 def _mix_logs(together_NC: Tensor, alone_NC: Tensor, weight: float) -> Tensor:

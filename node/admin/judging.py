@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -96,6 +97,17 @@ class Evaluation:
             "temperature": self.temperature,
             "answer_by": self.answer_by,
         }
+
+
+def read_cuts(text: str) -> tuple[float, ...]:
+    """Where numbers are cut, as in `40,60`. Raises NodeError."""
+    try:
+        found = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise NodeError(f"expected numbers, as in 40,60 (got {text!r})")
+    return found
 
 
 def evaluate_node(

@@ -1,7 +1,8 @@
 """The measures of this node's newest model on its own test samples, with an interval of each.
 
 A round's own record has those that follow from counts. The others take a bootstrap, which is made when somebody asks,
-on a thread beside the rounds: one at a time, and a new one after a while at the soonest.
+on a thread beside the rounds: one at a time, and a new one after a while at the soonest. Its answers come from the
+worker then, between its calls; while that trains for long, what was made last is told.
 """
 
 from __future__ import annotations
@@ -9,49 +10,56 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from chain.calendar import Place
 from ml.measures.evaluation import evaluate
 from node.admin.asking import Terms
 from node.admin.json_view import to_json
 from node.admin.stored_chain import StoredChain
 from node.clock import Clock
-from node.consensus.record import Records
-from node.errors import NotFound
+from node.errors import NodeUnreachable, NotFound
 from node.ledger.measures_view import show_measures
 from node.training.kept_answers import decode_answers
+from node.training.trainer import Trainer, WorkerDied, WorkerFailed
 
+WAIT_S = 10.0  # for the worker
 LEAST_AGE_S = 10.0  # before that the same are told again, of a round that may be an earlier one
 MAX_WORK = 20_000_000  # probabilities times resamples, beyond which there are fewer resamples
 MOST_RESAMPLES, LEAST_RESAMPLES = 1000, 200
 
 
 class OwnMeasures:
-    """Those of one node. `records` has the newest answers."""
+    """Those of one node, whose `trainer` has the newest answers."""
 
-    def __init__(self, chain: StoredChain, records: Records, clock: Clock) -> None:
+    def __init__(self, chain: StoredChain, trainer: Trainer, clock: Clock) -> None:
         self._chain = chain
-        self._records = records
+        self._trainer = trainer
         self._clock = clock
         self._turn = asyncio.Lock()
         self._made: tuple[int, float, dict[str, Any]] = (-1, 0.0, {})  # the height, when, and what
 
     async def show(self) -> dict[str, Any]:
-        """The height, its run and round, and `measures`. Raises NotFound."""
+        """The height, its run and round, and `measures`. Raises NotFound, and NodeUnreachable where the worker has no
+        time."""
         async with self._turn:
-            if self._records.answers is None:
-                raise NotFound("no intervals yet: they are made once this node has measured a round, of not too many")
-            height, data = self._records.answers
             made, at_s, told = self._made
-            if made == height or (told and self._clock.monotonic() < at_s + LEAST_AGE_S):
+            if told and self._clock.monotonic() < at_s + LEAST_AGE_S:
                 return told
-            span = self._chain.runs.calendar.get_span(height)
-            terms = Terms.read(span.run.to_terms())
-            measures = await asyncio.to_thread(_measure, data, terms)
-            told = {
-                "height": height,
-                "run": span.run.number,
-                "round": span.run.get_round(height),
-                "measures": measures,
-            }
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    answers = await self._trainer.list_answers()
+            except (TimeoutError, WorkerDied) as error:
+                if told:
+                    return told
+                raise NodeUnreachable("no intervals yet: the worker is training; ask again") from error
+            except WorkerFailed as error:
+                raise NotFound(f"no intervals: {error}") from error
+            calendar = self._chain.runs.calendar
+            run, height = calendar.get_run(answers.run), calendar.get_height(Place(answers.run, answers.round))
+            if run is None or not height or answers.data is None:
+                raise NotFound("no intervals yet: they are made once this node has measured a round, of not too many")
+            if made != height:
+                measures = await asyncio.to_thread(_measure, answers.data, Terms.read(run.to_terms()))
+                told = {"height": height, "run": answers.run, "round": answers.round, "measures": measures}
             self._made = height, self._clock.monotonic(), told
             return told
 

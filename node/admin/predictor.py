@@ -19,7 +19,7 @@ from chain.signing import encode_id
 from chain.state import State
 from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange, describe_unusual, name_features
-from ml.measures.alone import ALONE, FEDERATION, MIXED
+from ml.measures.alone import ALONE, FEDERATION, MIXED, TrainedAlone
 from ml.payload import Arrays, decode_arrays
 from ml.specs.masked import has_shown, read_shown
 from node.admin.answers import describe_answers
@@ -199,11 +199,16 @@ def _describe(
     if MIXED in told:
         reply.weight = float(told[MIXED]["weight"][0])
     if predicted.trained_alone is not None:
-        reply.trained_alone.CopyFrom(show_alone(replace(predicted.trained_alone, measures=None, verdict=None)))
+        reply.trained_alone.CopyFrom(_show_progress(predicted.trained_alone))
     for name, beside in ((ALONE, reply.alone), (MIXED, reply.mixed)):
         if request.alone and name in told:
             beside.extend(_describe_answer(told[name], owners, judge, run, top))
     return reply
+
+
+def _show_progress(alone: TrainedAlone) -> pb.TrainedAlone:
+    """How far training alone is; what its model is worth is of other samples than those that were asked about."""
+    return show_alone(replace(alone, measures=None, verdict=None, mixed=None, weight=None))
 
 
 def _note_unusual(told: Arrays, run: Run, samples: bytes) -> Iterator[Sequence[str]]:

@@ -48,6 +48,7 @@ from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 from node.runs.initial import read_initial
 from node.training.model_file import ModelFile, find_aggregate, find_run, is_initial_needed, read_chosen
+from node.training.trainer import Trainer
 from node.version import get_version
 
 EVENT_KINDS = (
@@ -94,6 +95,7 @@ class NodeView:
         status: StatusView,
         scorer: Scorer,
         federation: FederationView,
+        trainer: Trainer,
         clock: Clock,
         started_ms: int,
     ) -> None:
@@ -107,7 +109,7 @@ class NodeView:
         self._status = status
         self._scorer = scorer
         self._started_ms = started_ms
-        self.own_measures = OwnMeasures(chain, service.records, clock)
+        self.own_measures = OwnMeasures(chain, trainer, clock)
         self.backups = Backups(chain.genesis, chain.store)
         self._auditing = asyncio.Lock()
         self._exporting = asyncio.Lock()

@@ -57,6 +57,7 @@ def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: A
         ),
         scorer=make_scorer(service, c),
         federation=FederationView(service, chain, peers, config.node.get_display_names()),
+        trainer=c.trainer,
         clock=c.clock,
         started_ms=started_ms,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ import typer
 
 from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption
 from node.cli.target import NodeConfigFile, Socket
-from node.errors import ConfigError
+from node.errors import ConfigError, NodeError
 
 TRAINED_ON = "members may have trained on rows of this: only samples that nobody trained on say what the model is worth"
 
@@ -104,7 +103,7 @@ def evaluate(
     from node.cli.predict import name_model, read_columns
     from node.cli.target import open_node
 
-    details = Details(threshold, prevalence, positive, by, read_cuts(cuts, by))
+    details = Details(threshold, prevalence, positive, by, list_cuts(cuts, by))
     try:
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
@@ -133,16 +132,15 @@ def evaluate(
         print(f"fednode: this model{' has not learned' if name in NOT_LEARNED else ''}: {text}", file=sys.stderr)
 
 
-def read_cuts(cuts: str | None, by: str | None) -> tuple[float, ...]:
+def list_cuts(cuts: str | None, by: str | None) -> tuple[float, ...]:
     """The numbers of `--cuts`. Raises ConfigError."""
     if cuts is None:
         return ()
     if by is None:
         raise ConfigError("--cuts: expected --by beside it, the column that they cut")
+    from node.admin.judging import read_cuts
+
     try:
-        found = tuple(float(word) for word in cuts.split(","))
-    except ValueError:
-        found = (math.nan,)
-    if not all(map(math.isfinite, found)):
-        raise ConfigError(f"--cuts: expected numbers, as in 40,60 (got {cuts!r})")
-    return found
+        return read_cuts(cuts)
+    except NodeError as error:
+        raise ConfigError(f"--cuts: {error}") from error

@@ -11,6 +11,7 @@ from node.cli.measures import (
     OF_TARGETS,
     describe_measures,
     describe_progress,
+    describe_shares,
     describe_verdict,
     list_figures,
     print_classes,
@@ -68,9 +69,8 @@ def _describe_mixture(found: Evaluation) -> list[tuple[str, str]]:
     """The shares of both models in what is mixed, and whose answers the node usually gives."""
     if found.mixed is None or found.weight is None:
         return []
-    share = round(found.weight, 2)
     by = "" if found.answer_by is None else f"; predict answers by: {found.answer_by}"
-    return [("mixed", f"{share:.2f} federation, {1 - share:.2f} alone{by}")]
+    return [("mixed", f"{describe_shares(found.weight)}{by}")]
 
 
 def describe_lack(alone: pb.TrainedAlone) -> str:

@@ -126,7 +126,7 @@ def describe_copies(found: Sequence[pb.EvaluationView]) -> list[str]:
 
 def describe_lack(one: pb.EvaluationView) -> str:
     """Which sites' figures are not there, and why."""
-    if not one.HasField("height"):
+    if not one.sites:
         return "not measured yet"
     if not one.model:
         return "no site has lent its own model, and there is none in common"

@@ -64,10 +64,28 @@ def describe_alone(alone: pb.TrainedAlone) -> str:
         return f"training alone has ended: {alone.failure}"
     if not alone.HasField("measures"):
         return f"no round is done yet, {alone.owed_steps} steps to do"
-    told = describe_briefly(alone.measures)
-    if "accuracy" in alone.measures.summary:
-        told = ", ".join(filter(None, (f"accuracy {alone.measures.summary['accuracy']:.3f}", told)))
-    return f"{told}; {describe_progress(alone)}"
+    return f"{_describe_scores(alone.measures)}; {describe_progress(alone)}"
+
+
+def _describe_scores(measures: pb.Measures) -> str:
+    told = describe_briefly(measures)
+    if "accuracy" in measures.summary:
+        told = ", ".join(filter(None, (f"accuracy {measures.summary['accuracy']:.3f}", told)))
+    return told
+
+
+def list_alone(alone: pb.TrainedAlone) -> list[tuple[str, str]]:
+    """What the site's model is worth without the others, as a fact, and what both models' answers mixed are."""
+    facts = [("alone", describe_alone(alone))]
+    if alone.HasField("mixed"):
+        facts.append(("mixed", f"{_describe_scores(alone.mixed)}; {describe_shares(alone.weight)}"))
+    return facts
+
+
+def describe_shares(weight: float) -> str:
+    """The shares of both models in what is mixed."""
+    share = round(weight, 2)
+    return f"{share:.2f} federation, {1 - share:.2f} alone"
 
 
 def describe_verdict(alone: pb.TrainedAlone) -> list[tuple[str, str]]:

@@ -229,7 +229,7 @@ def _name_round(entry: pb.Round) -> str:
 
 
 def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
-    from node.cli.measures import describe_alone, describe_measures, describe_privacy, describe_verdict, get_scores
+    from node.cli.measures import describe_measures, describe_privacy, describe_verdict, get_scores, list_alone
     from node.cli.output import show_bytes, show_id, show_number, show_time
     from node.cli.peers import describe_not_taken
 
@@ -289,7 +289,7 @@ def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
         area = f", AUC {entry.apply['val_auc']:.3f}" if "val_auc" in entry.apply else ""
         facts.append(("val", f"loss {entry.apply['val_loss']:.3f}{area}, {entry.apply['val_samples']:.0f} samples"))
     if entry.HasField("alone"):
-        facts.append(("alone", describe_alone(entry.alone)))
+        facts += list_alone(entry.alone)
     if entry.HasField("privacy"):
         facts.append(("privacy", describe_privacy(entry.privacy)))
     return facts + list_signs(entry)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from node.cli.options import AsJson, DropOption, SiteOption, TaskOption, add_drop, read_sites
-from node.cli.output import print_json, show_bytes
+from node.cli.output import print_json, print_table, show_bytes
 from node.cli.testnet import (
     DataOption,
     MethodOption,
@@ -22,7 +22,7 @@ from node.cli.testnet import (
 
 if TYPE_CHECKING:
     from ml.simulation.run import RoundResult, SimulationResult
-    from node.experiments.simulation import SimulationSpec
+    from node.experiments.simulation import Outcome, SimulationSpec
 
 NAMES = {"classification": "accuracy", "multilabel": "samples with all labels right", "regression": "R2"}
 COLUMNS: Mapping[str, Callable[[RoundResult], str | None]] = {  # without a value: left out; 80 characters wide
@@ -108,6 +108,9 @@ def run(
 ) -> None:
     """Run a method with all its clients in one process. Prints how well the clients do.
 
+    With --set select.by=loss the best round is chosen by val samples, with select.patience it may end the run, and with
+    select.evaluate=true all clients measure that round's model, as at the end of such a run of nodes.
+
     Example: fednode simulate --method fedavg --data cifar:cifar-10-batches-py --model cnn_cifar --partition
     dirichlet:0.3 --clients 10 --rounds 20
     """
@@ -134,14 +137,17 @@ def run(
         participation=participation,
         task=task,
     )
-    result = _simulate(spec, has_bar=not as_json)
+    result, classes = _simulate(spec, has_bar=not as_json)
     if as_json:
-        print_json(result.to_json())
+        from node.admin.simulated_evaluation import make_record
+
+        print_json(make_record(result, classes))
     else:
         _print_result(result)
+        _print_evaluation(result, classes)
 
 
-def _simulate(spec: SimulationSpec, *, has_bar: bool) -> SimulationResult:
+def _simulate(spec: SimulationSpec, *, has_bar: bool) -> tuple[SimulationResult, Sequence[str]]:
     """With a bar of its rounds on a terminal, if it is to have one."""
     from rich.console import Console
     from rich.progress import Progress
@@ -153,7 +159,9 @@ def _simulate(spec: SimulationSpec, *, has_bar: bool) -> SimulationResult:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not (has_bar and console.is_terminal)) as progress:
         task = progress.add_task("rounds", total=spec.rounds)
-        return run_simulation(spec, on_round=lambda _: progress.advance(task))
+        ends: list[Outcome] = []
+        result = run_simulation(spec, on_round=lambda _: progress.advance(task), on_end=ends.append)
+        return result, ends[0].classes
 
 
 def _print_result(result: SimulationResult) -> None:
@@ -194,6 +202,31 @@ def _print_result(result: SimulationResult) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _print_evaluation(result: SimulationResult, classes: Sequence[str]) -> None:
+    """A row for each client, of what it tells of the best round's model at the end of the run."""
+    from node.admin.simulated_evaluation import show_evaluation
+    from node.cli.evaluations import describe_lack
+    from node.ledger.measure_titles import MAIN, TITLES, show_with_interval
+
+    if (shown := show_evaluation(result, classes)) is None:
+        return
+    told = [(site.name, site.measures) for site in shown.sites if site.HasField("measures")]
+    names = [name for name in MAIN if any(name in measures.summary for _, measures in told)]
+    rows = [
+        (
+            name,
+            str(measures.num_samples),
+            *(show_with_interval(measures.summary, measures.intervals, each) for each in names),
+        )
+        for name, measures in told
+    ]
+    print(f"\nthe model of round {shown.of_round} on the test samples of each client:")
+    if rows:
+        print_table(("CLIENT", ">SAMPLES", *(f">{TITLES[name].upper()}" for name in names)), rows)
+    if lack := describe_lack(shown):
+        print(lack)
 
 
 def _describe_attack(result: SimulationResult) -> Iterator[str]:

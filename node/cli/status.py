@@ -85,7 +85,7 @@ def _follow(node: AdminClient, interval_s: float) -> Iterator[pb.NodeStatus]:
 
 
 def describe(status: pb.NodeStatus) -> _Facts:
-    from node.cli.measures import describe_alone, describe_briefly, describe_privacy, describe_verdict
+    from node.cli.measures import describe_briefly, describe_privacy, describe_verdict, list_alone
     from node.cli.output import show_bytes, show_id, show_number, show_seconds
 
     worker = status.unready_reason or "not ready"
@@ -126,7 +126,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
         facts.insert(at + 1, ("measures", told))
     if status.HasField("alone"):
         at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
-        facts.insert(at, ("alone", describe_alone(status.alone)))
+        facts[at:at] = list_alone(status.alone)
     if status.HasField("privacy"):
         at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
         facts.insert(at, ("privacy", describe_privacy(status.privacy)))

@@ -23,7 +23,7 @@ from ml.payload import Arrays, ArraySchema, decode_arrays, encode_arrays, valida
 from ml.plugins import Plugins
 from ml.specs import MaskedSpec, MethodSpec, add_kind, get_judge, get_kind, get_spec
 from ml.specs.closing import ClosingEvaluationSpec
-from ml.specs.run_schema import describe_payloads, has_whole_model
+from ml.specs.run_schema import check_evaluated, describe_payloads
 from node.config.problems import Problem, report
 from node.config.yaml_source import YamlSource, dump_yaml, read_sections
 from node.errors import ConfigError, NodeError
@@ -166,10 +166,7 @@ def _check_evaluated(spec: MethodSpec, run: Run, rules: Rules) -> MethodSpec:
     too large."""
     if run.select is None or not run.select.evaluate:
         return spec
-    if not has_whole_model(spec, describe_payloads(spec)["aggregate"]):
-        raise SpecError(
-            "select.evaluate", f"expected false: {spec.name} has no whole model in common that every site could measure"
-        )
+    check_evaluated(spec)
     _check_sizes(ClosingEvaluationSpec.of(spec), rules)
     return spec
 

@@ -214,8 +214,7 @@ class Contributor:
         """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last
         thing there is to know of the round, but for training alone, which may catch up later."""
         classes = tuple(self._runs.calendar.get_span(height).run.classes)
-        if (alone := measured.alone) is not None and alone.measures is not None:
-            alone = replace(alone, measures=replace(alone.measures, classes=classes))
+        alone = None if measured.alone is None else measured.alone.with_classes(classes)
         record = self._records.get(height)
         if record is None and alone is not None:
             self._records.renew_alone(height, alone)
@@ -230,7 +229,6 @@ class Contributor:
                 missing = [classes[c] for c in measured.missing]
                 record.signs = find_signs(record.measures, record.train, measured.before, losses, missing)
             self._records.curves = {"height": height, **measured.curves} if measured.curves else None
-            self._records.answers = (height, measured.answers) if measured.answers else None
             self._published.publish(record)
         self._records.on_measured(height)
 

@@ -230,7 +230,6 @@ class Records:
     ) -> None:
         self.current: RoundRecord | None = None
         self.curves: dict[str, Any] | None = None  # of the newest round that was measured, and its height; never kept
-        self.answers: tuple[int, bytes] | None = None  # its height, and for `decode_answers`; never kept
         self.learning = learning
         self._call = call
         self._transport = transport

@@ -38,6 +38,10 @@ def show_alone(alone: TrainedAlone) -> pb.TrainedAlone:
     )
     if alone.measures is not None:
         shown.measures.CopyFrom(show_measures(alone.measures))
+    if alone.mixed is not None:
+        shown.mixed.CopyFrom(show_measures(alone.mixed))
+    if alone.weight is not None:
+        shown.weight = alone.weight
     if alone.verdict is not None:
         shown.verdict.CopyFrom(show_verdict(alone.verdict))
     return shown

@@ -714,20 +714,24 @@ class PublishedMeasures(_message.Message):
     def __init__(self, author: _Optional[str] = ..., name: _Optional[str] = ..., num_samples: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
 
 class TrainedAlone(_message.Message):
-    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure", "verdict")
+    __slots__ = ("rounds", "owed_steps", "seconds", "measures", "failure", "verdict", "mixed", "weight")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     OWED_STEPS_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     MEASURES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
+    MIXED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     owed_steps: int
     seconds: float
     measures: Measures
     failure: str
     verdict: Verdict
-    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ...) -> None: ...
+    mixed: Measures
+    weight: float
+    def __init__(self, rounds: _Optional[int] = ..., owed_steps: _Optional[int] = ..., seconds: _Optional[float] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., failure: _Optional[str] = ..., verdict: _Optional[_Union[Verdict, _Mapping]] = ..., mixed: _Optional[_Union[Measures, _Mapping]] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("measure", "together", "alone", "difference", "interval", "num_samples", "rounds", "owed_steps", "outcome", "sentence")

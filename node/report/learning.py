@@ -26,6 +26,7 @@ def render_learning(report: RunReport) -> Html:
             "learning", title, make_paragraph("This node measured no round of this run."), _render_published(report)
         )
     alone = measured.alone.measures if measured.alone.HasField("measures") else None
+    mixed = measured.alone.mixed if measured.alone.HasField("mixed") else None
     where = f"of {report.node}" if report.node else "of this site"
     intro = (
         f"The model {where} after round {measured.round}, on "
@@ -38,9 +39,9 @@ def render_learning(report: RunReport) -> Html:
         _render_verdict(measured),
         make_paragraph(intro),
         _draw_course(report),
-        _render_summary(measured.measures, alone),
+        _render_summary(measured.measures, alone, mixed),
         _explain_alone(measured),
-        _render_classes(measured.measures, alone),
+        _render_classes(measured.measures, alone, mixed),
         _render_confusion(measured.measures),
         _render_published(report),
     )
@@ -82,7 +83,7 @@ def _get_point(each: pb.Round, measures: pb.Measures, name: str) -> Point:
     return Point(each.round, value, interval.low, interval.high)
 
 
-def _render_summary(measures: pb.Measures, alone: pb.Measures | None) -> Html:
+def _render_summary(measures: pb.Measures, alone: pb.Measures | None, mixed: pb.Measures | None) -> Html:
     rows = []
     for name, title in TITLES.items():
         if name not in measures.summary:
@@ -92,8 +93,11 @@ def _render_summary(measures: pb.Measures, alone: pb.Measures | None) -> Html:
             row.append(_show_summary(alone, name))
             both = name in alone.summary
             row.append(f"{measures.summary[name] - alone.summary[name]:+.3f}" if both else NONE)
+        if mixed is not None:
+            row.append(_show_summary(mixed, name))
         rows.append(row)
     headings = ["measure", ">in the federation", *([">trained alone", ">difference"] if alone is not None else [])]
+    headings += [">both mixed"] if mixed is not None else []
     return make_table("All classes together", headings, rows)
 
 
@@ -119,27 +123,34 @@ def _explain_alone(measured: pb.Round) -> Html:
     return make_paragraph(
         "Trained alone: the same model from the same start, on this site's samples only. It had done the work of "
         f"{count(alone.rounds, 'round')} when this was measured{behind}. A difference between two figures of "
-        "the table may be chance; the verdict above, where there is one, compares the two models sample by sample.",
+        "the table may be chance; the verdict above, where there is one, compares the two models sample by sample."
+        f"{_explain_mixed(alone)}",
         "note",
     )
 
 
-def _render_classes(measures: pb.Measures, alone: pb.Measures | None) -> Html:
+def _explain_mixed(alone: pb.TrainedAlone) -> str:
+    if not alone.HasField("mixed"):
+        return ""
+    share = round(alone.weight, 2)
+    return f" Mixed are the answers of both: {share:.2f} of the federation's, {1 - share:.2f} of the other's."
+
+
+def _render_classes(measures: pb.Measures, alone: pb.Measures | None, mixed: pb.Measures | None) -> Html:
     met = [one for one in measures.classes if one.num_samples or one.num_given or one.values]
     if not met:
         return Html("")
     is_regression = any("mae" in one.values for one in met)
     names = [name for name in (OF_TARGETS if is_regression else OF_CLASSES) if any(name in one.values for one in met)]
-    others = {} if alone is None else {one.class_name: one for one in alone.classes}
+    models = [("federation", measures), *([("alone", alone)] if alone is not None else [])]
+    models += [("mixed", mixed)] if mixed is not None else []
+    by_class = [(whose, {one.class_name: one for one in told.classes}) for whose, told in models]
     rows = []
     for one in met:
-        rows.append(
-            [one.class_name, "federation", str(one.num_samples), *(_show_of_class(one, name) for name in names)]
-        )
-        if (other := others.get(one.class_name)) is not None:
-            rows.append(
-                [one.class_name, "alone", str(other.num_samples), *(_show_of_class(other, name) for name in names)]
-            )
+        for whose, classes in by_class:
+            if (own := classes.get(one.class_name)) is not None:
+                figures = [_show_of_class(own, name) for name in names]
+                rows.append([one.class_name, whose, str(own.num_samples), *figures])
     kind = "target" if is_regression else "class"
     headings = [kind, "trained", ">samples", *(f">{TITLES.get(name, name.replace('f1', 'F1'))}" for name in names)]
     return make_table(f"{kind.capitalize()} by {kind}", headings, rows)

@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from ml.data.base import Samples
 from ml.errors import MlError, Stopped
 from ml.measures.alone import TrainedAlone
 from ml.payload import Arrays
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, read_checkpoint
-from node.training.trainer import AnswerBeside
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +36,8 @@ class TrainingAlone(Protocol):
 class Beside:
     """Of one worker. A round is kept once it is whole; what was done of the next is done again after a restart."""
 
-    def __init__(
-        self, alone: TrainingAlone, run_dir: Path, before_dir: Path | None, answer: AnswerBeside | None = None
-    ) -> None:
+    def __init__(self, alone: TrainingAlone, run_dir: Path, before_dir: Path | None) -> None:
         self._alone = alone
-        self._answer = answer
         self._checkpoints = Checkpoints(run_dir / DIRECTORY)
         self._saved = 0
         found = self._checkpoints.load(Phase.TRAINED) or _read(before_dir)
@@ -78,17 +73,15 @@ class Beside:
     def describe(self) -> TrainedAlone:
         return self._alone.describe()
 
-    def answer(
-        self, x: Samples, should_stop: Callable[[], bool], kappa: float | None = None, calibrated: bool = False
-    ) -> tuple[TrainedAlone, Mapping[str, Arrays]]:
-        """How far training alone is, and what its model says of samples as it stands, `alone` and `mixed` with the
-        client's: nothing before a round is done, or where it gives no numbers, which is told as its failure. Raises
+    def answer(self, ask: Callable[[], Mapping[str, Arrays]]) -> tuple[TrainedAlone, Mapping[str, Arrays]]:
+        """How far training alone is, and what its model says as it stands when it is asked, `alone` and `mixed` with
+        the client's: nothing before a round is done, or where it gives no numbers, which is told as its failure. Raises
         Stopped."""
         told = self.describe()
-        if self._answer is None or not told.rounds or told.failure is not None:
+        if not told.rounds or told.failure is not None:
             return told, {}
         try:
-            return told, self._answer(x, should_stop, kappa, calibrated)
+            return told, ask()
         except Stopped:
             raise
         except MlError as error:

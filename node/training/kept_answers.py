@@ -21,6 +21,7 @@ class KeptAnswers:
         self.measure_before: Measure = lambda: None
         self.draw: Callable[[], dict[str, Any] | None] = lambda: None
         self.missing: Sequence[int] = ()
+        self.round_number = 0  # that was taken in last; 0: none yet
         self._answers: Answers | None = None
         self._trained: tuple[int, Measure] = (0, lambda: None)
 
@@ -30,7 +31,7 @@ class KeptAnswers:
     def on_taken_in(self, round_number: int, client: Client) -> None:
         """Hears that the client has taken the round in, or passed it over."""
         self.measure_after, self.draw = client.keep_answers(), client.keep_curves()
-        self.missing = client.missing_classes
+        self.missing, self.round_number = client.missing_classes, round_number
         self._answers = client.get_answers()
         trained_for, measure = self._trained
         self.measure_before = measure if trained_for == round_number else lambda: None

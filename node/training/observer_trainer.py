@@ -12,6 +12,7 @@ from node.training.trainer import (
     NOTHING_TAKEN,
     Measured,
     Metrics,
+    OwnAnswers,
     Predicted,
     RunTask,
     Trained,
@@ -60,6 +61,9 @@ class ObserverTrainer:
 
     async def measure(self) -> Measured:
         return Measured()
+
+    async def list_answers(self) -> OwnAnswers:
+        raise WorkerFailed("an observer has no model")
 
     async def predict(
         self,

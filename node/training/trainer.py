@@ -17,7 +17,7 @@ from chain.run import Run
 from ml.accountant import Release
 from ml.data.base import Samples
 from ml.guard import OnRefused
-from ml.measures.alone import TrainedAlone
+from ml.measures.alone import Answered, TrainedAlone
 from ml.measures.kinds import Answers, AnyMeasures
 from ml.payload import Arrays, decode_arrays, encode_arrays
 from ml.specs import MethodSpec, Offer
@@ -119,9 +119,8 @@ class Measured:
     """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
     was trained without the others, None where there is none. `before` are the measures before the exchange, of the
     model that the round's training had left, where it has trained for it; `missing` are the classes of which the client
-    has no training samples. `curves` are those of `describe_curves`, `answers` are for `decode_answers`, None where
-    they are many, `privacy` is what the site has told of its samples (`PrivacySpent` of admin.proto), None where the
-    run does not hide them."""
+    has no training samples. `curves` are those of `describe_curves`, `privacy` is what the site has told of its samples
+    (`PrivacySpent` of admin.proto), None where the run does not hide them."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
@@ -129,7 +128,16 @@ class Measured:
     privacy: Mapping[str, Any] | None = None
     before: AnyMeasures | None = None
     missing: Sequence[int] = ()
-    answers: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAnswers:
+    """The answers to the own test samples, for `decode_answers`, of a client that has taken in this round of a run, or
+    passed it over; None where there are none, or very many."""
+
+    run: int
+    round: int
+    data: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +214,10 @@ class Trainer(Protocol):
     async def measure(self) -> Measured:
         """All that the client's answers to its own test samples showed when it last took in a round, or passed one
         over; nothing where this trainer has not lived through that. Raises as `predict`."""
+        ...
+
+    async def list_answers(self) -> OwnAnswers:
+        """The answers that `measure` tells of, and waits as `predict`. Raises as that."""
         ...
 
     async def predict(
@@ -319,8 +331,7 @@ class Client(Protocol):
 
 
 # `ml.clients.answering`: of samples, of whether to stop, at what kappa, and whether calibrated
-Answer = Callable[[Samples, Callable[[], bool], float | None, bool], Arrays]
-AnswerBeside = Callable[[Samples, Callable[[], bool], float | None, bool], Mapping[str, Arrays]]
+Answer = Callable[[Samples, Callable[[], bool], float | None, bool], Answered]
 
 
 def get_info(

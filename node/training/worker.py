@@ -12,6 +12,7 @@ any other call, and begins anew behind it. What passes, all JSON but for what is
                        {call: "apply", number, round, beacon, me, offers, gone, files} [aggregate, and blobs by digest]
                        {call: "pass_over", number, round}
                        {call: "predict", number, alone, kappa} [samples]
+                       {call: "measure", number}    {call: "answers", number}
                        {call: "score", number, round} [aggregates by place]
                        {call: "tell_of", number, min_samples} [aggregate]
                        {call: "cancel", number}    {call: "abandon", number}
@@ -51,6 +52,7 @@ from node.training.trainer import (
     NOTHING_TAKEN,
     Measured,
     Metrics,
+    OwnAnswers,
     Predicted,
     RunTask,
     Trained,
@@ -181,8 +183,12 @@ class WorkerProcess:
             result["privacy"],
             None if before is None else read_measures(before),
             result["missing"],
-            reply.attachments.get("answers"),
         )
+
+    async def list_answers(self) -> OwnAnswers:
+        reply = await self._request(Call({"call": "answers"}, {}))
+        result = reply.header["result"]
+        return OwnAnswers(result["run"], result["round"], reply.attachments.get("answers"))
 
     async def predict(
         self,

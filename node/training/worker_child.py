@@ -50,7 +50,7 @@ from node.training.lending import take_own_model
 from node.training.own_split import OwnSplit, open_own_sides
 from node.training.privacy_ledger import GUESSABLE_NOISE, PrivacyLedger
 from node.training.progress import ProgressMeter
-from node.training.trainer import Answer, AnswerBeside, Client, apply_to, get_info, score_with, tell_with, train_with
+from node.training.trainer import Answer, Client, apply_to, get_info, score_with, tell_with, train_with
 from node.training.worker_config import LOADS, TERMS
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,6 @@ class Built(NamedTuple):
     device: str
     precision: str = "fp32"
     alone: TrainingAlone | None = None
-    answer_beside: AnswerBeside | None = None
     ledger: PrivacyLedger | None = None  # where samples are hidden
     watch: DataWatch | None = None  # where the data are the site's own
 
@@ -238,15 +237,18 @@ class Session:
         if self.beside is not None:
             self.beside.note_together(round_number)
 
-    def measure(self) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+    def measure(self) -> Mapping[str, Any]:
         """The answer to `measure`: of the client as it last took in a round, though it may have trained since. If it
         has not, nobody waits for its training."""
-        told = {
+        return {
             **self._answers.describe(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
             "privacy": None if self._ledger is None else self._ledger.describe(has_time=self._phase is Phase.APPLIED),
         }
-        return told, self._answers.encode()
+
+    def list_answers(self) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
+        """The answer to `answers`: those that `measure` tells of."""
+        return {"run": self._run, "round": self._answers.round_number}, self._answers.encode()
 
     def predict(
         self,
@@ -261,9 +263,10 @@ class Session:
         x = decode_arrays(samples, len(samples))["x"]
         told = None
         with standing_after(self._client, self._checkpoints.directory, kept):
-            attachments = {"answer": encode_arrays(self._answer(x, should_stop, kappa, calibrated))}
+            said = self._answer(x, should_stop, kappa, calibrated)
+            attachments = {"answer": encode_arrays(said.own)}
             if alone and self.beside is not None:
-                told, beside = self.beside.answer(x, should_stop, kappa, calibrated)
+                told, beside = self.beside.answer(said.ask_beside)
                 attachments |= {name: encode_arrays(answer) for name, answer in beside.items()}
         applied_round = self._round if self._phase is Phase.APPLIED else self._round - 1
         applied_round = applied_round if kept is None else kept
@@ -376,7 +379,7 @@ def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None 
         before_dir = None if config["before_dir"] is None else Path(config["before_dir"])
         beside = None
         if built.alone is not None:
-            beside = Beside(built.alone, checkpoints.directory, before_dir, built.answer_beside)
+            beside = Beside(built.alone, checkpoints.directory, before_dir)
         session = Session(
             built.client,
             built.answer,
@@ -428,7 +431,9 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
             case "pass_over":
                 result = session.pass_over(frame.header["round"])
             case "measure":
-                result, attachments = session.measure()
+                result = session.measure()
+            case "answers":
+                result, attachments = session.list_answers()
             case "score":
                 result = session.score(frame.header["round"], frame.attachments, should_stop)
             case "tell_of":
@@ -533,7 +538,6 @@ def build_client(config: Config, initial: Arrays) -> Built:
         str(client.device),
         client.engine.get_precision(client.device, client.state.model),
         alone,
-        None if alone is None else answering.answer_beside,
         ledger,
         watch,
     )

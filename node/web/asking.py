@@ -15,9 +15,9 @@ from starlette.requests import Request
 
 from ml.data.inference_files import InferenceFile
 from ml.measures.alone import FEDERATION
-from node.admin.asking import Answered, Terms, match_answers
+from node.admin.asking import Answered, Terms, Told, match_answers
 from node.admin.json_view import to_json
-from node.admin.judging import Details, judge
+from node.admin.judging import Details, judge, read_cuts
 from node.admin.predictor import Predictor, TooManyPredictions
 from node.admin.samples import count_models, encode_batch, get_max_samples, get_top, make_batches
 from node.admin.stored_chain import StoredChain
@@ -30,6 +30,7 @@ from node.web.files_dropped import DroppedFiles
 MAX_DROPPED = 4  # files that are taken in at a time
 MAX_TOLD = 20_000  # probabilities in an answer that is shown; of more there are those of a few classes
 RESAMPLES = 1000
+CALIBRATED = Parameter("calibrated", "boolean", "As `--calibrated` of the command.")
 
 _STRING, _COUNT = {"type": "string"}, {"type": "integer"}
 _PREDICTED = {
@@ -102,7 +103,6 @@ class Asking:
             ROUND,
             Parameter("prior", "number", "As `--prior` of `fednode predict`."),
         )
-        by = Parameter("by", "string", "As `--by` of `fednode evaluate`.")
 
         def ask(path: str, text: str, answer: Any, record: Any, *more: Parameter) -> Endpoint:
             return Endpoint(
@@ -110,7 +110,7 @@ class Asking:
                 text,
                 answer,
                 record,
-                parameters=(*parameters, *more),
+                parameters=(*parameters, CALIBRATED, *more),
                 method="POST",
                 role=Role.PREDICT,
                 body={"type": "string", "format": "binary"},
@@ -122,7 +122,6 @@ class Asking:
                 "As `fednode predict`, of the samples in one file, which is the body: npz, csv or an image.",
                 self._predict,
                 _PREDICTED,
-                Parameter("calibrated", "boolean", "As `--calibrated` of `fednode predict`."),
                 Parameter("answer_by", "string", "As `--answer-by` of `fednode predict`."),
             ),
             ask(
@@ -131,7 +130,8 @@ class Asking:
                 "there is no comparison with the model trained alone.",
                 self._evaluate,
                 _EVALUATED,
-                by,
+                Parameter("by", "string", "As `--by` of `fednode evaluate`."),
+                Parameter("cuts", "string", "As `--cuts` of `fednode evaluate`."),
             ),
         )
 
@@ -147,14 +147,15 @@ class Asking:
 
     async def _evaluate(self, request: Request) -> dict[str, Any]:
         by, prior = request.query_params.get("by"), read_number(request, "prior")
+        details = Details(by=by, cuts=_read_cuts(request))
         terms, answers, whole, _ = await self._ask(request, by=by, is_alone=not prior, answer_by=FEDERATION)
         try:
             async with self._judging:  # so that there is one such thread
-                found = await asyncio.to_thread(judge, answers, terms, RESAMPLES, Details(by=by))
+                found = await asyncio.to_thread(judge, answers, terms, RESAMPLES, details)
         except NodeError as error:
             raise InvalidRequest(str(error)) from error
-        weight = whole.weight if whole.HasField("weight") else None
-        return replace(found, is_best=whole.is_best, weight=weight).to_record()
+        told = Told.of(whole)
+        return replace(found, is_best=told.is_best, weight=told.weight, temperature=told.temperature).to_record()
 
     async def _ask(
         self,
@@ -198,3 +199,13 @@ class Asking:
             del whole.alone[:]
             del whole.mixed[:]
         return terms, answers, whole, file
+
+
+def _read_cuts(request: Request) -> tuple[float, ...]:
+    """Raises InvalidRequest."""
+    if not (text := request.query_params.get("cuts")):
+        return ()
+    try:
+        return read_cuts(text)
+    except NodeError as error:
+        raise InvalidRequest(f"cuts: {error}") from error

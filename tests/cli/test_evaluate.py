@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from node.cli.evaluate import read_cuts
+from node.cli.evaluate import list_cuts
 from node.errors import ConfigError
 
 
 def test_cuts_are_numbers_of_a_column() -> None:
-    assert read_cuts(None, None) == read_cuts(None, "age") == ()
-    assert read_cuts("40,60.5", "age") == (40, 60.5)
+    assert list_cuts(None, None) == list_cuts(None, "age") == ()
+    assert list_cuts("40,60.5", "age") == (40, 60.5)
     with pytest.raises(ConfigError, match="--cuts: expected --by beside it"):
-        read_cuts("40", None)
+        list_cuts("40", None)
     for wrong in ("", "a,b", "40;60", "nan", "inf,1"):
         with pytest.raises(ConfigError, match="--cuts: expected numbers, as in 40,60"):
-            read_cuts(wrong, "age")
+            list_cuts(wrong, "age")

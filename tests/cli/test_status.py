@@ -111,6 +111,14 @@ def test_the_verdict_stands_before_the_figures_it_judges() -> None:
     assert "verdict" not in get_facts(alone=pb.TrainedAlone(owed_steps=3))
 
 
+def test_what_both_models_mixed_are_worth_stands_beside() -> None:
+    measures, mixed = pb.Measures(summary={"auc": 0.9}), pb.Measures(summary={"accuracy": 0.8, "auc": 0.91})
+    facts = get_facts(alone=pb.TrainedAlone(rounds=2, measures=measures, mixed=mixed, weight=0.54))
+    assert facts["alone"] == "AUC 0.900; after the work of 2 rounds"
+    assert facts["mixed"] == "accuracy 0.800, AUC 0.910; 0.54 federation, 0.46 alone"
+    assert "mixed" not in get_facts(alone=pb.TrainedAlone(rounds=2, measures=measures))
+
+
 def test_classes_are_named_in_one_order() -> None:
     measures = [pb.Measures(), pb.Measures()]
     for found, values in zip(measures, ((0.5, 0.75), (1.0, 0.25)), strict=True):

@@ -39,6 +39,8 @@ async def test_a_site_sees_what_it_would_have_without_the_others(tmp_path: Path)
         assert 0 < alone["measures"]["summary"]["accuracy"] <= 1
         assert alone["seconds"] > 0
         assert alone["failure"] is None
+        assert alone["mixed"]["num_samples"] == alone["measures"]["num_samples"]
+        assert 0 <= alone["weight"] <= 1
         shown = run_command("rounds", "show", statuses["node0"]["measured_round"], "-c", file)
         assert "after the work of" in shown.out
         verdict = alone["verdict"]

@@ -36,6 +36,7 @@ from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,
     Measured,
+    OwnAnswers,
     Predicted,
     RunTask,
     Trained,
@@ -119,6 +120,9 @@ class SlowTrainer:
 
     async def measure(self) -> Measured:
         return Measured()
+
+    async def list_answers(self) -> OwnAnswers:
+        return OwnAnswers(1, 0, None)
 
     async def predict(
         self,

@@ -5,23 +5,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chain.block import Measure
 from chain.changes.runs import SetRounds
 from chain.selection import read_selection
+from chain.signing import encode_id
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes
 from ml.guard import OnRefused
 from ml.measures.val import ValMeasures
+from ml.methods import evaluation
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs.run_schema import describe_payloads
+from node.admin.simulated_evaluation import show_evaluation
 from node.errors import NotFound
 from node.experiments.simulation import make_selector
 from node.ledger.audit import run_audit
+from node.ledger.evaluations import read_evaluations
 from node.ledger.offline import OfflineNode
+from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN
 from support.data.chains import make_keys
@@ -166,11 +172,21 @@ def test_a_run_that_is_over_goes_on_for_more_rounds(tmp_path: Path) -> None:
     run_virtual(play())
 
 
-@pytest.mark.parametrize("method", ["fedavg", "dfpl"])
-def test_the_simulation_ends_at_the_same_round_and_names_the_same_best(tmp_path: Path, method: str) -> None:
-    select, rounds = {"by": "loss", "patience": 1, "min_delta": 0.01}, 12
+EVALUATING = {"by": "loss", "patience": 1, "min_delta": 0.25, "evaluate": True}
+
+
+@pytest.mark.parametrize(
+    ("method", "iterations", "select"),
+    [("fedavg", 20, EVALUATING), ("dfpl", 4, {"by": "loss", "patience": 1, "min_delta": 0.01})],
+)
+def test_the_simulation_ends_at_the_same_round_and_names_and_evaluates_the_same_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, iterations: int, select: Mapping[str, Any]
+) -> None:
+    monkeypatch.setattr(evaluation, "NUM_RESAMPLES", 10)
+    monkeypatch.setattr(evaluation, "MIN_RESAMPLES", 10)
+    evaluates, rounds = "evaluate" in select, 12
     config = SimulationConfig(
-        method={"name": method, "local_iterations": 4, "lr": 0.5},
+        method={"name": method, "local_iterations": iterations, "lr": 0.5},
         data={"format": "digits", "val": 0.2},
         model={"name": "mlp", "hidden": [8]},
         partition="dirichlet:5",
@@ -207,12 +223,22 @@ def test_the_simulation_ends_at_the_same_round_and_names_the_same_best(tmp_path:
         ) as net:
             await net.wait_for(is_done(net), "the end of the run")
             last = len(simulated.rounds)
-            assert net.check_agreement() == last + 1
+            assert net.check_agreement() == last + (2 if evaluates else 1)
             digests = [net["node0"].get_block(height).header.aggregate for height in range(1, last + 1)]
             assert digests == list(simulated.aggregate_digests)
             tip = net["node0"].get_service().tip
             assert tip.selection.best == simulated.best_round
             assert (tip.state.run.stopped or rounds) == last
+            if evaluates:
+                store, shown = net["node0"].store, show_evaluation(simulated, classes)
+                assert store is not None
+                assert shown is not None
+                (one,) = read_evaluations(store, RunSpecs.load(store))
+                assert (one.of_round, one.model) == (shown.of_round, shown.model)
+                assert one.of_round == simulated.best_round == last - 2
+                by_key = {encode_id(key.id): site for key, site in zip(make_keys(4), shown.sites, strict=True)}
+                assert [site.measures for site in one.sites] == [by_key[site.id].measures for site in one.sites]
+                assert any(site.HasField("measures") for site in one.sites)
 
     run_virtual(play())
     assert len(simulated.rounds) < rounds

@@ -31,9 +31,11 @@ from node.training import child_process
 from node.training import worker as worker_module
 from node.training.checkpoint import Checkpoints, Phase
 from node.training.exchange import Exchange
+from node.training.kept_answers import decode_answers
 from node.training.progress import PROGRESS_S, Progress
 from node.training.trainer import (
     AggregateSpoiled,
+    OwnAnswers,
     Trained,
     Trainer,
     TrainerInfo,
@@ -128,12 +130,16 @@ async def test_what_is_measured_is_the_round_that_was_taken_in_though_it_has_tra
     await trainer.start(TASK)
     assert (await trainer.measure()).measures is None  # nothing has been taken in
     assert (await trainer.measure()).curves is None
+    assert await trainer.list_answers() == OwnAnswers(1, 0, None)
     await trainer.apply(1, aggregate(4))
     await trainer.train(2, TRAIN)
     measured = (await trainer.measure()).measures
     assert measured is not None
     assert measured.loss == 4.0
     assert (await trainer.measure()).curves == {"roc": [[[0, 0], [1, 1]]], "reliability": None, "number": 4.0}
+    told = await trainer.list_answers()
+    assert (told.run, told.round, told.data is None) == (1, 1, False)
+    assert decode_answers(told.data or b"").labels.tolist() == [0, 1]
     await trainer.pass_over(2)
     measured = (await trainer.measure()).measures
     assert measured is not None

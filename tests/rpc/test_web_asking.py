@@ -71,6 +71,8 @@ async def test_what_cannot_be_evaluated_is_refused_with_the_reason(tmp_path: Pat
         for asked, data, said in (
             ("name=a.npz", pack(x=np.zeros((2, *shape), np.float32)), "a.npz: expected a label for each sample"),
             ("name=a.npz&by=sex", labelled, "expected a table, which has a column 'sex'"),
+            ("name=a.npz&by=sex&cuts=40,old", labelled, "cuts: expected numbers, as in 40,60"),
+            ("name=a.npz&calibrated=maybe", labelled, "calibrated: expected true or false"),
             ("name=a.npz&round=third", labelled, "round: expected newest, best, own-best or a number"),
             ("name=a.exe", bare, "name: expected a file"),
         ):

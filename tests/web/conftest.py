@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from support.pages import ROUNDS, Served, Visit, explain_missing, find_browser, make_served
 
@@ -26,13 +27,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Four nodes that have done all their rounds; others for each file, as some end them."""
+    """Four nodes that have done all their rounds, node1 of them alone too; others for each file, as some end them."""
     served = make_served(
         tmp_path_factory.mktemp("page") / "net",
         rounds=ROUNDS,
         partition="dirichlet:0.3",
-        settings=("waits.collect_s=60",),
+        settings=("waits.collect_s=60", "data.val=0.2"),
     )
+    config = yaml.safe_load(served.nodes[1].config_file.read_text())
+    config["training"] |= {"compare_local": True, "answer_by": "mixed"}
+    served.nodes[1].config_file.write_text(yaml.safe_dump(config))
     with served.running():
         for node in served.nodes:
             served.wait_for(lambda name=node.name: served.has_applied(name, ROUNDS), f"the last round of {node.name}")  # type: ignore[misc]

@@ -90,6 +90,29 @@ def test_a_threshold_that_moves_shows_what_the_command_says(site: Served, visit:
     assert [cell for cell in row if cell != "–"] == expected
 
 
+def test_answers_are_calibrated_and_mixed_as_the_command_has_them(site: Served, visit: Visits, tmp_path: Path) -> None:
+    site.wait_for(lambda: not site.ask("status", "node1")["alone"]["owed_steps"], "training alone to catch up")
+    page = visit("node1", key=True).show("model")
+    page.select_option("section[aria-label='Ask the model'] select", "newest")
+    drop_labelled(page, tmp_path / "own.npz")
+    page.get_by_label("calibrated").check()
+    page.get_by_label("answered by").select_option("mixed")
+    page.wait_for_selector("text=/mixed with the one trained alone [0-9. to]+, calibrated at temperature/")
+    asked = (tmp_path / "own.npz", "--round", "newest", "--calibrated")
+    told = site.tell("node1", "predict", *asked, "--answer-by", "mixed")
+    shown = [row[1:3] for row in read_table(page, "answers")]
+    assert shown == [[one["class"], f"{one['probability']:.3f}"] for one in told["predictions"][:20]]
+    found = site.tell("node1", "evaluate", *asked)
+    models = (found, found["alone"], found["mixed"])
+    rows = {row[0]: row[1:] for row in read_table(page, "measures")}
+    for name, title in (("auc", "AUC"), ("loss", "test loss")):
+        expected = []
+        for one in models:
+            interval = one["measures"]["intervals"][name]
+            expected += [f"{one['measures']['summary'][name]:.4f}", f"{interval['low']:.3f} to {interval['high']:.3f}"]
+        assert rows[title] == expected
+
+
 def test_the_pages_arithmetic_of_thresholds_is_the_nodes(visit: Visits) -> None:
     page, rng = visit().show(), np.random.default_rng(9)
     y = rng.integers(0, 2, 60)
@@ -148,6 +171,10 @@ def test_rows_are_grouped_by_a_column_of_the_file(site: Served, visit: Visits, t
     assert [row[:2] for row in rows] == [["f", "111"], ["<b>m</b>", "9"]]
     assert set(rows[1][2:]) == {"–"}
     assert asked[-1].endswith("by=sex")
+    page.get_by_label("numbers cut at").fill("40,60")
+    with page.expect_response("**/api/v1/evaluate?*"):
+        page.get_by_label("numbers cut at").press("Enter")
+    assert asked[-1].endswith("by=sex&cuts=40%2C60")
     assert {row[1] for row in read_table(page, "classes by group")} == {"f"}
 
 

@@ -818,7 +818,8 @@ def test_a_run_and_a_removal_from_the_page_are_proposed_to_the_others(site: Serv
     page.wait_for_selector("[role=alert] >> text=method.lr: expected a number")
     assert page.get_attribute("textarea[name=set]", "aria-invalid") == "true"
     one.said.clear()  # the console told of the refusal
-    fields = {"set": "lr=0.05\nmomentum=0.5", "rounds": "3", "initial": "new", "patience": "2", "note": MARKUP}
+    fields = {"set": "lr=0.05\nmomentum=0.5", "rounds": "3", "initial": "new", "patience": "2"}
+    fields |= {"evaluate": "true", "note": MARKUP}
     draft = look_at_a_proposal(page, "start_run", **fields)
     draft.wait_for(timeout=120_000)
     rows = [line.split("\t") for line in draft.locator("tbody tr").all_inner_texts()]
@@ -834,7 +835,8 @@ def test_a_run_and_a_removal_from_the_page_are_proposed_to_the_others(site: Serv
     heard = hear()
     run = site.tell("node1", "proposals", "show", heard["start_run"]["id"])
     assert rows == [[one["path"], one["old"] or "", one["new"] or ""] for one in run["differences"]]
-    assert {"run.method.lr", "run.select.patience", "run.initial_model"} <= {row[0] for row in rows}
+    changed = {"run.method.lr", "run.select.patience", "run.select.evaluate", "run.initial_model"}
+    assert changed <= {row[0] for row in rows}
     assert run["note"] == MARKUP
     assert heard["remove_member"]["differences"][0] == {"path": "members.node3", "old": f'"{member}"', "new": None}
 

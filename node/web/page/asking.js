@@ -8,17 +8,19 @@ import { useNewest } from "./live.js";
 import { ClassTable, ConfusionTable, GroupTables, MeasureTable, isConfused, makeColumns } from "./measures.js";
 import { findPoint } from "./operating.js";
 import { Card, Empty, Note, Notes, Table } from "./parts.js";
-import { plural, showNumber } from "./words.js";
+import { plural, sayShares, showNumber } from "./words.js";
 
 const PAGE = 20; // answers that are shown at a time
+const NO_GROUP = { by: "", cuts: "" };
 const AT_POINT = ["sensitivity", "specificity", "ppv", "npv"];
 
 function sayPrior(prior) {
   return prior ? `leans ${showNumber(prior, 2)} to the classes that this site has` : "as the model answers";
 }
 
-function makePath(path, file, { round, prior }, by) {
-  const said = { name: file.name, by, round, prior: prior || "" };
+// `more` is what only the one path takes.
+function makePath(path, file, { round, prior, isCalibrated }, more) {
+  const said = { name: file.name, round, calibrated: isCalibrated ? "true" : "", prior: prior || "", ...more };
   return `${path}?${Object.entries(said).filter(([, value]) => value).map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&")}`;
 }
 
@@ -40,24 +42,24 @@ export function RoundChoice({ round, onChoose }) {
   </span>`;
 }
 
-export function Ask({ hasClasses }) {
+export function Ask({ hasClasses, canCalibrate, canMix }) {
   const [isOver, setOver] = useState(false);
   const [found, setFound] = useState(null);
   const [judged, setJudged] = useState(null);
-  const [chosen, setChosen] = useState({ prior: 0, round: "" });
+  const [chosen, setChosen] = useState({ prior: 0, round: "", isCalibrated: false, answerBy: "" });
   const [at, setAt] = useState({ name: null, threshold: 0.5, prevalence: "" }); // of what is called, and from when on
   const ask = useNewest();
   const askWorth = useNewest();
-  const judge = (file, how, by) => {
-    setJudged({ by });
-    askWorth(postFile(makePath("/evaluate", file, how, by), file, LONG_PATIENCE_MS), (said) => setJudged({ by, ...said }));
+  const judge = (file, how, group) => {
+    setJudged({ group });
+    askWorth(postFile(makePath("/evaluate", file, how, group), file, LONG_PATIENCE_MS), (said) => setJudged({ group, ...said }));
   };
   const take = (file, how = chosen) => {
     if (!file) return;
     setFound({ file });
-    ask(postFile(makePath("/predict", file, how), file), (said) => {
+    ask(postFile(makePath("/predict", file, how, how.answerBy ? { answer_by: how.answerBy } : {}), file), (said) => {
       setFound({ file, ...how, ...said });
-      if (isLabelled(said.record)) judge(file, how, file === found?.file ? judged?.by ?? "" : "");
+      if (isLabelled(said.record)) judge(file, how, (file === found?.file && judged?.group) || NO_GROUP);
     });
   };
   const choose = (how) => {
@@ -82,13 +84,22 @@ export function Ask({ hasClasses }) {
       <span class="small">this site's</span>
       <span class="small soft">${sayPrior(chosen.prior)}</span>
     </label>`}
+    ${(canMix || canCalibrate) && html`<div class="row">
+      ${canMix && html`<label>answered by <select value=${chosen.answerBy} onChange=${(event) => choose({ ...chosen, answerBy: event.target.value })}>
+        <option value="">as usual</option>
+        <option value="federation">the federation's model</option>
+        <option value="alone">the one trained alone</option>
+        <option value="mixed">both mixed</option>
+      </select></label>`}
+      ${canCalibrate && html`<label><input type="checkbox" checked=${chosen.isCalibrated} onChange=${(event) => choose({ ...chosen, isCalibrated: event.target.checked })} /> calibrated by this site's val samples</label>`}
+    </div>`}
     <div aria-live="polite">
       ${found && !found.record && !found.error && html`<p class="soft">Asking about ${found.file.name} …</p>`}
       ${found?.error && html`<${Notes}><${Note} state="bad" what=${found.error.message} /><//>`}
       ${found?.record && html`<${Answers} key=${found.file} file=${found.file} record=${found.record} prior=${found.prior} />`}
     </div>
     ${isLabelled(found?.record) && html`
-      <${Worth} judged=${judged} columns=${found.record.columns} onBy=${(by) => judge(found.file, chosen, by)} />
+      <${Worth} judged=${judged} columns=${found.record.columns} onGroup=${(group) => judge(found.file, chosen, group)} />
       <${Operating} record=${found.record} at=${at} onMove=${(moved) => setAt({ ...at, ...moved })} />`}
   <//>`;
 }
@@ -101,10 +112,11 @@ function sayExpected(one) {
   return Array.isArray(one) ? one.map((value) => (typeof value === "number" ? showNumber(value, 3) : value)).join(", ") || "none" : one ?? "–";
 }
 
-// Whose answers they are, where they are not the federation's alone.
-function sayMix({ answer_by: by, weight }) {
-  if (by === "alone") return ", as the model trained alone has them";
-  return by === "mixed" ? `, mixed with the one trained alone ${showNumber(weight, 2)} to ${showNumber(1 - weight, 2)}` : "";
+// Whose answers they are, where they are not the federation's alone, and how sure.
+function sayMix({ answer_by: by, weight, temperature }) {
+  const how = typeof temperature === "number" ? `, calibrated at temperature ${showNumber(temperature, 2)}` : "";
+  if (by === "alone") return `, as the model trained alone has them${how}`;
+  return by === "mixed" ? `, mixed with the one trained alone ${sayShares(weight)}${how}` : how;
 }
 
 function sayAnswer(one) {
@@ -177,7 +189,8 @@ function listClasses(record) {
 
 // ---- what they are worth
 
-function Worth({ judged, columns, onBy }) {
+function Worth({ judged, columns, onGroup }) {
+  const { by, cuts } = judged?.group ?? NO_GROUP;
   const record = judged?.record;
   return html`
     <h3>What these answers are worth</h3>
@@ -187,15 +200,19 @@ function Worth({ judged, columns, onBy }) {
     ${record && html`
       ${record.alone?.verdict && html`<p>${record.alone.verdict.sentence}</p>`}
       ${Object.values(record.signs).map((sign) => html`<p class="state warn">${sign}</p>`)}
-      <${MeasureTable} measures=${record.measures} alone=${record.alone?.measures} />
+      <${MeasureTable} measures=${record.measures} alone=${record.alone?.measures} mixed=${record.mixed?.measures} />
+      ${record.mixed && html`<p class="small soft">Mixed are the answers of both models, the federation's and the one trained alone, ${sayShares(record.mixed.weight)}.</p>`}
       <${ClassTable} classes=${record.measures.classes} />
       ${isConfused(record.measures.classes) && html`<${ConfusionTable} classes=${record.measures.classes} />`}`}
-    ${columns.length > 0 && html`<label>by the values of <select value=${judged?.by ?? ""} onChange=${(event) => onBy(event.target.value)}>
-      <option value="">no column</option>
-      ${columns.map((name) => html`<option value=${name}>${name}</option>`)}
-    </select></label>`}
+    ${columns.length > 0 && html`<div class="row">
+      <label>by the values of <select value=${by} onChange=${(event) => onGroup({ by: event.target.value, cuts: "" })}>
+        <option value="">no column</option>
+        ${columns.map((name) => html`<option value=${name}>${name}</option>`)}
+      </select></label>
+      ${by && html`<label>numbers cut at <input value=${cuts} placeholder="the quartiles" onChange=${(event) => onGroup({ by, cuts: event.target.value })} /></label>`}
+    </div>`}
     ${record?.groups.length > 0 && html`
-      <${GroupTables} column=${judged.by} groups=${record.groups} />
+      <${GroupTables} column=${by} groups=${record.groups} />
       <p class="small soft">Groups of fewer than ten samples are counted and not measured. Of many groups some differ by chance: look at the intervals.</p>`}`;
 }
 

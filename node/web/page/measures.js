@@ -21,18 +21,18 @@ export function makeColumns(name, rows, get) {
   ];
 }
 
-// `alone` are the measures of the model trained without the others, if there are any.
-export function MeasureTable({ measures, alone }) {
+// `alone` are the measures of the model trained without the others, and `mixed` those of both models' answers mixed, if
+// there are any.
+export function MeasureTable({ measures, alone, mixed }) {
+  const beside = Object.entries({ alone, mixed }).filter(([, told]) => told);
   return html`<${Table} label="measures" rows=${Object.entries(measures.summary)} columns=${[
     ["measure", ([name]) => MEASURES[name] ?? name],
     ["value", ([, value]) => showNumber(value), "number"],
     ["95 % interval", ([name]) => showInterval(measures.intervals[name]), "place"],
-    ...(alone
-      ? [
-          ["alone", ([name]) => showNumber(alone.summary[name]), "number"],
-          ["95 % interval", ([name]) => showInterval(alone.intervals[name]), "place"],
-        ]
-      : []),
+    ...beside.flatMap(([whose, told]) => [
+      [whose, ([name]) => showNumber(told.summary[name]), "number"],
+      ["95 % interval", ([name]) => showInterval(told.intervals[name]), "place"],
+    ]),
   ]} />`;
 }
 

@@ -44,6 +44,11 @@ export function showNumber(value, digits = 4) {
   return value === null || value === undefined ? "–" : value.toFixed(digits);
 }
 
+// The shares of the federation's model and of the one trained alone in what is mixed.
+export function sayShares(weight) {
+  return `${showNumber(weight, 2)} to ${showNumber(1 - weight, 2)}`;
+}
+
 export function showCount(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en");
 }

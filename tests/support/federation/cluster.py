@@ -40,7 +40,7 @@ from node.p2p.overlay import MESH_MAX
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
 from node.training.progress import OnProgress, Progress
-from node.training.trainer import NOTHING_TAKEN, Measured, Predicted, RunTask, Trained, Trainer, TrainerInfo
+from node.training.trainer import NOTHING_TAKEN, Measured, OwnAnswers, Predicted, RunTask, Trained, Trainer, TrainerInfo
 from support.data.chains import make_genesis_mapping, make_keys
 from support.data.run_schemas import with_schema
 from support.federation.inline import InlineOffload
@@ -158,6 +158,9 @@ class ScriptedTrainer:
 
     async def measure(self) -> Measured:
         return Measured()
+
+    async def list_answers(self) -> OwnAnswers:
+        return OwnAnswers(1, 0, None)
 
     async def predict(
         self,

@@ -31,6 +31,7 @@ from ml.accountant import Release
 from ml.data.base import Samples
 from ml.errors import MlError, Spoiled, Stopped
 from ml.guard import OnRefused
+from ml.measures.alone import Answered
 from ml.measures.classification import Measures
 from ml.measures.kinds import Answers
 from ml.payload import Arrays, encode_arrays
@@ -194,7 +195,7 @@ class FakeClient:
 
     def answer(
         self, x: Samples, should_stop: Callable[[], bool], kappa: float | None = None, calibrated: bool = False
-    ) -> Arrays:
+    ) -> Answered:
         told = int(x.flat[0])
         if told == DIE_OF_IT:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -205,7 +206,7 @@ class FakeClient:
             wait_until_stopped(should_stop)
         probabilities = np.zeros((len(x), 2), np.float32)
         probabilities[:, 0] = self._number
-        return {"labels": np.zeros(len(x), np.int64), "probabilities": probabilities}
+        return Answered({"labels": np.zeros(len(x), np.int64), "probabilities": probabilities}, lambda: {})
 
     def score(
         self, round_number: int, aggregates: Iterable[Arrays], *, should_stop: Callable[[], bool] = lambda: False

@@ -23,6 +23,7 @@ from node.training.trainer import (
     Client,
     Measured,
     Metrics,
+    OwnAnswers,
     Predicted,
     RunTask,
     Trained,
@@ -150,8 +151,11 @@ class InlineTrainer:
 
     async def measure(self) -> Measured:
         kept = self._answers
-        before, answers = kept.measure_before(), kept.encode().get("answers")
-        return Measured(kept.measure_after(), curves=kept.draw(), before=before, missing=kept.missing, answers=answers)
+        before = kept.measure_before()
+        return Measured(kept.measure_after(), curves=kept.draw(), before=before, missing=kept.missing)
+
+    async def list_answers(self) -> OwnAnswers:
+        return OwnAnswers(self._run, self._answers.round_number, self._answers.encode().get("answers"))
 
     async def predict(
         self,
@@ -165,10 +169,10 @@ class InlineTrainer:
         if self._answer is None:
             raise AnswerRefused("expected a client that can be asked, got one that only trains")
         try:
-            answer = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False, kappa, calibrated)
+            said = self._answer(decode_arrays(samples, len(samples))["x"], lambda: False, kappa, calibrated)
         except MlError as error:
             raise AnswerRefused(str(error)) from error
-        return Predicted(encode_arrays(answer), self._applied_round, self._run)
+        return Predicted(encode_arrays(said.own), self._applied_round, self._run)
 
     async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:
         try:

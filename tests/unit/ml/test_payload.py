@@ -323,7 +323,7 @@ def test_the_header_is_json() -> None:
 
 
 def test_kinds_have_fixed_codes_and_unknown_ones_are_refused() -> None:
-    assert [kind_code(name) for name in KINDS] == list(range(1, 13))
+    assert [kind_code(name) for name in KINDS] == list(range(1, 15))
     assert all(kind_name(kind_code(name)) == name for name in KINDS)
     with pytest.raises(PayloadError, match="did you mean 'prototypes'"):
         kind_code("prototype")

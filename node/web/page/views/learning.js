@@ -6,7 +6,7 @@ import { Chart, findRuns } from "../chart.js";
 import { Curves } from "../curves.js";
 import { ClassTable, ConfusionTable, MeasureTable, isConfused, listHeld } from "../measures.js";
 import { Card, Empty, Facts, Figures, Note, Notes, Title } from "../parts.js";
-import { MEASURES, getMain, plural, showNumber, showSeconds } from "../words.js";
+import { MEASURES, getMain, plural, sayShares, showNumber, showSeconds } from "../words.js";
 
 const SHARES = ["accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "auc", "average_precision"];
 const TRAINING = "training_loss"; // of the local phase; the other is that of the test samples
@@ -29,7 +29,7 @@ export function LearningView() {
     <//>`}
     <${History} points=${live.history.points} measures=${measures} hasAlone=${Boolean(status.alone?.measures)} hasVal=${status.num_val > 0} />
     <div class="grid">
-      <${Summary} status=${status} measures=${told?.measures ?? measures} round=${told?.round} />
+      <${Summary} status=${status} measures=${told?.measures ?? measures} round=${told?.round} alone=${status.alone} />
       <${Alone} alone=${status.alone} />
       <${Classes} classes=${told?.measures.classes ?? measures.classes} />
       ${measures.classes.length > 0 && html`<${Curves} head=${live.head} />`}
@@ -73,9 +73,10 @@ function makeSeries(points, chosen, hasAlone, val) {
 }
 
 // Of a round that may be an earlier one, as its intervals take a while.
-function Summary({ status, measures, round }) {
-  return html`<${Card} title="What the answers are worth" wide="w6" end=${html`<span>${plural(measures.num_samples, "sample")}${round ? `, after round ${round}` : ""}</span>`}>
-    <${MeasureTable} measures=${measures} />
+function Summary({ status, measures, round, alone }) {
+  return html`<${Card} title="What the answers are worth" wide=${alone?.measures ? "" : "w6"} end=${html`<span>${plural(measures.num_samples, "sample")}${round ? `, after round ${round}` : ""}</span>`}>
+    <${MeasureTable} measures=${measures} alone=${alone?.measures} mixed=${alone?.mixed} />
+    ${alone?.mixed && html`<p class="small soft">Mixed are the answers of both models, the federation's and the one trained alone, ${sayShares(alone.weight)}.</p>`}
     ${status.statistics && html`<p class="small soft">Samples are normalised by agreed statistics: ${status.statistics}.</p>`}
   <//>`;
 }

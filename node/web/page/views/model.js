@@ -20,7 +20,7 @@ export function ModelView() {
       <${Samples} measures=${status.measures} />
       ${status.privacy && html`<${Privacy} privacy=${status.privacy} />`}
       <${ModelCard} found=${model} status=${status} round=${round} onChoose=${setRound} />
-      <${Ask} hasClasses=${usual.record?.task === "classification"} />
+      <${Ask} hasClasses=${usual.record?.task === "classification"} canCalibrate=${status.num_val > 0 && usual.record?.task !== "regression"} canMix=${Boolean(status.alone?.measures)} />
       <${Arrays} found=${model} />
     </div>`;
 }

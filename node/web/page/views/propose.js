@@ -17,7 +17,7 @@ const CHANGES = {
     places: { select: "patience" },
     Fields: RunFields,
     read: (given) => ({
-      set: [...readLines(given.get("set")), ...["by", "patience"].filter((name) => given.get(name)).map((name) => `select.${name}=${given.get(name)}`)],
+      set: [...readLines(given.get("set")), ...["by", "patience", "evaluate"].filter((name) => given.get(name)).map((name) => `select.${name}=${given.get(name)}`)],
       initial: given.get("initial"),
       ...(given.get("rounds") === "" ? {} : { rounds: Number(given.get("rounds")) }),
     }),
@@ -79,6 +79,11 @@ function RunFields({ trouble }) {
         <option value="auc">AUC</option>
       <//>
       <${Field} name="patience" label="ends after so many rounds without a better one" trouble=${trouble} type="number" min="0" />
+      <${Field} as="select" name="evaluate" label="at its end every site measures the best model" trouble=${trouble}>
+        <option value="">–</option>
+        <option value="true">yes</option>
+        <option value="false">no</option>
+      <//>
     </div>`;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,16 +16,21 @@ from ml.clients.client import Client
 from ml.clients.inference import answer
 from ml.data import get_classes, get_default_input
 from ml.data.base import InputFormat
+from ml.measures.alone import TrainedAlone
+from ml.measures.classification import measure
 from ml.models.base import dump_parameters
 from ml.payload import Arrays, decode_arrays
 from ml.specs import AuthorPayloads, compute_aggregate
+from ml.training.mixture import find_weight
 
 MODEL = {"name": "mlp", "hidden": [16]}
 HYPER = {"lr": 0.2, "momentum": 0.5, "decay": 0.9, "local_iterations": 7}
 
 
-def make_client(method: str = "dfpl", hyper: Mapping[str, Any] = HYPER, **settings: Any) -> Client:
-    """The first of three on digits."""
+def make_client(
+    method: str = "dfpl", hyper: Mapping[str, Any] = HYPER, val: float | None = None, **settings: Any
+) -> Client:
+    """The first of three on digits, which holds out a share `val` of its samples."""
     federation = Federation(
         method={"name": method, **hyper, **settings},
         model=MODEL,
@@ -33,7 +39,8 @@ def make_client(method: str = "dfpl", hyper: Mapping[str, Any] = HYPER, **settin
         rounds=0,
         num_members=3,
     )
-    return make_clients(federation, data={"format": "digits"}, partition="dirichlet:1", run_seed=5)[0]
+    data = {"format": "digits", **({} if val is None else {"val": val})}
+    return make_clients(federation, data=data, partition="dirichlet:1", run_seed=5)[0]
 
 
 def work_off(alone: TrainingAlone) -> int:
@@ -74,7 +81,7 @@ def test_it_is_the_local_method_whatever_comes_between_two_steps() -> None:
     assert told.measures == local.measure()
 
 
-OUTER = {"outer": {"optimizer": "nesterov", "lr": 0.5}}
+OUTER: dict[str, Any] = {"outer": {"optimizer": "nesterov", "lr": 0.5}}
 
 
 def test_it_goes_on_by_the_outer_optimiser_of_the_run_as_a_federation_of_one_does() -> None:
@@ -155,6 +162,33 @@ def test_it_is_compared_with_the_federation_after_as_much_work() -> None:
     assert verdict is not None
     assert (verdict.rounds, verdict.low, verdict.high) == (2, 0, 0)
     assert verdict.sentence.startswith("No difference that ")
+
+
+@pytest.mark.parametrize("val", [0.2, None])
+def test_both_models_answers_are_mixed_as_they_last_stood_after_a_round(val: float | None) -> None:
+    client = make_client("local", hyper=HYPER, val=val)
+    alone = TrainingAlone(client)
+    client.train(1, b"", num_iterations=7)
+    alone.owe(1, 7)
+    work_off(alone)
+    assert alone.describe().mixed is None
+    client.train(2, b"", num_iterations=20)
+    client.apply(2, None)
+    alone.note_together(2)
+    told, both = alone.describe(), (client, alone.get_client())
+    weight, kind = 0.5, client.spec.task.kind
+    if (held := client.state.data.val) is not None:
+        said = [one.predict(held.x).logits.double() for one in both]
+        weight = find_weight(said[0], said[1], held.y, kind)
+        assert 0.5 < weight < 1
+    matched = client.state.data.matched
+    together, other = (one.predict(matched.x).logits.double().softmax(1).numpy() for one in both)
+    mixed, y = weight * together + (1 - weight) * other, matched.y.numpy()
+    assert (told.weight, told.mixed is not None) == (weight, True)
+    assert told.mixed == measure(y, mixed.argmax(1), mixed, float(-np.log(mixed[np.arange(len(y)), y]).mean()))
+    assert TrainedAlone.from_mapping(json.loads(json.dumps(told.to_mapping()))) == told
+    client.train(3, b"", num_iterations=7)
+    assert alone.describe().mixed is told.mixed
 
 
 def test_epochs_are_counted_in_steps() -> None:

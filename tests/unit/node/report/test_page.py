@@ -154,7 +154,14 @@ def test_founders_stand_for_the_first_run_and_a_change_has_its_reason() -> None:
 
 
 def test_measures_stand_beside_those_of_training_alone_with_intervals() -> None:
-    text = read(make_report(make_history(), make_round(1), make_round(2))).text
+    rounds = make_round(1), make_round(2)
+    assert "both mixed" not in read(make_report(make_history(), *rounds)).text
+    rounds[-1].alone.mixed.CopyFrom(make_measures(0.8))
+    rounds[-1].alone.weight = 0.54
+    text = read(make_report(make_history(), *rounds)).text
+    assert "both mixed" in text
+    assert "0.800 (0.700 to 0.900)" in text
+    assert "0.54 of the federation's, 0.46 of the other's" in text
     assert "0.900 (0.800 to 1.000)" in text
     assert "0.700 (0.600 to 0.800)" in text
     assert "+0.200" in text

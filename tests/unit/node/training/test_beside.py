@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ml.data.base import Samples
 from ml.errors import MlError, Stopped
 from ml.measures.alone import TrainedAlone
 from ml.payload import Arrays
 from node.training.beside import Beside
-
-X = np.zeros((2, 1, 1, 1), np.uint8)
 
 
 class Told:
@@ -40,34 +37,32 @@ class Told:
     def load_state_arrays(self, rounds: int, arrays: Arrays) -> None: ...
 
 
-def say(
-    x: Samples, should_stop: Callable[[], bool], kappa: float | None = None, calibrated: bool = False
-) -> Mapping[str, Arrays]:
-    if should_stop():
-        raise Stopped("not wanted any more")
-    return {"alone": {"labels": np.zeros(len(x), np.int64)}}
+def say() -> Mapping[str, Arrays]:
+    return {"alone": {"labels": np.zeros(2, np.int64)}}
 
 
-def refuse(
-    x: Samples, should_stop: Callable[[], bool], kappa: float | None = None, calibrated: bool = False
-) -> Mapping[str, Arrays]:
+def stop() -> Mapping[str, Arrays]:
+    raise Stopped("not wanted any more")
+
+
+def refuse() -> Mapping[str, Arrays]:
     raise MlError("the model gives no numbers")
 
 
 def test_it_answers_once_a_round_is_done(tmp_path: Path) -> None:
     done = TrainedAlone(2, 3, 0.5)
-    told, said = Beside(Told(done), tmp_path, None, say).answer(X, lambda: False)
+    told, said = Beside(Told(done), tmp_path, None).answer(say)
     assert told == done
     assert len(said["alone"]["labels"]) == 2
     for nothing in (TrainedAlone(0, 5, 0.5), TrainedAlone(2, 0, 0.5, failure="it diverged")):
-        assert Beside(Told(nothing), tmp_path, None, say).answer(X, lambda: False) == (nothing, {})
+        assert Beside(Told(nothing), tmp_path, None).answer(say) == (nothing, {})
 
 
 def test_a_model_that_gives_no_numbers_is_told_and_spoils_no_answer(tmp_path: Path) -> None:
-    told, said = Beside(Told(TrainedAlone(2, 3, 0.5)), tmp_path, None, refuse).answer(X, lambda: False)
+    told, said = Beside(Told(TrainedAlone(2, 3, 0.5)), tmp_path, None).answer(refuse)
     assert (told.failure, said) == ("the model gives no numbers", {})
 
 
 def test_it_ends_when_the_answer_is_not_wanted_any_more(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        Beside(Told(TrainedAlone(2, 3, 0.5)), tmp_path, None, say).answer(X, lambda: True)
+        Beside(Told(TrainedAlone(2, 3, 0.5)), tmp_path, None).answer(stop)
