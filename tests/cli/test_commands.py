@@ -407,7 +407,7 @@ def test_every_attack_is_in_the_help(capsys: Captured) -> None:
         (["--partition", "iid:3"], "partition: expected iid, got 'iid:3'"),
         (["--data", "mnist"], "--data: data.format: no such file or directory, and unknown format 'mnist'"),
         (["--batched", "yes"], "batched: expected auto, on, off, got 'yes'"),
-        (["--batched", "on", "--model", "cnn_mnist"], "batched: model cnn_mnist: expected one without dropout"),
+        (["--batched", "on", "--model", "resnet18"], "batched: model resnet18: expected one without batch norm"),
     ],
 )
 def test_simulate_refuses_what_cannot_be_in_one_line(capsys: Captured, arguments: list[str], message: str) -> None:
