@@ -121,9 +121,19 @@ def play(
     return ended
 
 
-def judge(client: Client, owner: Client) -> dict[str, float]:
-    """What the model of a client is worth on the test rows of another, or its own."""
-    samples, task = owner.state.data.matched, client.spec.task
+def cut_test_rows(pooled: Client, owners: Sequence[Client]) -> list[Samples]:
+    """The test rows of each site, which lie in their order in those of the one that has all, and are scaled as it has
+    learned them."""
+    rows = pooled.state.data.matched
+    sizes = [len(owner.state.data.matched) for owner in owners]
+    parts = [Samples(x, y) for x, y in zip(torch.split(rows.x, sizes), torch.split(rows.y, sizes), strict=True)]
+    assert all(torch.equal(part.y, owner.state.data.matched.y) for part, owner in zip(parts, owners, strict=True))
+    return parts
+
+
+def judge(client: Client, samples: Samples | None = None) -> dict[str, float]:
+    """What the model of a client is worth on its own test rows, or others that are scaled as it has learned them."""
+    samples, task = client.state.data.matched if samples is None else samples, client.spec.task
     with torch.no_grad():
         said = client.predict(samples.x).logits.double().numpy()
     return score(samples.y.numpy(), said if task.kind == REGRESSION else _softmax(said))
@@ -133,13 +143,16 @@ def judge_mixed(together: Client, alone: Client) -> dict[str, float]:
     """What two models of a site are worth on its test rows, mixed as `ml.training.mixture` has it."""
     data, kind = together.state.data, together.spec.task.kind
 
-    def ask(client: Client, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            return client.predict(x).logits.double()
+    @torch.no_grad()
+    def ask(client: Client, part: str) -> torch.Tensor:
+        """What a model says of its own client's samples, which are scaled as it has learned them."""
+        samples = getattr(client.state.data, part)
+        return client.predict(samples.x).logits.double()
 
-    val = Samples(data.train.x[:0], data.train.y[:0]) if data.val is None else data.val
-    weight = find_weight(ask(together, val.x), ask(alone, val.x), val.y, kind)
-    said = mix(ask(together, data.matched.x), ask(alone, data.matched.x), weight, kind).numpy()
+    val_y = data.train.y[:0] if data.val is None else data.val.y
+    said_val = [torch.empty(0), torch.empty(0)] if data.val is None else [ask(one, "val") for one in (together, alone)]
+    weight = find_weight(said_val[0], said_val[1], val_y, kind)
+    said = mix(ask(together, "matched"), ask(alone, "matched"), weight, kind).numpy()
     return score(data.matched.y.numpy(), said if kind == REGRESSION else _softmax(said))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.defaults.arms import ARMS, RIVALS, judge, judge_mixed, judge_rival, play
+from bench.defaults.arms import ARMS, RIVALS, cut_test_rows, judge, judge_mixed, judge_rival, play
 from bench.defaults.tables import TABLES, Table
 from ml.tasks import REGRESSION
 from node.bench.figures import Report
@@ -62,7 +62,7 @@ def _play_all(
 ) -> Iterator[tuple[str, list[Row]]]:
     with tempfile.TemporaryDirectory(prefix="fednode-defaults-") as directory:
         owners = play(table, fold, ARMS["together"], Path(directory), rounds)
-        yield "together", [judge(client, client) for client in owners]
+        yield "together", [judge(client) for client in owners]
         for name in arms:
             if name != "together" and table.task in ARMS[name].tasks:
                 clients = play(table, fold, ARMS[name], Path(directory), rounds)
@@ -70,8 +70,10 @@ def _play_all(
                     alone = play(table, fold, replace(ARMS[name], method="local"), Path(directory), rounds)
                     yield name, [judge_mixed(*both) for both in zip(clients, alone, strict=True)]
                     continue
-                models = clients * len(owners) if ARMS[name].pooled else clients
-                yield name, [judge(client, owner) for client, owner in zip(models, owners, strict=True)]
+                if ARMS[name].pooled:
+                    yield name, [judge(clients[0], rows) for rows in cut_test_rows(clients[0], owners)]
+                    continue
+                yield name, [judge(client) for client in clients]
         for name in RIVALS:
             yield f"{name}, alone", [judge_rival(name, [owner], owner) for owner in owners]
             yield f"{name}, pooled", [judge_rival(name, owners, owner) for owner in owners]
