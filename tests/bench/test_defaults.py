@@ -4,10 +4,15 @@ alone, and near all rows pooled; and what the command refuses."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench.application import main
+from bench.defaults.arms import ARMS, play
+from bench.defaults.run import run_defaults_bench
+from bench.defaults.tables import TABLES
 
 
 @pytest.mark.slow
@@ -19,6 +24,19 @@ def test_sites_of_a_table_are_not_worse_off_together_than_alone(capsys: pytest.C
     assert table["together"]["pooled"]["mean"] >= -0.01
     assert table["together"]["logistic, pooled"]["mean"] >= -0.01
     assert table["arms"]["together"]["auc"]["mean"] > 0.98
+
+
+@pytest.mark.slow
+def test_models_are_judged_on_rows_that_are_scaled_as_they_have_learned_them(tmp_path: Path) -> None:
+    figures = run_defaults_bench(["cancer-dir"], ["alone", "pooled"], folds=1, repeats=1, rounds=3, report=print)
+    told = {arm: one["loss"]["sites"] for arm, one in figures["tables"]["cancer-dir"]["arms"].items()}
+    table = TABLES["cancer-dir"]()
+    assert table is not None
+    fold = next(iter(table.split(0)))
+    alone, (pooled,) = (play(table, fold, ARMS[arm], tmp_path, rounds=3) for arm in ("alone", "pooled"))
+    assert told["alone"] == pytest.approx([client.evaluate()["loss"] for client in alone], rel=1e-4)
+    sizes = [len(client.state.data.matched) for client in alone]
+    assert np.average(told["pooled"], weights=sizes) == pytest.approx(pooled.evaluate()["loss"], rel=1e-4)
 
 
 @pytest.mark.slow
