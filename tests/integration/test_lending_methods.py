@@ -74,7 +74,7 @@ class _Run:
     input, classes = {"shape": SHAPE}, range(10)
 
 
-@pytest.mark.parametrize("method", ["dfpl", "fedper", "local", "mpfedcl", "uapdfl"])
+@pytest.mark.parametrize("method", ["dfpl", "fedper", "local", "mpfedcl"])
 def test_models_of_each_method_are_measured(tmp_path: Path, method: str) -> None:
     async def story(net: Cluster) -> None:
         await wait_until_over(net)

@@ -35,9 +35,16 @@ from support.federation.recording import PATIENCE_S, Recorder, wait_until
 from support.federation.transports import RpcNet, RpcNode, make_keys, rpc_net
 
 DENIED, EXHAUSTED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED
+GRPC_POLLER = "PollerCompletionQueue"  # of a process, which may still call the loop of a test before
 GARBAGE = b"\xff\xff\xff"  # the beginning of no protobuf message
 LIMITS = RateLimits(blob_grace_s=PATIENCE_S)
 NO_MORE_STATUSES = replace(LIMITS, status_per_s=1e-6)  # than those of the burst, however long a test takes
+
+
+def list_errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged with a traceback by this test's own loop."""
+    told = [record.getMessage() for record in caplog.records if record.exc_info]
+    return [text for text in told if GRPC_POLLER not in text]
 
 
 def batch(**bodies: bytes) -> pb.Batch:
@@ -114,8 +121,7 @@ async def test_bytes_that_are_no_protobuf_are_bad_bytes_and_no_traceback(
             await call.write(GARBAGE)
             assert await asyncio.wait_for(call.code(), PATIENCE_S) is DENIED
         assert alice.transport.bans.is_banned(bob.id)
-        told = [record.getMessage() for record in caplog.records if record.exc_info]
-        assert [text for text in told if GRPC_POLLER not in text] == []
+        assert list_errors(caplog) == []
         assert alice.task is not None
         assert not alice.task.done(), "three bytes have ended the node"
         alice.clock.now_s = 61
@@ -523,9 +529,6 @@ async def garbled(num_pushed: int = 0) -> AsyncIterator[tuple[RpcNode, bytes]]:
         await server.stop(None)
 
 
-GRPC_POLLER = "PollerCompletionQueue"  # of a process, which may still call the loop of a test before
-
-
 async def test_answers_that_are_no_messages_are_no_answers(caplog: pytest.LogCaptureFixture) -> None:
     async with garbled() as (alice, garbler_id):
         with pytest.raises(PeerUnavailable, match="other bytes"):
@@ -533,7 +536,7 @@ async def test_answers_that_are_no_messages_are_no_answers(caplog: pytest.LogCap
         with pytest.raises(PeerUnavailable, match="other bytes"):
             await anext(alice.transport.fetch_blob(garbler_id, b"d" * 32))
         assert not alice.transport.bans.is_banned(garbler_id)
-        assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+        assert list_errors(caplog) == []
 
 
 async def test_a_pushed_answer_that_is_no_message_is_bad_bytes() -> None:
