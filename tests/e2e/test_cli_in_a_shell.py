@@ -106,7 +106,7 @@ ANSWERS = {
 # And those of which other tests start one: this file, and those of a simulation, a light command, a mistake, a wheel.
 STARTED = {
     *("start", "config", "keys", "data", "testnet", "assets", "simulate", "experiment", "demo", "bench", "status"),
-    *("top", "doctor", "proposals", "members", "runs", "peers", "chain", "rounds", "metrics", "version"),
+    *("doctor", "proposals", "members", "runs", "peers", "chain", "rounds", "metrics", "version"),
 }
 
 

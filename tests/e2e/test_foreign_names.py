@@ -64,9 +64,3 @@ def test_the_runs_of_an_experiment_are_done(place: Path, by_module: bool) -> Non
     done = run_as_user(place, "experiment", "run", "sweep.yaml", "-j", 1, path=(place,), by_module=by_module)
     assert done.code == 0, done.err
     assert "now 2 more done, 0 failed" in done.out
-
-
-@pytest.mark.slow
-def test_the_bare_arithmetic_of_a_benchmark_is_ours(place: Path) -> None:
-    done = run_as_user(place, "bench", "net", "--messages", 5, "--mb", 0.5, "--connections", 1, path=(place,))
-    assert done.code == 0, done.err
