@@ -74,7 +74,7 @@ class Simulation:
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """What each node measures of the best round's model on its own test samples once the run is over, as
+        """Returns what each node measures of the best round's model on its own test samples once the run is over, as
         `evaluations` of a client has it, where settings say so (`select.evaluate=true`); None else."""
         return self.to_json().get("evaluation")
 

@@ -76,8 +76,8 @@ def compute_lr_limits(
     *,
     printed: bool = False,
 ) -> tuple[float, float]:
-    """What the learning rate of a round's first iteration has to be below for the loss to fall, which is the least of
-    all iterations' limits, and what a rate that is the same in the whole round has to be below. Corollary 1.
+    """Returns two limits that the learning rate has to be below for the loss to fall: that of a round's first
+    iteration, the least of all iterations', and that of a rate which stays the same in the whole round. Corollary 1.
 
     `printed` has lambda L2 G (t_sum + beta R) for lambda L2 G (t_sum - beta R): stricter, and not what is proved.
     """
@@ -90,7 +90,7 @@ def compute_lr_limits(
 
 
 def compute_mean_square(gap: float, iterations: float, eta: float, lambda_: float, constants: Constants) -> float:
-    """What the mean of the squares over all R E = `iterations` of a run is at most, where the loss is `gap` above its
+    """Bounds the mean of the squares over all R E = `iterations` of a run from above, where the loss is `gap` above its
     least at first. Corollary 2. Raises BoundError where eta is not below 2 / L1, and there is no such bound."""
     l1, l2, sigma, g = constants.l1, constants.l2, constants.sigma, constants.g
     num, eta = check("R E", iterations), check("eta", eta)
@@ -125,8 +125,9 @@ def list_rounds(
     budget: Budget,
     rounds: Iterable[int] | None = None,
 ) -> list[int]:
-    """Those of `rounds`, by default of all that the budget has an iteration for, after which the mean of all squares is
-    below chi: R E, E rounded down, is enough iterations. Corollary 2. Raises BoundError as `compute_rounds`."""
+    """Lists those of `rounds`, by default of all that the budget has an iteration for, after which the mean of all
+    squares is below chi: R E, E rounded down, is enough iterations. Corollary 2. Raises BoundError as
+    `compute_rounds`."""
     least = compute_rounds(gap, chi, 1, eta, lambda_, constants)
     numbers = range(1, budget.max_rounds + 1) if rounds is None else rounds
     return [number for number in numbers if number * budget.count_iterations(number) > least]
@@ -140,8 +141,8 @@ def compute_totals(
     budget: Budget,
     rounds: Iterable[int] | None = None,
 ) -> dict[int, float]:
-    """What a run of R rounds adds to the loss at most, by R: theorem 1 for each round, all of which begin with the
-    `squares`. Of `rounds`, by default of all that the budget has an iteration for."""
+    """Bounds what a run of R rounds adds to the loss from above, by R: theorem 1 for each round, all of which begin
+    with the `squares`. Of `rounds`, by default of all that the budget has an iteration for."""
     numbers = range(1, budget.max_rounds + 1) if rounds is None else rounds
     totals = {}
     for number in numbers:

@@ -31,7 +31,7 @@ MAX_ERROR = 1e-9  # of the sum of shares
 
 
 def compute_max_lr(updates: int, smoothness: float, beta2: float) -> float:
-    """What the learning rate may be at most for the bound to hold."""
+    """Returns the highest learning rate that the bound holds for."""
     num, beta2 = check_at_least("E", updates, 1), check_at_least("beta2", beta2, 1)
     skew = 2 * num * (num - 1) * (2 * beta2 + 1)
     return min(1 / (2 * num), 1 / math.sqrt(skew) if skew else math.inf) / check("L", smoothness)
@@ -48,8 +48,9 @@ def compute_mean_square(
     kappa2: float,
     shares: Sequence[float],
 ) -> float:
-    """What the mean over the rounds of the squared length of the whole loss's gradient is at most, where that loss is
-    `gap` above its least at first; so is the least of them. Raises BoundError where lr is above `compute_max_lr`."""
+    """Bounds the mean over the rounds of the squared length of the whole loss's gradient from above, where that loss
+    is `gap` above its least at first; it bounds the least of them, too. Raises BoundError where lr is above
+    `compute_max_lr`."""
     limit, num, lr = compute_max_lr(updates, smoothness, beta2), updates, check("eta", lr)
     if lr > limit:
         raise BoundError(f"eta: expected {limit:g} at most, got {lr:g}")

@@ -57,8 +57,9 @@ def compute_round_change(
 
 
 def compute_max_lr(square: float, l1: float, delta: float, drift: float, *, printed: bool = False) -> float:
-    """What the learning rate has to be below for the loss to fall in a round that begins with `square`, corollary 1, or
-    for some number of rounds to bring the mean below it, theorem 2; 0 where no rate is low enough."""
+    """Returns the limit that the learning rate has to be below for the loss to fall in a round that begins with
+    `square`, corollary 1, or for some number of rounds to bring the mean below it, theorem 2; 0 where no rate is low
+    enough."""
     square, drift = check("square", square), check("S", drift, zero=True)
     spread = check_at_least("delta", delta, 1) ** 2
     l1 = check("L1", l1)
@@ -83,6 +84,6 @@ def compute_rounds(
 
 
 def _compute_fall(eta: float, l1: float, delta: float, *, printed: bool) -> float:
-    """What a step takes from the loss for each unit of the square. Lemma 1."""
+    """Returns what a step takes from the loss for each unit of the square. Lemma 1."""
     eta, l1, spread = check("eta", eta), check("L1", l1), check_at_least("delta", delta, 1) ** 2
     return (eta - l1 * eta**2 / 2) * spread if printed else eta - l1 * eta**2 * spread / 2

@@ -35,7 +35,7 @@ def compute_gap(
     *,
     printed: bool = False,
 ) -> float:
-    """What the loss is above its least at most after the rounds, expected, from a `gap` at first; `lr` is 1 / L where
+    """Bounds how far the expected loss is above its least after the rounds, from a `gap` at first; `lr` is 1 / L where
     it is not said. `printed` is of that rate alone, with twice the noise that stays."""
     decay, floor = _compute_decay_and_floor(smoothness, mu, sigma, clients, lr)
     gap, left = check("gap", gap, zero=True), math.pow(decay, check_at_least("R", rounds, 0))

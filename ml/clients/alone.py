@@ -220,7 +220,7 @@ def _leave_added_out(model: Model, spec: LocalSpec) -> Model:
 
 
 def _listen(client: Client) -> _Said | None:
-    """What a client says as it stands, and said of its val samples last; None where that is no numbers."""
+    """Takes a client's answers as it stands, and its last ones to its val samples; None where these are no numbers."""
     answers, judged = client.get_answers(), client.judged_val
     val_logits = torch.cat(list(judged.logits)).double().cpu() if judged is not None and judged.logits else None
     return None if answers is None else _Said(answers, val_logits)

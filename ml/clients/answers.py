@@ -47,7 +47,7 @@ def judge_val(samples: Samples | None, predict: Callable[[Tensor], Prediction], 
 
 
 def measure_val(judged: Judged | None, samples: Samples | None, task: Task) -> Metrics:
-    """What answers to val samples show, by `ValMeasures`; nothing where there are none, or they are no numbers."""
+    """Measures answers to val samples, by `ValMeasures`; nothing where there are none, or they are no numbers."""
     if judged is None or samples is None:
         return {}
     measured = ValMeasures.of(measure_judged(judged, samples.y, task))

@@ -16,6 +16,7 @@ from typing import Any
 from chain.block import Answer, Digest, Id
 from chain.calendar import Place
 from chain.changes.base import Kind
+from chain.changes.change import Change
 from chain.changes.members import AddMember
 from chain.changes.runs import SetRounds, StartRun
 from chain.errors import ChainError
@@ -29,7 +30,7 @@ from node.admin.change_view import show_draft, show_executed, show_proposal, wri
 from node.consensus.consent import ExecutedChange
 from node.consensus.lending import Lending, get_lendable
 from node.consensus.service import RoundService
-from node.errors import ChangeRefused, InvalidRequest, NotFound
+from node.errors import ChangeRefused, InvalidRequest, NodeError, NotFound
 from node.federation.builders import Ground, Wish, build_change, check_site
 from node.federation.drawn_model import NEW, DrawnModel
 from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
@@ -157,9 +158,7 @@ class ChangeControl:
                 return show_draft(built, tip, self._me)
             if built.blob is not None:
                 await self._disk.run(self._store.put_blob, built.blob)
-            if request.lend:
-                await self._note_lending(built.change.compute_id(tip.state.chain_id), lends=True)
-            proposal = await self._book.propose(built.change)
+            proposal = await self._propose(built.change, lends=request.lend)
         except ChainError as error:
             raise ChangeRefused(describe(error)) from error
         self._service.events.publish("operator", proposed=proposal.id.hex())
@@ -206,6 +205,19 @@ class ChangeControl:
             raise ChangeRefused("lend: expected none: nothing is lent by this change")
         if (why := await asyncio.to_thread(self._explain_not_lent, place)) is not None:
             raise ChangeRefused(f"lend: {why}")
+
+    async def _propose(self, change: Change, *, lends: bool) -> Proposal:
+        """Signs and sends a change, with the operator's word on lending, which stays as it was where it is refused."""
+        if get_lendable(change.kind) is None:
+            return await self._book.propose(change)
+        change_id = change.compute_id(self._service.tip.state.chain_id)
+        before = change_id in self._lending
+        await self._note_lending(change_id, lends=lends)
+        try:
+            return await self._book.propose(change)
+        except (ChainError, NodeError):
+            await self._note_lending(change_id, lends=before)
+            raise
 
     async def _note_lending(self, change_id: Digest, *, lends: bool) -> None:
         await self._disk.run(partial(self._lending.note, change_id, lends=lends))

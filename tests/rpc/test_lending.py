@@ -56,6 +56,9 @@ async def test_a_site_lends_by_its_operators_last_word_and_never_unasked(tmp_pat
         assert (terms["rounds"], terms["method"]["lend"], terms["method"]["only_lent"]) == (2, True, True)
         assert not proposed["lends_here"]
         change = proposed["id"]
+        again = await run(capsys, one, "propose", "evaluation", "--lend", "--yes", code=2)
+        assert "this change is open already" in again
+        assert not (await ask_json(capsys, one, "proposals", "show", change))["lends_here"]
         assert not (await ask_json(capsys, one, "approve", change, "--yes"))["lends_here"]
         assert (await ask_json(capsys, one, "approve", change, "--yes", "--lend"))["lends_here"]
         assert "this site's own model, to all members and observers" in await run(
