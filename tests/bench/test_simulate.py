@@ -42,8 +42,8 @@ def test_all_devices_are_the_cpu_and_a_gpu_where_there_is_one() -> None:
 
 
 def test_clients_that_cannot_be_batched_are_not_timed() -> None:
-    with pytest.raises(DataError, match=r"batched: model cnn_mnist: expected one without dropout"):
-        bench_simulate(device="cpu", model={"name": "cnn_mnist"})
+    with pytest.raises(DataError, match=r"batched: model resnet18_cifar: expected one without batch norm"):
+        bench_simulate(device="cpu", model={"name": "resnet18_cifar"})
 
 
 def test_bench_simulate_prints_one_json_object_or_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_bench_simulate_prints_one_json_object_or_a_table(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("--model cnn_mnist --clients 2", 78, "batched: model cnn_mnist: expected one without dropout"),
+        ("--model resnet18_cifar --clients 2", 78, "batched: model resnet18_cifar: expected one without batch norm"),
         ("--set lrr=1", 78, "lrr"),
         ("--device gpu", 1, "device: expected auto, cpu, cuda or cuda:N, got 'gpu'"),
     ],

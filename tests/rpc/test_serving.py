@@ -32,6 +32,7 @@ LIMITS = RateLimits(blob_grace_s=PATIENCE_S)
 SHORT_S = 0.3
 DIGEST = b"d" * 32
 GARBAGE = b"\xff\xff\xff"
+OFTEN_PINGED = (("grpc.http2.min_ping_interval_without_data_ms", 5_000),)  # else gRPC ends a connection after 20 s
 
 
 @pytest.fixture(autouse=True)
@@ -238,7 +239,7 @@ async def asking(
     async with AsyncExitStack() as stack:
         key, liar = make_keys(2)
         ports = find_free_ports(2)
-        asker, server = Asker(ask), grpc.aio.server()
+        asker, server = Asker(ask), grpc.aio.server(options=OFTEN_PINGED)
         asker.add_to(server)
         server.add_secure_port(f"127.0.0.1:{ports[1]}", MutualTls(liar, [key.id]).make_server_credentials())
         await server.start()

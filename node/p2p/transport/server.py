@@ -50,7 +50,6 @@ _OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 5_000),  # else a ping's own minute counts
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_connection_idle_ms", 60_000),  # without a call: a peer that has something to ask connects again
     ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
 )
