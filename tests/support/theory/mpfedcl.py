@@ -23,8 +23,9 @@ move no more than the embeddings do is assumed; it holds of `cluster: mean`, and
 
 from __future__ import annotations
 
-from ml.bounds.checks import check, check_at_least
+from ml.bounds.checks import check
 from ml.errors import BoundError
+from support.theory.checks import check_at_least
 
 
 def compute_drift(

@@ -24,8 +24,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ml.bounds.checks import check, check_at_least
+from ml.bounds.checks import check
 from ml.errors import BoundError
+from support.theory.checks import check_at_least
 
 MAX_ERROR = 1e-9  # of the sum of shares
 

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import math
 
-from ml.bounds.checks import check, check_at_least
+from ml.bounds.checks import check
 from ml.errors import BoundError
+from support.theory.checks import check_at_least
 
 
 def compute_gap(
