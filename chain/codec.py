@@ -23,6 +23,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import attrgetter
 
 from chain.approvals import encode_approved, read_approved
 from chain.beacon import NO_REVEAL, Reveal
@@ -58,6 +59,7 @@ from chain.layout import (
     Reader,
     check,
     check_size,
+    read_all,
 )
 from chain.signing import SIGNATURE_BYTES, SigningKey, tag
 
@@ -174,10 +176,7 @@ def read_author(data: bytes) -> Id:
 
 
 def decode_contribution(data: bytes) -> Contribution:
-    reader = Reader("contribution", data, MAX_CONTRIBUTION_BYTES)
-    c = _read_contribution(reader)
-    reader.end()
-    return c
+    return read_all("contribution", data, MAX_CONTRIBUTION_BYTES, _read_contribution)
 
 
 def sign_contribution(
@@ -210,21 +209,15 @@ def _check_header(h: Header, error: Error) -> None:
     check(error, "header difficulty", h.difficulty, 1, MAX_U64)
 
 
+_get_header_fields = attrgetter(
+    "version", "height", "prev", "body", "aggregate", "state_next", "miner", "start_ms", "time_ms", "difficulty"
+)
+
+
 def encode_header(h: Header) -> bytes:
     """The 194 bytes that are sealed; the nonce is not among them."""
     _check_header(h, EncodeError)
-    return _HEADER.pack(
-        h.version,
-        h.height,
-        h.prev,
-        h.body,
-        h.aggregate,
-        h.state_next,
-        h.miner,
-        h.start_ms,
-        h.time_ms,
-        h.difficulty,
-    )
+    return _HEADER.pack(*_get_header_fields(h))
 
 
 def _read_header(reader: Reader) -> Header:
@@ -234,10 +227,7 @@ def _read_header(reader: Reader) -> Header:
 
 
 def decode_header(data: bytes) -> Header:
-    reader = Reader("header", data, HEADER_BYTES)
-    h = _read_header(reader)
-    reader.end()
-    return h
+    return read_all("header", data, HEADER_BYTES, _read_header)
 
 
 def compute_seal(chain_id: bytes, header: Header) -> bytes:
@@ -292,10 +282,7 @@ def _read_body(reader: Reader) -> Body:
 
 
 def decode_body(data: bytes) -> Body:
-    reader = Reader("body", data, MAX_BLOCK_BYTES)
-    body = _read_body(reader)
-    reader.end()
-    return body
+    return read_all("body", data, MAX_BLOCK_BYTES, _read_body)
 
 
 def compute_body_digest(body: Body) -> Digest:
@@ -444,15 +431,8 @@ def make_evidence(first: Contribution | Block | Vote, second: Contribution | Blo
 
 def encode_evidence(evidence: Evidence) -> bytes:
     _check_evidence(evidence, EncodeError)
-    return b"".join(
-        (
-            U8.pack(evidence.kind),
-            U32.pack(len(evidence.first)),
-            evidence.first,
-            U32.pack(len(evidence.second)),
-            evidence.second,
-        )
-    )
+    parts = (U32.pack(len(data)) + data for data in (evidence.first, evidence.second))
+    return U8.pack(evidence.kind) + b"".join(parts)
 
 
 def decode_evidence(data: bytes) -> Evidence:

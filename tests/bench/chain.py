@@ -30,6 +30,7 @@ from typing import Any, Self
 from bench.crypto import list_candidate, list_certificate, make_bare_check
 from bench.paired import Call, compare_calls
 from bench.tails import describe_tail
+from bench.usage import measure_directory
 from chain import codec
 from chain.audit import write_export
 from chain.block import Block, Certificate
@@ -41,7 +42,7 @@ from node.bench.fixtures import DIFFICULTY, temporary_directory
 from node.consensus.sync import SLICE
 from node.errors import NodeError, VerificationFailed
 from node.host.machine import get_machine
-from node.host.procfs import MB, measure_directory
+from node.host.procfs import MB
 from node.ledger.importing import import_chain
 from node.ledger.offline import OfflineNode, verify_data_dir
 from node.testnet.synthetic import INITIAL_MODEL, extend_chain, make_prototype_genesis

@@ -30,6 +30,7 @@ from typing import Any
 import grpc
 
 from bench.tails import describe_tail, watch_loop
+from bench.untrained import make_untrained_spec
 from chain import codec
 from chain.block import Digest, Id
 from chain.store.blob_files import BlobFiles
@@ -37,7 +38,7 @@ from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.admin.client import AdminClient
 from node.bench.figures import Report
-from node.bench.fixtures import make_untrained_spec, temporary_testnet
+from node.bench.fixtures import temporary_testnet
 from node.clock import SystemClock
 from node.config.identity import open_identity
 from node.config.node_config import load_config
