@@ -27,6 +27,7 @@ from node.cli.experiment_options import (
 from node.cli.experiment_plan import plan
 from node.cli.experiment_reconstruct import reconstruct
 from node.cli.options import AsJson, make_group
+from node.cli.output import print_json, print_table
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
@@ -154,7 +155,6 @@ def report(
 
     Example: fednode experiment report results/dfpl-table1-digits
     """
-    from node.cli.output import print_json
     from node.experiments.report import write_report
 
     written = write_report(directory)
@@ -263,8 +263,6 @@ def _first_line(text: str) -> str:
 
 
 def _list_runs(experiment: Experiment, directory: Path, stock: Stock, as_json: bool) -> None:
-    from node.cli.output import print_json, print_table
-
     rows = []
     pending = {one.id for one in stock.list_pending(experiment)}
     for one in experiment.runs.values():
@@ -283,8 +281,6 @@ def _list_runs(experiment: Experiment, directory: Path, stock: Stock, as_json: b
 def _print_summary(
     experiment: Experiment, directory: Path, stock: Stock, done: int, failed: Sequence[Progress]
 ) -> None:
-    from node.cli.output import print_json
-
     pending = len(stock.list_pending(experiment))
     facts = {
         "directory": str(directory),
