@@ -43,7 +43,7 @@ from node.config.federation import Federation, load_federation
 from node.config.genesis_members import read_head_state, validate_membership, was_put_back
 from node.config.identity import open_identity, open_spare
 from node.config.node_config import NodeConfig
-from node.config.node_sections import NetworkSection
+from node.config.node_sections import LimitsSection
 from node.config.own_noise import validate_own_noise
 from node.consensus.context import NodeContext
 from node.consensus.keys import OtherKeyInForce, choose_key
@@ -325,7 +325,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         checkpoint=federation.checkpoint,
         own_noise=config.training.privacy.get_own(),
         mesh_max=config.network.mesh_max,
-        slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
+        slowness=Slowness(bytes_per_s=config.network.limits.blob_min_kib_s * 1024),
     )
     return _Parts(context, make_round_service(context), transport, book, calls)
 
@@ -410,14 +410,7 @@ async def _run_until_stopped(stopped: asyncio.Event, *parts: Coroutine[Any, Any,
 def _make_transport(
     config: NodeConfig, genesis: Genesis, key: SigningKey, book: AddressBook, on_call: OnCall | None
 ) -> RpcTransport:
-    network, timeouts = config.network, config.network.timeouts
-    connections = ConnectionLimits(
-        max_connections=make_room(network.limits.max_connections),
-        max_streams=network.limits.max_streams,
-        connect_s=timeouts.connect_s,
-        handshake_s=timeouts.handshake_s,
-        request_s=timeouts.request_s,
-    )
+    network = config.network
     try:
         return RpcTransport(
             key,
@@ -426,8 +419,8 @@ def _make_transport(
             dial_out=network.dial_out,
             proxy=network.proxy,
             tls=network.tls,
-            limits=make_limits(network),
-            connections=connections,
+            limits=make_limits(network.limits),
+            connections=ConnectionLimits(max_connections=make_room(network.limits.max_connections)),
             chain_id=genesis.chain_id,
             on_call=on_call,
         )
@@ -435,27 +428,14 @@ def _make_transport(
         raise ConfigError(f"network: {error}") from error
 
 
-def make_limits(network: NetworkSection) -> RateLimits:
+def make_limits(limits: LimitsSection) -> RateLimits:
     """The transport's, as an operator words them."""
-    limits, timeouts, usual = network.limits, network.timeouts, RateLimits()
+    usual = RateLimits()
     return RateLimits(
-        status_per_s=limits.peer_statuses_s,
-        status_burst=limits.peer_statuses_s * usual.status_burst / usual.status_per_s,
         messages_per_s=limits.peer_messages_s,
         messages_burst=limits.peer_messages_s * usual.messages_burst / usual.messages_per_s,
         bytes_per_s=limits.peer_rate_mib_s * MIB,
-        blocks_per_s=limits.block_requests_s,
-        blocks_burst=limits.block_requests_s * usual.blocks_burst / usual.blocks_per_s,
-        blocks_at_once=limits.block_requests,
-        request_grace_s=timeouts.ask_s,
-        blobs_per_s=limits.blob_requests_s,
-        blobs_burst=limits.blob_requests_s * usual.blobs_burst / usual.blobs_per_s,
-        blob_streams=limits.blob_streams,
         blob_bytes_per_s=limits.blob_min_kib_s * 1024,
-        blob_grace_s=timeouts.blob_s,
-        queue_messages=limits.queue_messages,
-        queue_bytes=int(limits.queue_mib * MIB),
-        write_s=timeouts.write_s,
     )
 
 

@@ -45,7 +45,6 @@ from node.errors import NodeError
 from node.host.machine import get_machine
 from node.host.procfs import MB
 from node.offload import ThreadOffload
-from node.p2p.null_handler import NullHandler
 from node.p2p.tls import MutualTls
 from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.calls import SERVICE
@@ -57,6 +56,7 @@ from node.payloads.transfers import Transfers
 from node.pb import peer_pb2 as pb
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.layout import Testnet
+from support.federation.null_handler import NullHandler
 
 VOTERS = 3
 WARM_UP = 5  # blocks before anything is measured

@@ -8,9 +8,10 @@ sound.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from chain import pow as work
 from chain.beacon import make_reveal
 from chain.block import Block, Body, Certificate, Contribution, Digest, Header, PayloadRef, Phase
 from chain.genesis import PROTOCOL_VERSION, Genesis
-from chain.signing import SigningKey
+from chain.signing import SigningKey, encode_id
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml import specs
@@ -32,10 +33,6 @@ from node.errors import ConfigError
 if TYPE_CHECKING:
     from node.testnet.layout import Testnet, TestnetNode  # which loads torch
 
-import hashlib
-from typing import Any
-
-from chain.signing import encode_id
 
 KIND = "prototypes"
 BLOCK_MS = 1  # between two blocks: the chain must have ended before it is gone on with
@@ -66,7 +63,7 @@ class _Maker:
         contributions = [self._contribute(tip, key, encode_arrays(arrays)) for key, arrays in offered.items()]
         authors = [specs.AuthorPayloads(key.id, 1, {KIND: arrays}) for key, arrays in offered.items()]
         aggregate = specs.compute_aggregate(self._spec, height, authors, None)
-        assert aggregate is not None  # noqa: S101 - prototypes are voted on
+        assert aggregate is not None
         block = self._mine(tip, contributions, self._store.put_blob(aggregate))
         self._store.append(block, self._certify(block))
         return tip.extend(block)
