@@ -45,12 +45,12 @@ def plan(
     """
     from ml.data import open_once
     from node.experiments.estimate import estimate
-    from node.experiments.gpus import Gpus
+    from node.experiments.gpus import count_gpus, find_gpus
 
     experiment, _, stock = open_experiment(file, overrides, out)
     pending = stock.list_pending(experiment)
     shares = {"cpu": jobs or len(os.sched_getaffinity(0))}
-    if count := Gpus.count() if gpus is None else len(Gpus.find(gpus).names):
+    if count := count_gpus() if gpus is None else len(find_gpus(gpus)):
         shares["cuda"] = count
     with open_once():
         root = (data_root or file.parent).absolute()
