@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from chain import codec
 from chain.approvals import encode_approval, encode_proposal, encode_readiness
 from chain.block import Approval, Block, Contribution, Digest, Evidence, Id, Phase, Vote
+from chain.evidence import encode_evidence
 from chain.proposals import Proposal
 from chain.protocol import get_newest
 from chain.state import State
@@ -116,7 +117,7 @@ class Gossip:
 
     def keep_evidence(self, evidence: Evidence) -> Message:
         """Tells it to every peer that comes up from now on."""
-        message = Message(MessageKind.EVIDENCE, codec.encode_evidence(evidence))
+        message = Message(MessageKind.EVIDENCE, encode_evidence(evidence))
         self._evidence = [*self._evidence, message][-MAX_EVIDENCE_PUSHED:]
         return message
 

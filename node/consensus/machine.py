@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from chain import codec, finality
+from chain import finality
 from chain.block import ApprovedChange, Block, Certificate, Contribution, Id, Vote
+from chain.evidence import make_evidence
 from chain.state import State
 from node.consensus.actions import (
     Accuse,
@@ -411,7 +412,7 @@ class RoundMachine:
     def _accuse(
         self, author: Id, first: Contribution | Block | Vote, second: Contribution | Block | Vote, now: Now
     ) -> list[Action]:
-        return [Accuse(codec.make_evidence(first, second), author), *self._leave_out(author, now)]
+        return [Accuse(make_evidence(first, second), author), *self._leave_out(author, now)]
 
     def _leave_out(self, author: Id, now: Now) -> list[Action]:
         """From now on this node neither awaits the author nor takes it into a body."""
