@@ -15,6 +15,7 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from node.consensus.awaiting import Awaiting
+from node.consensus.collecting import Collecting
 from node.consensus.consent import Consent
 from node.consensus.crossing import Crossing
 from node.consensus.evidence import EvidencePool
@@ -87,22 +88,28 @@ class RoundOpener:
             overdrawn -= authors  # without any one of these the round is lost
             # and whoever else is here shows a key for the round to come
             awaited |= {member for member in state.active_ids if self._peers.is_level(member, tip.height)}
-        return RoundMachine(
+        speaker = me if speaks else None
+        collecting = Collecting(
             state,
-            me=me if speaks else None,
-            height=height,
-            parent_ms=tip.header.time_ms,
+            speaker,
             awaited=awaited | {me} if awaited else state.active_ids,  # a change block has no authors
             overdrawn=overdrawn,
             accused=self._evidence.get_accused(height),
-            mine=self.mines and state.is_active(me),
             contributes=has_round and state.is_active(me) and contributes,
             collect_s=collect_s,
+            is_empty=self.masking.is_empty if self.masking.has_inputs else None,
+            may_give=authors,  # who has shown a key
+        )
+        return RoundMachine(
+            state,
+            collecting,
+            me=speaker,
+            height=height,
+            parent_ms=tip.header.time_ms,
+            mine=self.mines and state.is_active(me),
             crossing_s=self.crossing.compute_wait_s(state.rules.waits.delta_s),
             delta_s=self._delays.compute_delta_s(state),
             change=self._proposals.choose(),
-            is_empty=self.masking.is_empty if self.masking.has_inputs else None,
-            may_give=authors,  # who has shown a key
         )
 
     def may_contribute_to(self, place: Place) -> bool:

@@ -33,6 +33,7 @@ from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believin
 from fuzz.wire_bytes import make_statuses
 from node.consensus import actions
 from node.consensus.authenticator import Authenticator
+from node.consensus.collecting import Collecting
 from node.consensus.consent import Consent
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip, Position
@@ -89,9 +90,8 @@ class Door:
 
     def __init__(self) -> None:
         self.tip = Tip.at(STATE, [PARENT])
-        self.machine = RoundMachine(
-            STATE, me=ME, height=1, parent_ms=GENESIS.block0.header.time_ms, awaited=STATE.member_ids
-        )
+        collecting = Collecting(STATE, ME, awaited=STATE.member_ids)
+        self.machine = RoundMachine(STATE, collecting, me=ME, height=1, parent_ms=GENESIS.block0.header.time_ms)
         self.accused: set[Id] = set()
         clock = Clock()
         self.machine.on(actions.Started(), self._now())
