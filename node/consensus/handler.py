@@ -17,7 +17,6 @@ from chain import evidence as evidence_rules
 from chain.beacon import list_commitments
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import ChainError, DecodeError, InvalidEvidence, InvalidSignature
-from chain.votes import VIEW_WINDOW
 from node.boundary import Boundary
 from node.consensus import actions
 from node.consensus.authenticator import Authenticator, get_signer
@@ -27,7 +26,6 @@ from node.consensus.hints import AddressHints
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.proposals import ProposalBook
 from node.consensus.published import PublishedRounds
-from node.consensus.relay import Relay
 from node.consensus.serving import StoreServer
 from node.consensus.sync import Sync
 from node.events import Events
@@ -71,7 +69,6 @@ class PeerHandler:
         peers: Peers,
         clocks: MemberClocks,
         gossip: Gossip,
-        relay: Relay,
         sync: Sync,
         events: Events,
         boundary: Boundary,
@@ -87,7 +84,6 @@ class PeerHandler:
         self._peers = peers
         self._clocks = clocks
         self._gossip = gossip
-        self.relay = relay
         self._sync = sync
         self._events = events
         self._boundary = boundary
@@ -180,7 +176,7 @@ class PeerHandler:
             return
         says = status.contributes or status.abstains
         is_news = says and self._hear(peer, contributes=status.contributes)
-        if is_news and self._peers.is_meshed and self.relay.list_cut_off(peer):
+        if is_news and self._gossip.spreader.has_cut_off(peer):
             self._gossip.on_step()  # they hear of it from this node
         if (sender := self._peers.get(peer)) is not None and sender.is_member:
             self._hear_through(status)
@@ -196,14 +192,8 @@ class PeerHandler:
 
     def _hear_through(self, status: Status) -> None:
         """What a status of our height tells of members that this node is not connected with, as far as it is news."""
-        members, connected = self._current.tip.state.member_ids, self._peers.connected_members
-        if not self._peers.is_meshed:  # one word is enough, and this is one
-            for index in list_bits(status.contributing & ~connected):
-                if self._peers.get(members[index]) is not None:
-                    self._hear(members[index], contributes=True)
-            return
-        told = status.reaches & (status.contributing | status.abstaining) & ~connected
-        for index in list_bits(told):
+        members = self._current.tip.state.member_ids
+        for index in list_bits(self._gossip.spreader.select_told(status) & ~self._peers.connected_members):
             member, contributes = members[index], bool(status.contributing >> index & 1)
             if (member, contributes) in self._heard or self._peers.get(member) is None:  # the latter: this node itself
                 continue
@@ -282,15 +272,7 @@ class PeerHandler:
             if isinstance(opened, Contribution):
                 self._pushed.expect(opened)
             self._peers.on_sign(get_signer(opened))
-            if self._peers.is_meshed:
-                self.relay.pass_on(sender.id, get_signer(opened), message)
-            elif not isinstance(opened, Vote) or self._is_in_window(opened):
-                self._gossip.pass_on(message, digest, sender.id)
-
-    def _is_in_window(self, vote: Vote) -> bool:
-        """Whether a vote is of a view that others are near to, as far as this node is."""
-        machine = self._current.machine
-        return machine is not None and vote.view <= machine.view + VIEW_WINDOW
+            self._gossip.spreader.pass_on(message, digest, opened, sender.id)
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
         """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. One of

@@ -41,7 +41,6 @@ from node.consensus.published import PublishedRounds
 from node.consensus.readiness import StandsReady
 from node.consensus.record import Records
 from node.consensus.recount import Recount
-from node.consensus.relay import Relay
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_measure import RoundMeasure
 from node.consensus.round_tasks import RoundTasks
@@ -379,7 +378,6 @@ def _make_talk(
         peers=peers,
         clocks=clocks,
         gossip=gossip,
-        relay=Relay(c.transport, peers, lambda: current.tip.state),
         sync=ledger.sync,
         events=events,
         boundary=c.boundary,

@@ -43,7 +43,6 @@ from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.proposals import ProposalBook
 from node.consensus.published import PublishedRounds
-from node.consensus.relay import Relay
 from node.consensus.serving import StoreServer
 from node.consensus.signer import Signer
 from node.consensus.sync import Sync
@@ -151,7 +150,6 @@ class Door:
             peers=peers,
             clocks=MemberClocks(current, ME, clock),
             gossip=gossip,
-            relay=Relay(cast(Any, self), peers, lambda: current.tip.state),
             sync=sync,
             events=events,
             boundary=boundary,
