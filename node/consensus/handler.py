@@ -10,7 +10,6 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator, Hashable
 from contextlib import suppress
-from typing import Protocol
 
 from chain import codec, validation
 from chain import evidence as evidence_rules
@@ -19,18 +18,14 @@ from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import ChainError, DecodeError, InvalidEvidence, InvalidSignature
 from node.boundary import Boundary
 from node.consensus import actions
-from node.consensus.authenticator import Authenticator, get_signer
+from node.consensus.authenticator import get_signer
 from node.consensus.current import CurrentRound
-from node.consensus.gossip import Gossip
-from node.consensus.hints import AddressHints
-from node.consensus.member_clocks import MemberClocks
+from node.consensus.gossip_parts import GossipParts
 from node.consensus.proposals import ProposalBook
-from node.consensus.published import PublishedRounds
 from node.consensus.serving import StoreServer
-from node.consensus.sync import Sync
 from node.events import Events
 from node.p2p.bundle import BundleError, decode_bundle
-from node.p2p.peers import Peer, Peers
+from node.p2p.peers import Peer
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.status import Status, StatusError, check_bounds, list_bits, status_from_bytes
 from node.p2p.transport.base import CONSENT_KINDS, Message, MessageKind, PeerFault, takes
@@ -42,49 +37,31 @@ MAX_EVIDENCE_AHEAD = 8  # heights above the head: this node may be behind
 MAX_BUFFERED_VIEW = 8  # votes for the next height are kept up to this view
 
 
-class Accusations(Protocol):
-    """Where evidence goes (`node.consensus.evidence`)."""
-
-    def is_accused(self, author: Id, height: int) -> bool:
-        """Whether there is evidence against `author` of this height, or a later one."""
-
-    def on_evidence(self, evidence: Evidence, author: Id, height: int) -> None:
-        """Evidence that proves what it says."""
-
-
 class PeerHandler:
     """One node's open door. Of the next height one object a slot is kept, as far as that is bounded (I6)."""
 
     def __init__(
         self,
         current: CurrentRound,
-        authenticator: Authenticator,
-        evidence: Accusations,
-        server: StoreServer,
+        gossip: GossipParts,
         proposals: ProposalBook,
-        hints: AddressHints,
-        published: PublishedRounds,
         pushed: PushedPayloads,
-        *,
-        peers: Peers,
-        clocks: MemberClocks,
-        gossip: Gossip,
-        sync: Sync,
+        server: StoreServer,
         events: Events,
         boundary: Boundary,
     ) -> None:
         self._current = current
-        self._authenticator = authenticator
-        self._evidence = evidence
-        self._server = server
+        self._peers = gossip.peers
+        self._clocks = gossip.clocks
+        self._gossip = gossip.gossip
+        self._evidence = gossip.evidence
+        self._authenticator = gossip.authenticator
+        self._hints = gossip.hints
+        self._published = gossip.published
+        self._sync = gossip.sync
         self._proposals = proposals
-        self._hints = hints
-        self._published = published
         self._pushed = pushed
-        self._peers = peers
-        self._clocks = clocks
-        self._gossip = gossip
-        self._sync = sync
+        self._server = server
         self._events = events
         self._boundary = boundary
         self._next: dict[Hashable, Contribution | Block | Vote] = {}

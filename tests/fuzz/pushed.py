@@ -33,10 +33,13 @@ from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believin
 from fuzz.wire_bytes import make_statuses
 from node.consensus import actions
 from node.consensus.authenticator import Authenticator
+from node.consensus.awaiting import Awaiting
 from node.consensus.collecting import Collecting
 from node.consensus.consent import Consent
 from node.consensus.current import CurrentRound
+from node.consensus.evidence import EvidencePool
 from node.consensus.gossip import Gossip, Position
+from node.consensus.gossip_parts import GossipParts
 from node.consensus.handler import PeerHandler
 from node.consensus.hints import AddressHints
 from node.consensus.machine import RoundMachine
@@ -50,6 +53,7 @@ from node.events import Events
 from node.offload import Offload
 from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
+from node.p2p.delays import Delays
 from node.p2p.peers import Peers
 from node.p2p.transport.base import PeerFault, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits
@@ -98,7 +102,7 @@ class Door:
         boundary = OpenBoundary()
         current = cast(CurrentRound, self)
         gossip = Gossip(cast(Any, self), peers, clock, self._get_position)
-        sync = Sync(cast(Any, self), peers, lambda: self.tip, cast(Any, None))
+        sync = Sync(cast(Any, self), peers, lambda: self.tip, cast(Any, None), cast(Any, None), boundary)
         events = Events(clock)
         self.proposals = Proposals(self.tip)
         book = ProposalBook(
@@ -129,12 +133,15 @@ class Door:
             publish_from=None,
         )
         self.pushed = PushedPayloads(WaitingBlobs())
-        self.handler = PeerHandler(
-            current,
+        parts = GossipParts(
+            peers,
+            Delays(dict, peers.count_liars),
+            MemberClocks(current, ME, clock),
+            Awaiting(STATE, ME, peers, events),
+            cast(Any, None),
+            gossip,
+            cast(EvidencePool, self),
             Authenticator(STATE, clock.monotonic),
-            self,
-            cast(StoreServer, None),
-            book,
             AddressHints(
                 self.book,
                 cast(Signer, self),
@@ -146,14 +153,11 @@ class Door:
                 disk=cast(Offload, None),
             ),
             self.published,
-            self.pushed,
-            peers=peers,
-            clocks=MemberClocks(current, ME, clock),
-            gossip=gossip,
-            sync=sync,
-            events=events,
-            boundary=boundary,
+            sync,
+            cast(Any, None),
+            cast(Any, None),
         )
+        self.handler = PeerHandler(current, parts, book, self.pushed, cast(StoreServer, None), events, boundary)
         counters = TrafficCounters()
         self.intake = Intake(
             LIAR,

@@ -167,7 +167,7 @@ class Attacked:
         n = self.one.net.genesis.state.n
         assert len(service.machine.contributions) <= n
         assert len(service.machine.candidates) <= 2 * n
-        assert max(service.parts.authenticator.count_known().values()) <= MAX_KNOWN
+        assert max(service.parts.gossip.authenticator.count_known().values()) <= MAX_KNOWN
         assert service.gossip.num_held <= MAX_HELD
         assert len(asyncio.all_tasks()) < 100
         self.forgive()

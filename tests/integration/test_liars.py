@@ -70,7 +70,7 @@ async def go_on(net: Cluster, blocks: int = 3, names: Sequence[str] = HONEST) ->
 def check_bounded(net: Cluster, name: str) -> None:
     """I6, with the numbers of PROTOCOL §4 and §5."""
     service, n = get_service(net, name), net.genesis.state.n
-    known = service.parts.authenticator.count_known()
+    known = service.parts.gossip.authenticator.count_known()
     assert set(known) == set(net.genesis.state.member_ids)
     assert max(known.values()) <= MAX_KNOWN
     assert service.handler.num_kept <= n * (2 + 2 * 9)
