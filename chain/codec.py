@@ -13,7 +13,6 @@ whatever it accepts; anything else is a DecodeError. What an object means is `ch
     Vote          phase u8 | height u64 | view u32 | block id 32 | voter 32 | sig 64
     Certificate   view u32 | count u16 | count x (member index u16 | sig 64)
     Sealed header header | nonce u64 | sig 64
-    Evidence      kind u8 | length u32 | first | length u32 | second
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ from chain.block import (
     Certificate,
     Contribution,
     Digest,
-    Evidence,
-    EvidenceKind,
     Header,
     Id,
     Measure,
@@ -52,7 +49,6 @@ from chain.layout import (
     MAX_U64,
     U8,
     U16,
-    U32,
     U64,
     WEIGHT_LIMIT,
     Error,
@@ -75,7 +71,6 @@ MAX_BLOCK_BYTES = 256 * 1024
 MAX_VOTE_BYTES = 512
 MAX_CERTIFICATE_BYTES = 64 * 1024
 SEALED_HEADER_BYTES = HEADER_BYTES + 8 + SIGNATURE_BYTES
-MAX_EVIDENCE_BYTES = 9 + 2 * MAX_CONTRIBUTION_BYTES
 
 ROUND_BODY, CHANGE_BODY, INPUTS_BODY, OPENINGS_BODY = range(4)  # the last two are reserved for masked sums
 
@@ -395,54 +390,3 @@ def decode_certificate(data: bytes) -> Certificate:
     certificate = Certificate(view, signatures)
     _check_certificate(certificate, DecodeError)
     return certificate
-
-
-# Evidence
-
-_EVIDENCE_MAX_BYTES = {
-    EvidenceKind.CONTRIBUTION: MAX_CONTRIBUTION_BYTES,
-    EvidenceKind.CANDIDATE: SEALED_HEADER_BYTES,
-    EvidenceKind.VOTE: MAX_VOTE_BYTES,
-}
-
-
-def _check_evidence(evidence: Evidence, error: Error) -> None:
-    check(error, "evidence kind", evidence.kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
-    for data in (evidence.first, evidence.second):
-        check(error, "size of an object in evidence", len(data), 1, _EVIDENCE_MAX_BYTES[evidence.kind])
-    if evidence.first >= evidence.second:
-        raise error("evidence: expected two different objects, the smaller first, got them equal or swapped")
-
-
-def make_evidence(first: Contribution | Block | Vote, second: Contribution | Block | Vote) -> Evidence:
-    """Two signed objects of one kind, put in order. Whether they prove anything, `validate_evidence` says."""
-    if isinstance(first, Contribution) and isinstance(second, Contribution):
-        kind, a, b = EvidenceKind.CONTRIBUTION, encode_contribution(first), encode_contribution(second)
-    elif isinstance(first, Block) and isinstance(second, Block):
-        kind, a, b = EvidenceKind.CANDIDATE, encode_sealed_header(first), encode_sealed_header(second)
-    elif isinstance(first, Vote) and isinstance(second, Vote):
-        kind, a, b = EvidenceKind.VOTE, encode_vote(first), encode_vote(second)
-    else:
-        raise EncodeError.differs("evidence", "two objects of one kind", (type(first).__name__, type(second).__name__))
-    evidence = Evidence(kind, min(a, b), max(a, b))
-    _check_evidence(evidence, EncodeError)
-    return evidence
-
-
-def encode_evidence(evidence: Evidence) -> bytes:
-    _check_evidence(evidence, EncodeError)
-    parts = (U32.pack(len(data)) + data for data in (evidence.first, evidence.second))
-    return U8.pack(evidence.kind) + b"".join(parts)
-
-
-def decode_evidence(data: bytes) -> Evidence:
-    """The two objects as bytes; they are decoded and checked when the evidence is validated."""
-    reader = Reader("evidence", data, MAX_EVIDENCE_BYTES)
-    kind = reader.number(U8)
-    check(DecodeError, "evidence kind", kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
-    first = reader.take(reader.number(U32))
-    second = reader.take(reader.number(U32))
-    reader.end()
-    evidence = Evidence(EvidenceKind(kind), first, second)
-    _check_evidence(evidence, DecodeError)
-    return evidence

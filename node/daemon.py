@@ -11,12 +11,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chain.block import Digest
 from chain.checkpoint import Checkpoint
@@ -55,6 +55,7 @@ from node.errors import ConfigError
 from node.host.collector import leave_out_loaded
 from node.host.notify import Notifier
 from node.host.process import has_terminal, make_room
+from node.host.signals import run_until, watch_signals
 from node.log import logging_values
 from node.offload import ThreadOffload
 from node.p2p.address_book import AddressBook
@@ -77,8 +78,6 @@ if TYPE_CHECKING:
     from node.telemetry.metrics import CallTimes
 
 log = logging.getLogger(__name__)
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +208,7 @@ def _validate_way(store: SqliteStore, checkpoint: Checkpoint | None) -> None:
 async def _run(start: _Start) -> int:
     config = start.config
     began_s = time.monotonic()
-    stopped, hung_up = _hear_signals()
+    stopped, hung_up = watch_signals()
     had_terminal = has_terminal()
     async with AsyncExitStack() as stack:
         deadline = Deadline()
@@ -264,19 +263,11 @@ async def _run(start: _Start) -> int:
         await stack.enter_async_context(start.notifier.telling(parts.transport.ready, partial(_describe, service)))
         _greet(config, start.federation.genesis, start.key, service, time.monotonic() - began_s)
         hangups = _follow_hangups(hung_up, stopped, reloading, had_terminal=had_terminal)
-        await _run_until_stopped(stopped, service.run(), monitor.run(), shutdown.run(), hangups)
+        failure = await run_until(stopped, service.run(), monitor.run(), shutdown.run(), hangups)
+        if failure is not None:
+            raise translate(failure)
         log.info("stopped at height %d", service.tip.height)
     return 0
-
-
-def _hear_signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Set by a signal to stop, and by SIGHUP."""
-    stopped, hung_up = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
-    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
-    return stopped, hung_up
 
 
 def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
@@ -386,25 +377,6 @@ def _describe_position(service: RoundService) -> dict[str, int]:
     """Where a node stands, for each line of its log."""
     height, machine = service.tip.height, service.machine
     return {"height": height, "round": height if machine is None else machine.height}
-
-
-async def _run_until_stopped(stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
-    async def run() -> None:
-        async with asyncio.TaskGroup() as group:
-            for part in parts:
-                group.create_task(part)
-
-    running = asyncio.create_task(run(), name="parts")
-    stopping = asyncio.create_task(stopped.wait(), name="stop")
-    try:
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-        if not running.done():
-            running.cancel()
-            await asyncio.wait({running})
-    if not running.cancelled() and (error := running.exception()) is not None:
-        raise translate(error)
 
 
 def _make_transport(

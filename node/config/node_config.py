@@ -21,11 +21,11 @@ from pydantic import ValidationError
 from ml.errors import suggest
 from ml.plugins import Plugins, list_offered
 from node.addresses import ANY_HOSTS, is_on_loopback, parse_address
+from node.config.http_section import HttpSection
 from node.config.node_sections import (
     AdminSection,
     ConsensusSection,
     DataSection,
-    HttpSection,
     LogSection,
     NetworkSection,
     NodeSection,
