@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from fednode.client import PREDICT_S, Client, Record, connect
+from fednode.client import Client, Record, connect
 from node.errors import NodeError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from fednode.prediction import Predictions
 
 MAX_AT_ONCE = 8  # calls in hand; more wait
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -33,6 +30,16 @@ def aconnect(place: str | PathLike[str], token_file: str | PathLike[str] | None 
     Nothing is opened before the block is entered, or the first question is asked: errors come then.
     """
     return AsyncClient(place, token_file)
+
+
+def awaited(call: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """Makes of a call of `Client` one of `AsyncClient`, which a thread asks."""
+
+    @wraps(call)
+    async def ask(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await client._do(lambda opened: call(opened, *args, **kwargs))
+
+    return ask
 
 
 class AsyncClient:
@@ -82,29 +89,21 @@ class AsyncClient:
             raise NodeError(f"the client of {self._place} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(self._open()))
 
-    async def status(self) -> Record:
-        """As `Client.status`."""
-        return await self._do(Client.status)
-
-    async def rounds(self, limit: int | None = None) -> list[Record]:
-        """As `Client.rounds`."""
-        return await self._do(lambda client: client.rounds(limit))
-
-    async def round(self, height: int) -> Record:
-        """As `Client.round`."""
-        return await self._do(lambda client: client.round(height))
-
-    async def metrics(
-        self, series: Iterable[str] | str | None = None, *, first: int = 1, last: int | None = None
-    ) -> list[Record]:
-        """As `Client.metrics`."""
-        return await self._do(lambda client: client.metrics(series, first=first, last=last))
-
-    async def member_metrics(
-        self, measure: str | None = None, *, first: int = 1, last: int | None = None
-    ) -> list[Record]:
-        """As `Client.member_metrics`."""
-        return await self._do(lambda client: client.member_metrics(measure, first=first, last=last))
+    status = awaited(Client.status)
+    rounds = awaited(Client.rounds)
+    round = awaited(Client.round)
+    metrics = awaited(Client.metrics)
+    member_metrics = awaited(Client.member_metrics)
+    members = awaited(Client.members)
+    runs = awaited(Client.runs)
+    statistics = awaited(Client.statistics)
+    evaluations = awaited(Client.evaluations)
+    proposals = awaited(Client.proposals)
+    propose = awaited(Client.propose)
+    approve = awaited(Client.approve)
+    predict = awaited(Client.predict)
+    evaluate = awaited(Client.evaluate)
+    model = awaited(Client.model)
 
     async def watch(self, *kinds: str, since: str = "") -> AsyncIterator[Record]:
         """As `Client.watch`. Cancelling who waits for an event ends it."""
@@ -119,107 +118,3 @@ class AsyncClient:
             self._watching.discard(client)
             client.close()
             thread.shutdown(wait=False)
-
-    async def members(self) -> Record:
-        """As `Client.members`."""
-        return await self._do(Client.members)
-
-    async def runs(self) -> list[Record]:
-        """As `Client.runs`."""
-        return await self._do(Client.runs)
-
-    async def statistics(self, run: int = 0) -> Record:
-        """Does what `Client.statistics` does."""
-        return await self._do(lambda client: client.statistics(run))
-
-    async def evaluations(self, run: int | None = None) -> list[Record]:
-        """Does what `Client.evaluations` does."""
-        return await self._do(lambda client: client.evaluations(run))
-
-    async def proposals(self) -> list[Record]:
-        """As `Client.proposals`."""
-        return await self._do(Client.proposals)
-
-    async def propose(
-        self,
-        kind: str,
-        *,
-        note: str = "",
-        expires: int | None = None,
-        first: int | None = None,
-        dry_run: bool = False,
-        **terms: Any,
-    ) -> Record:
-        """As `Client.propose`."""
-        return await self._do(
-            lambda client: client.propose(kind, note=note, expires=expires, first=first, dry_run=dry_run, **terms)
-        )
-
-    async def approve(self, change: str, *, no_train: bool = False, lend: bool = False) -> Record:
-        """As `Client.approve`."""
-        return await self._do(lambda client: client.approve(change, no_train=no_train, lend=lend))
-
-    async def predict(
-        self,
-        samples: object,
-        *,
-        label: str | tuple[str, ...] | None = None,
-        prior: float | None = None,
-        round: int | str = "",  # noqa: A002 (as the command has it)
-        calibrated: bool = False,
-        answer_by: str = "",
-        timeout_s: float = PREDICT_S,
-    ) -> Predictions:
-        """As `Client.predict`."""
-        return await self._do(
-            lambda client: client.predict(
-                samples,
-                label=label,
-                prior=prior,
-                round=round,
-                calibrated=calibrated,
-                answer_by=answer_by,
-                timeout_s=timeout_s,
-            )
-        )
-
-    async def evaluate(
-        self,
-        inputs: object,
-        *,
-        label: str | tuple[str, ...] | None = None,
-        resamples: int = 1000,
-        threshold: float | None = None,
-        prevalence: float | None = None,
-        positive: str | None = None,
-        by: str | None = None,
-        cuts: Sequence[float] = (),
-        round: int | str = "",  # noqa: A002 (as the command has it)
-        calibrated: bool = False,
-        timeout_s: float = PREDICT_S,
-    ) -> Record:
-        """As `Client.evaluate`."""
-        return await self._do(
-            lambda client: client.evaluate(
-                inputs,
-                label=label,
-                resamples=resamples,
-                threshold=threshold,
-                prevalence=prevalence,
-                positive=positive,
-                by=by,
-                cuts=cuts,
-                round=round,
-                calibrated=calibrated,
-                timeout_s=timeout_s,
-            )
-        )
-
-    async def model(
-        self,
-        *,
-        plugins: Iterable[str] = (),
-        round: int | str = "",  # noqa: A002 (as the command has it)
-    ) -> nn.Module:
-        """Does what `Client.model` does."""
-        return await self._do(lambda client: client.model(plugins=plugins, round=round))

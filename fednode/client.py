@@ -18,7 +18,7 @@ from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.admin.place import read_configured_place, read_place, validate_socket
 from node.errors import ConfigError, InvalidRequest, NodeError
-from node.ledger.series import DEFAULT_SERIES, KEYS, choose_measure, flatten, flatten_members, get_names
+from node.ledger.series import KEYS, choose_measure, choose_series, flatten, flatten_members
 from node.pb import admin_pb2 as pb
 
 if TYPE_CHECKING:
@@ -142,13 +142,8 @@ class Client:
         """All rounds, or the newest `limit`, the oldest of them first. As `fednode rounds list --json`."""
         if limit is not None and limit < 1:
             raise InvalidRequest(f"limit: expected at least 1 (got {limit})")
-        records: list[Record] = []
         with self._asking() as admin:
-            for record in _list_rounds(admin, None, newest_first=True):
-                records.append(to_json(record))
-                if len(records) == limit:
-                    break
-        return records[::-1]
+            return [to_json(record) for record in admin.iterate_rounds(limit=limit)][::-1]
 
     def round(self, height: int) -> Record:
         """The round that made the block of this height: who took part, what was refused and why, times, bytes,
@@ -167,10 +162,10 @@ class Client:
         names such as `accuracy` or `seconds.train`; "all" are all there are. `first` and `last` are heights.
         """
         with self._asking() as admin:
-            rounds = _list_rounds(admin, first, newest_first=False)
+            rounds = admin.iterate_rounds(first, reverse=True)
             wanted = takewhile(lambda record: last is None or record.height <= last, rounds)
             rows = [flatten(record) for record in wanted if record.measured]
-        names = _choose(series, rows)
+        names = choose_series(series, rows)
         return [{name: row.get(name) for name in (*KEYS, *names)} for row in rows]
 
     def member_metrics(self, measure: str | None = None, *, first: int = 1, last: int | None = None) -> list[Record]:
@@ -185,7 +180,7 @@ class Client:
         """
         chosen = choose_measure(measure)
         with self._asking() as admin:
-            rounds = _list_rounds(admin, first, newest_first=False)
+            rounds = admin.iterate_rounds(first, reverse=True)
             wanted = takewhile(lambda record: last is None or record.height <= last, rounds)
             rows = [flatten_members(record, chosen) for record in wanted]
         return [row for row in rows if row["members"]]
@@ -239,6 +234,7 @@ class Client:
 
     def propose(
         self,
+        /,
         kind: str,
         *,
         note: str = "",
@@ -376,30 +372,6 @@ class Client:
 
 
 # ---- what is sent and what is shown
-
-
-def _list_rounds(admin: AdminClient, first: int | None, *, newest_first: bool) -> Iterator[pb.Round]:
-    """Page by page, from height `first` on."""
-    while True:
-        page = admin.list_rounds(first, 0, reverse=not newest_first)
-        yield from page.rounds
-        if not page.HasField("next"):
-            return
-        first = page.next
-
-
-def _choose(asked: Iterable[str] | str | None, rows: Sequence[Record]) -> Sequence[str]:
-    """The series to show. Raises InvalidRequest for one that no row has."""
-    known = tuple(dict.fromkeys(name for row in rows for name in get_names(row)))
-    if asked is None:
-        return DEFAULT_SERIES
-    if asked == "all":
-        return known
-    names = (asked,) if isinstance(asked, str) else tuple(asked)
-    unknown = [name for name in names if name not in known]
-    if unknown and rows:
-        raise InvalidRequest(f"series: no round has {unknown[0]!r}; there are {', '.join(known)}")
-    return names
 
 
 def _show_event(event: pb.Event) -> Record:

@@ -28,16 +28,15 @@ from chain.store.sqlite import SqliteStore
 from chain.store.watermark import WATERMARK
 from node.admin.access import RemoteAccess
 from node.admin.failures import explain_chain_error, translate
+from node.admin.node_answers import NodeAnswers
 from node.admin.page_keys import make_keys
 from node.admin.peer_control import Operator, restore_bans
-from node.admin.predictor import Predictor
 from node.admin.reload import Load, Reloading
-from node.admin.round_control import Control
 from node.admin.server import AdminServer
 from node.admin.shutdown import Deadline, Shutdown
 from node.admin.tokens import Tokens
 from node.admin.view import NodeView
-from node.admin.wiring import make_control, make_predictor, make_reloading, make_view
+from node.admin.wiring import make_control, make_predictor, make_view
 from node.clock import SystemClock
 from node.config.federation import Federation, load_federation
 from node.config.genesis_members import read_head_state, validate_membership, was_put_back
@@ -225,12 +224,13 @@ async def _run(start: _Start) -> int:
         view = make_view(service, context, config, parts.book)
         token = HttpToken.read(config.http.token_file) if config.http.is_on else None
         tls = HttpTls.read(config.http.tls) if config.http.is_on else None
-        reloading = make_reloading(
-            service,
-            context,
+        reloading = Reloading(
             config,
             start.load,
+            service,
+            context.genesis,
             parts.book,
+            me=context.me,
             redial=parts.transport.redial,
             http=token,
             tls=tls,
@@ -239,16 +239,14 @@ async def _run(start: _Start) -> int:
         keys = make_keys(config.http, context.clock)
         control = make_control(service, context, shutdown, reloading, config.node.name, keys)
         predictor = make_predictor(service, context, config.training.answer_by)
+        answers = NodeAnswers(view, predictor, _make_operator(config, parts), control)
         if token is not None:
             from node.web.serving import make_http  # not loaded where nobody is served
 
             http = make_http(
                 config,
-                service,
-                context,
-                view=view,
-                control=control,
-                predictor=predictor,
+                answers,
+                clock=context.clock,
                 keys=keys,
                 token=token,
                 tls=tls,
@@ -259,7 +257,7 @@ async def _run(start: _Start) -> int:
             )
             await stack.enter_async_context(http)
         if config.admin.socket is not None or config.admin.address is not None:
-            await stack.enter_async_context(_make_admin(start, parts, view, control, predictor))
+            await stack.enter_async_context(_make_admin(start, parts, answers))
         await stack.enter_async_context(start.notifier.telling(parts.transport.ready, partial(_describe, service)))
         _greet(config, start.federation.genesis, start.key, service, time.monotonic() - began_s)
         hangups = _follow_hangups(hung_up, stopped, reloading, had_terminal=had_terminal)
@@ -321,9 +319,9 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
     return _Parts(context, make_round_service(context), transport, book, calls)
 
 
-def _make_admin(start: _Start, parts: _Parts, view: NodeView, control: Control, predictor: Predictor) -> AdminServer:
-    config, context, transport = start.config, parts.context, parts.transport
-    operator = Operator(
+def _make_operator(config: NodeConfig, parts: _Parts) -> Operator:
+    context, transport = parts.context, parts.transport
+    return Operator(
         transport.bans,
         parts.book,
         parts.service.peers,
@@ -333,11 +331,15 @@ def _make_admin(start: _Start, parts: _Parts, view: NodeView, control: Control, 
         transport.hang_up,
         transport.redial,
     )
+
+
+def _make_admin(start: _Start, parts: _Parts, answers: NodeAnswers) -> AdminServer:
+    config = start.config
     remote = None
     if config.admin.address is not None:
         remote = RemoteAccess(config.admin.address, Tokens(config.node.data_dir), start.key)
     on_call = None if parts.calls is None else parts.calls.observe
-    return AdminServer(config.admin.socket, view, predictor, operator, control, remote, on_call)
+    return AdminServer(config.admin.socket, answers, remote, on_call)
 
 
 async def _follow_hangups(

@@ -15,6 +15,7 @@ from grpc import aio
 
 from chain.signing import SigningKey
 from node.addresses import is_on_loopback, parse_address
+from node.admin.operations import ADMIN_SERVICE, OPERATIONS
 from node.admin.tokens import Role, Tokens
 from node.errors import ConfigError, NodeError
 from node.p2p.tls import MutualTls
@@ -25,50 +26,8 @@ AUTHORIZATION = "authorization"
 BEARER = "Bearer "
 MAX_TOKEN_CHARS = 256
 
-ADMIN_METHODS = "/fednode.v1.Admin/"
-ROLES: Mapping[str, Role] = {
-    "GetStatus": Role.READ,
-    "GetVersion": Role.READ,
-    "GetConfig": Role.READ,
-    "GetGenesis": Role.READ,
-    "ListPeers": Role.READ,
-    "GetJoinFile": Role.READ,
-    "GetHead": Role.READ,
-    "GetBlock": Role.READ,
-    "ListBlocks": Role.READ,
-    "ListRounds": Role.READ,
-    "GetRound": Role.READ,
-    "QueryMetrics": Role.READ,
-    "VerifyChain": Role.READ,
-    "ExportChain": Role.READ,
-    "Predict": Role.PREDICT,
-    "GetModelInfo": Role.READ,
-    "ExportModel": Role.READ,
-    "WatchEvents": Role.READ,
-    "ListEvidence": Role.READ,
-    "CompareChain": Role.READ,
-    "Backup": Role.ADMIN,
-    "ListProposals": Role.READ,
-    "GetProposal": Role.READ,
-    "ListRuns": Role.READ,
-    "GetStatistics": Role.READ,
-    "ListEvaluations": Role.READ,
-    "ListMembers": Role.READ,
-    "BanPeer": Role.ADMIN,
-    "UnbanPeer": Role.ADMIN,
-    "AddPeer": Role.ADMIN,
-    "RemovePeer": Role.ADMIN,
-    "PauseTraining": Role.ADMIN,
-    "ResumeTraining": Role.ADMIN,
-    "StopAfterRound": Role.ADMIN,
-    "Shutdown": Role.ADMIN,
-    "SetLogLevel": Role.ADMIN,
-    "Reload": Role.ADMIN,
-    "RotateKey": Role.ADMIN,
-    "Propose": Role.ADMIN,
-    "Approve": Role.ADMIN,
-    "OpenPage": Role.ADMIN,
-}
+ADMIN_METHODS = f"/{ADMIN_SERVICE}/"
+ROLES: Mapping[str, Role] = {row.name: row.role for row in OPERATIONS}
 
 
 def get_role(method: str) -> Role:

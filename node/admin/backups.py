@@ -30,7 +30,7 @@ class Backups:
         self._reading = asyncio.Lock()
         shutil.rmtree(self._folder, ignore_errors=True)  # of a node that was killed
 
-    async def stream(self) -> AsyncGenerator[pb.BackupChunk, None]:
+    async def backup(self) -> AsyncGenerator[pb.BackupChunk, None]:
         """The manifest, then the files as they lie in an archive. Closing the generator ends it."""
         gone = threading.Event()
         async with self._reading:

@@ -30,7 +30,7 @@ from node.admin.change_view import show_draft, show_executed, show_proposal, wri
 from node.consensus.consent import ExecutedChange
 from node.consensus.lending import Lending, get_lendable
 from node.consensus.service import RoundService
-from node.errors import ChangeRefused, InvalidRequest, NodeError, NotFound
+from node.errors import ChangeRefused, InvalidRequest, NodeError
 from node.federation.builders import Ground, Wish, build_change, check_site
 from node.federation.drawn_model import NEW, DrawnModel
 from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
@@ -81,35 +81,18 @@ class ChangeControl:
 
     # ---- what waits
 
-    def list_open(self) -> pb.ListProposalsReply:
+    def list_proposals(self) -> pb.ListProposalsReply:
         return pb.ListProposalsReply(proposals=[self._show(proposal) for proposal in self._book])
 
-    async def get(self, text: str) -> pb.ProposalView:
+    async def get_proposal(self, change: str) -> pb.ProposalView:
         """The change of this id, or the only one ever known here whose id begins so: open, or in a block and to be
         approved for this site's own training. Raises NotFound and InvalidRequest."""
-        digits = _read_digits(text)
-        found = self._find(digits)
-        if len(found) > 1:
-            raise InvalidRequest(f"change {digits}: expected the whole id, as {_list(found)} begin so")
-        for change_id in found:
-            if (proposal := self._book.get(change_id)) is not None:
-                return self._show(proposal)
-            if (executed := self._service.consent.find(change_id)) is not None:
-                return await self._show_executed(executed)
-        raise self._miss(digits, found)
-
-    def _find(self, digits: str) -> dict[Digest, str]:
-        """All changes whose id begins so, whatever has come of them, with that in words."""
-        executed = self._service.consent.executed.values()
-        known = dict(self._book.ended)
-        known |= {each.id: f"{each.kind.name}, executed: in block {each.height}" for each in executed}
-        known |= {each.id: f"{each.change.kind.name}, open" for each in self._book}
-        return {change_id: words for change_id, words in known.items() if change_id.hex().startswith(digits)}
-
-    def _miss(self, digits: str, found: Mapping[Digest, str]) -> NotFound:
-        names = ", ".join(proposal.id.hex()[:8] for proposal in self._book) or "none"
-        known = "".join(f" ({words})" for words in found.values())
-        return NotFound(f"change {digits[:8]}: no such change is open here{known}. Open: {names}")
+        digits = _read_digits(change)
+        known = self._book.list_known(digits)
+        if len(known) > 1:
+            raise InvalidRequest(f"change {digits}: expected the whole id, as {_list(known)} begin so")
+        found = self._book.find(digits)
+        return self._show(found) if isinstance(found, Proposal) else await self._show_executed(found)
 
     def _show(self, proposal: Proposal) -> pb.ProposalView:
         view = show_proposal(proposal, self._book.compute_missing(proposal), self._service.tip, self._me)
@@ -127,30 +110,34 @@ class ChangeControl:
 
     # ---- what the operator signs
 
-    async def propose(self, request: pb.ProposeRequest) -> pb.ProposalView:
+    async def propose(
+        self,
+        kind: str,
+        terms: str,
+        note: str = "",
+        first: int | None = None,
+        heights: int | None = None,
+        dry_run: bool = False,
+        shown: str | None = None,
+        lend: bool = False,
+    ) -> pb.ProposalView:
         """Signs and sends the change that is asked for, or with `dry_run` shows what it would do. What is signed has
-        the terms that were shown, where the request says so. Raises ChangeRefused and InvalidRequest."""
-        wish = Wish(
-            request.kind,
-            _read_terms(request.terms),
-            request.note,
-            request.first if request.HasField("first") else None,
-            request.heights if request.HasField("heights") else None,
-        )
+        the terms that were `shown`, where they are given. Raises ChangeRefused and InvalidRequest."""
+        wish = Wish(kind, _read_terms(terms), note, first, heights)
         tip, model = self._service.tip, None
         if wish.kind == "evaluation":
             model = await self._disk.run(read_measured_model, self._store, self._runs, wish.terms)
         trained = find_trained(self._runs.calendar)
         ground = Ground(tip, self._me, self._get_data(), self._get_plugins(), trained, model)
-        is_shown, dry_run = request.HasField("shown"), request.dry_run
+        is_shown = shown is not None
         if wish.kind == StartRun.name and wish.terms.get("initial") == NEW:
             built = await self._drawn.build(wish, ground, is_shown=is_shown, dry_run=dry_run)
         else:
             built = await asyncio.to_thread(build_change, wish, ground)
-        if is_shown and request.shown != write_terms(built.change):
+        if is_shown and shown != write_terms(built.change):
             raise ChangeRefused("by now it would be another change than the one that was shown; look at it again")
         check_told(built.change.kind, self._get_min_samples())
-        if request.lend:
+        if lend:
             await self._check_lent(built.change.kind)
         try:
             self._book.check(built.change)
@@ -158,46 +145,41 @@ class ChangeControl:
                 return show_draft(built, tip, self._me)
             if built.blob is not None:
                 await self._disk.run(self._store.put_blob, built.blob)
-            proposal = await self._propose(built.change, lends=request.lend)
+            proposal = await self._propose(built.change, lends=lend)
         except ChainError as error:
             raise ChangeRefused(describe(error)) from error
         self._service.events.publish("operator", proposed=proposal.id.hex())
         return self._show(proposal)
 
-    async def approve(self, request: pb.ApproveRequest) -> pb.ProposalView:
+    async def approve(self, change: str, no_train: bool = False, lend: bool = False) -> pb.ProposalView:
         """Signs this node's yes: to an open change, or for its own training to one that was executed without it. It
         takes a whole id: one that begins like another's can be made. Raises ChangeRefused, NotFound and
         InvalidRequest."""
-        change_id, state = self._read_id(request.change), self._service.tip.state
-        proposal, executed = self._book.get(change_id), self._service.consent.find(change_id)
-        if proposal is not None:
-            after, kind = proposal.after, proposal.change.kind
-        elif executed is not None:
-            after, kind = state, executed.kind
-        else:
-            raise self._miss(change_id.hex(), self._find(change_id.hex()))
-        if request.no_train and not isinstance(kind, OF_TRAINING):
+        change_id, state = self._read_id(change), self._service.tip.state
+        found = self._book.find(change_id.hex())
+        after, kind = (found.after, found.change.kind) if isinstance(found, Proposal) else (state, found.kind)
+        if no_train and not isinstance(kind, OF_TRAINING):
             raise InvalidRequest(f"{kind.name}: nothing is trained by it that a site could stay away from")
-        await asyncio.to_thread(self._check, kind, after, state, trains=not request.no_train)
-        if request.lend:
-            if request.no_train or proposal is None:
-                why = "a site that lends takes part" if request.no_train else "this evaluation has begun"
+        await asyncio.to_thread(self._check, kind, after, state, trains=not no_train)
+        if lend:
+            if no_train or not isinstance(found, Proposal):
+                why = "a site that lends takes part" if no_train else "this evaluation has begun"
                 raise InvalidRequest(f"lend: expected none, as {why}")
             await self._check_lent(kind)
         if isinstance(kind, StartRun) and kind.number == after.run.number:
             await self._disk.run(check_measured_model, self._store, self._runs, kind)
-            if not request.no_train:
+            if not no_train:
                 check_told(kind, self._get_min_samples())
-        answer = Answer.YES_WITHOUT_TRAINING if request.no_train else Answer.YES
-        if proposal is not None and get_lendable(kind) is not None:
-            await self._note_lending(change_id, lends=request.lend)
+        answer = Answer.YES_WITHOUT_TRAINING if no_train else Answer.YES
+        if isinstance(found, Proposal) and get_lendable(kind) is not None:
+            await self._note_lending(change_id, lends=lend)
         try:
             approved = await self._book.approve(change_id, answer)
             await self._service.resume()  # a round that waits for this site's consent may be in hand
         except ChainError as error:
             raise ChangeRefused(describe(error)) from error
         self._service.events.publish("operator", approved=change_id.hex())
-        return await self._show_executed(executed) if proposal is None and executed else self._show(approved)
+        return self._show(approved) if isinstance(found, Proposal) else await self._show_executed(found)
 
     async def _check_lent(self, kind: Kind) -> None:
         """Raises ChangeRefused where this site could not lend its own model by a change."""
@@ -226,7 +208,7 @@ class ChangeControl:
         """Raises InvalidRequest for what is no whole id, with those that begin so."""
         if len(digits := _read_digits(text)) == ID_DIGITS:
             return bytes.fromhex(digits)
-        found = self._find(digits)
+        found = self._book.list_known(digits)
         told = f"; {_list(found)} begin{'s' if len(found) == 1 else ''} so" if found else ""
         raise InvalidRequest(f"change {digits}: expected its whole id, {ID_DIGITS} hex digits{told}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket as sockets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -20,23 +20,18 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from node.addresses import parse_address
+from node.admin import operations as ops
+from node.admin.ledger_client import LedgerClient
+from node.admin.operations import A, Operation, Q
 from node.errors import InvalidRequest, NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
 from node.pb import admin_pb2 as pb
-from node.pb import admin_pb2_grpc
 
 if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither arrays nor signatures
-    from chain.audit import ExportedBlock
-    from chain.genesis import Genesis
     from node.admin.address import AdminAddress
     from node.ledger.backup import Manifest
 
 CONNECT_S = 5.0
 CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
-MODEL_S = 60.0  # for a file to be made of a large one
-PROPOSE_S = 60.0  # for this site's labels, or a run's blocks, to be read through
-DRAW_S = 360.0  # for a run's first parameters to be drawn, too
-METRICS_S = 300.0  # for a long chain to be read through
-COMPARE_S = 120.0  # a peer answers four requests for blocks a second
 # A watch may hear nothing for hours: whether the node is still there is asked by pings, which its server allows.
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 30_000),
@@ -87,9 +82,8 @@ def _check_access(socket: Path) -> None:
         return
 
 
-class AdminClient:
-    """One node's answers, read through `socket`, or over TCP. Reads the ledger as `node.ledger.offline.OfflineNode`
-    does, and more."""
+class AdminClient(LedgerClient):
+    """One node's answers, read through `socket`, or over TCP: of its ledger, and of what it is and does."""
 
     def __init__(self, socket: AdminAddress) -> None:
         self.place = f"the node at {socket}"
@@ -97,9 +91,7 @@ class AdminClient:
             _check_access(socket)
         self._socket = socket
         self._channel = _open_channel(socket)
-        self._admin: admin_pb2_grpc.AdminStub = admin_pb2_grpc.AdminStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
-        self._genesis: Genesis | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -113,26 +105,38 @@ class AdminClient:
         """Ends what is asked in other threads, too."""
         self._channel.close()
 
+    def ask(self, operation: Operation[Q, A], request: Q, more_s: float = 0.0) -> A:
+        timeout_s = (operation.timeout_s or CALL_S) + more_s
+        call = self._channel.unary_unary(
+            operation.method, operation.request.SerializeToString, operation.reply.FromString
+        )
+        with self._translated(timeout_s):
+            reply: A = call(request, timeout=timeout_s)
+            return reply
+
+    def stream(self, operation: Operation[Q, A], request: Q) -> Iterator[A]:
+        call = self._channel.unary_stream(
+            operation.method, operation.request.SerializeToString, operation.reply.FromString
+        )
+        with self._translated():
+            replies = call(request)
+            try:
+                yield from replies
+            finally:
+                replies.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+
     # ---- the node
 
     def get_status(self) -> pb.NodeStatus:
-        with self._translated():
-            return self._admin.GetStatus(pb.GetStatusRequest(), timeout=CALL_S)
+        return self.ask(ops.GET_STATUS, pb.GetStatusRequest())
 
     def get_version(self) -> pb.Version:
-        with self._translated():
-            return self._admin.GetVersion(pb.GetVersionRequest(), timeout=CALL_S)
+        return self.ask(ops.GET_VERSION, pb.GetVersionRequest())
 
     def get_config(self) -> dict[str, Any]:
         """The configuration in effect, without its secrets."""
-        with self._translated():
-            reply = self._admin.GetConfig(pb.GetConfigRequest(), timeout=CALL_S)
-        config: dict[str, Any] = json.loads(reply.json)
+        config: dict[str, Any] = json.loads(self.ask(ops.GET_CONFIG, pb.GetConfigRequest()).json)
         return config
-
-    def list_peers(self) -> Sequence[pb.PeerView]:
-        with self._translated():
-            return self._admin.ListPeers(pb.ListPeersRequest(), timeout=CALL_S).peers
 
     def is_serving(self, service: str) -> bool:
         """The word of the node's health service about `service`."""
@@ -143,12 +147,7 @@ class AdminClient:
 
     def watch(self, kinds: Sequence[str], since: str) -> Iterator[pb.Event]:
         """Until the caller stops, or the node does: NodeUnreachable then."""
-        with self._translated():
-            events = self._admin.WatchEvents(pb.WatchEventsRequest(kinds=kinds, since=since))
-            try:
-                yield from events
-            finally:
-                events.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+        return self.stream(ops.WATCH_EVENTS, pb.WatchEventsRequest(kinds=kinds, since=since))
 
     def predict(
         self,
@@ -176,194 +175,13 @@ class AdminClient:
             calibrated=calibrated,
             answer_by=answer_by,
         )
-        with self._translated(timeout_s := wait_s + CALL_S):
-            return self._admin.Predict(request, timeout=timeout_s)
-
-    def open_page(self, *, read_only: bool) -> pb.PageKey:
-        with self._translated():
-            return self._admin.OpenPage(pb.OpenPageRequest(read_only=read_only), timeout=CALL_S)
-
-    def rotate_key(self) -> pb.RotateKeyReply:
-        with self._translated():
-            return self._admin.RotateKey(pb.RotateKeyRequest(), timeout=CALL_S)
-
-    # ---- the ledger
-
-    def make_join_file(self) -> bytes:
-        with self._translated():
-            return self._admin.GetJoinFile(pb.GetJoinFileRequest(), timeout=CALL_S).file
-
-    @property
-    def genesis(self) -> Genesis:
-        if self._genesis is None:
-            with self._translated():
-                reply = self._admin.GetGenesis(pb.GetGenesisRequest(), timeout=CALL_S)
-            from chain.genesis import Genesis
-
-            self._genesis = Genesis.from_mapping(json.loads(reply.json))
-        return self._genesis
-
-    def get_head(self, *, include_payloads: bool = False) -> pb.Block:
-        with self._translated():
-            return self._admin.GetHead(pb.GetHeadRequest(include_payloads=include_payloads), timeout=CALL_S)
-
-    def get_block(self, height: int, *, include_payloads: bool = False) -> pb.Block:
-        request = pb.GetBlockRequest(height=height, include_payloads=include_payloads)
-        with self._translated():
-            return self._admin.GetBlock(request, timeout=CALL_S)
-
-    def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block:
-        request = pb.GetBlockRequest(id=block_id, include_payloads=include_payloads)
-        with self._translated():
-            return self._admin.GetBlock(request, timeout=CALL_S)
-
-    def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
-        with self._translated():
-            return self._admin.ListBlocks(_make_list_request(first, limit, reverse), timeout=CALL_S)
-
-    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
-        with self._translated():
-            return self._admin.ListRounds(_make_list_request(first, limit, reverse), timeout=CALL_S)
-
-    def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
-        """With the scores that the node can work out within so many seconds, if it is to."""
-        request = pb.GetRoundRequest(round=number, scores_within_s=scores_within_s)
-        with self._translated(timeout_s := CALL_S + (scores_within_s or 0.0)):
-            return self._admin.GetRound(request, timeout=timeout_s)
-
-    def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
-        with self._translated(METRICS_S):
-            return self._admin.QueryMetrics(request, timeout=METRICS_S)
-
-    def list_evidence(self) -> pb.ListEvidenceReply:
-        with self._translated():
-            return self._admin.ListEvidence(pb.ListEvidenceRequest(), timeout=CALL_S)
-
-    def add_peer(self, place: str) -> pb.PeerView:
-        """Has the node dial a member at `ID@host:port`. Returns how things stand with it then."""
-        with self._translated():
-            return self._admin.AddPeer(pb.AddPeerRequest(peer=place), timeout=CALL_S)
-
-    def remove_peer(self, peer: str) -> pb.PeerView:
-        with self._translated():
-            return self._admin.RemovePeer(pb.RemovePeerRequest(peer=peer), timeout=CALL_S)
-
-    def compare(self, peer: str) -> pb.ChainComparison:
-        """The height where the node's chain and its peer's part. NodeUnreachable when the peer has no answer."""
-        with self._translated(COMPARE_S):
-            return self._admin.CompareChain(pb.CompareChainRequest(peer=peer), timeout=COMPARE_S)
-
-    def ban_peer(self, peer: str, minutes: float) -> pb.PeerView:
-        with self._translated():
-            return self._admin.BanPeer(pb.BanPeerRequest(peer=peer, minutes=minutes), timeout=CALL_S)
-
-    def unban_peer(self, peer: str) -> pb.PeerView:
-        with self._translated():
-            return self._admin.UnbanPeer(pb.UnbanPeerRequest(peer=peer), timeout=CALL_S)
-
-    # ---- the federation
-
-    def propose(self, request: pb.ProposeRequest) -> pb.ProposalView:
-        """Has the node check, sign and send a change; or with `dry_run` only say what it would change."""
-        with self._translated(DRAW_S):
-            return self._admin.Propose(request, timeout=DRAW_S)
-
-    def approve(self, change: str, *, no_train: bool = False, lend: bool = False) -> pb.ProposalView:
-        request = pb.ApproveRequest(change=change, no_train=no_train, lend=lend)
-        with self._translated(PROPOSE_S):
-            return self._admin.Approve(request, timeout=PROPOSE_S)
-
-    def list_proposals(self) -> Sequence[pb.ProposalView]:
-        with self._translated():
-            return self._admin.ListProposals(pb.ListProposalsRequest(), timeout=CALL_S).proposals
-
-    def get_proposal(self, change: str) -> pb.ProposalView:
-        with self._translated():
-            return self._admin.GetProposal(pb.GetProposalRequest(change=change), timeout=CALL_S)
-
-    def list_runs(self, number: int | None = None) -> Sequence[pb.RunView]:
-        """All runs, or one with those who trained in it: 0 is the newest."""
-        with self._translated(PROPOSE_S):
-            return self._admin.ListRuns(pb.ListRunsRequest(run=number), timeout=PROPOSE_S).runs
-
-    def get_statistics(self, run: int = 0) -> pb.StatisticsReply:
-        """What the members of a run agreed on; 0 is the newest."""
-        with self._translated():
-            return self._admin.GetStatistics(pb.GetStatisticsRequest(run=run), timeout=CALL_S)
-
-    def list_evaluations(self, run: int | None = None) -> Sequence[pb.EvaluationView]:
-        """All evaluations of a model at every site, or that of one run; 0 is the newest."""
-        with self._translated():
-            return self._admin.ListEvaluations(pb.ListEvaluationsRequest(run=run), timeout=CALL_S).evaluations
-
-    def list_members(self) -> pb.ListMembersReply:
-        with self._translated():
-            return self._admin.ListMembers(pb.ListMembersRequest(), timeout=CALL_S)
-
-    # ---- what it does
-
-    def pause(self) -> pb.TakingPart:
-        with self._translated():
-            return self._admin.PauseTraining(pb.PauseTrainingRequest(), timeout=CALL_S)
-
-    def resume(self) -> pb.TakingPart:
-        with self._translated():
-            return self._admin.ResumeTraining(pb.ResumeTrainingRequest(), timeout=CALL_S)
-
-    def stop_after(self, number: int) -> pb.TakingPart:
-        """Ends the daemon after round `number`, 0 for the one in hand."""
-        with self._translated():
-            return self._admin.StopAfterRound(pb.StopAfterRoundRequest(round=number), timeout=CALL_S)
-
-    def withdraw_stop(self) -> pb.TakingPart:
-        with self._translated():
-            return self._admin.StopAfterRound(pb.StopAfterRoundRequest(withdraw=True), timeout=CALL_S)
-
-    def shut_down(self, grace_s: float | None = None) -> pb.TakingPart:
-        """Ends the daemon, cutting off what has not ended after `grace_s`."""
-        with self._translated():
-            return self._admin.Shutdown(pb.ShutdownRequest(grace_s=grace_s), timeout=CALL_S)
-
-    def set_log_level(self, level: str) -> pb.LogLevel:
-        with self._translated():
-            return self._admin.SetLogLevel(pb.SetLogLevelRequest(level=level), timeout=CALL_S)
-
-    def reload(self) -> pb.ReloadReply:
-        """Has the node read its configuration again; `problems` say why nothing of it was applied."""
-        with self._translated():
-            return self._admin.Reload(pb.ReloadRequest(), timeout=CALL_S)
-
-    def verify(
-        self,
-        first: int = 0,
-        *,
-        deep: bool = False,
-        require_all: bool = False,
-        on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
-    ) -> pb.VerifyReport:
-        request = pb.VerifyChainRequest(first=first, deep=deep, require_all=require_all)
-        with self._translated():
-            for update in self._admin.VerifyChain(request):
-                if update.HasField("report"):
-                    return update.report
-                on_progress(update.progress)
-        raise NodeUnreachable(f"{self._socket}: the node broke the verification off")
-
-    def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]:
-        request = pb.ExportChainRequest(first=first, last=last)
-        with self._translated():
-            blocks = self._admin.ExportChain(request)
-            try:
-                for height, stored in enumerate(blocks, start=first):
-                    yield height, stored.block, stored.certificate
-            finally:
-                blocks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+        return self.ask(ops.PREDICT, request, wait_s)
 
     def backup(self) -> tuple[Manifest, Iterator[bytes]]:
         """The manifest of a backup, and the files that it names, as they lie in an archive."""
         from node.ledger.backup import Manifest
 
-        chunks = self._read_backup()
+        chunks = self.stream(ops.BACKUP, pb.BackupRequest())
         manifest, first = bytearray(), b""
         for chunk in chunks:
             manifest += chunk.manifest
@@ -372,28 +190,77 @@ class AdminClient:
                 break
         return Manifest.decode(bytes(manifest)), chain((first,), (chunk.data for chunk in chunks))
 
-    def _read_backup(self) -> Iterator[pb.BackupChunk]:
-        with self._translated():
-            chunks = self._admin.Backup(pb.BackupRequest())
-            try:
-                yield from chunks
-            finally:
-                chunks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+    # ---- peers
 
-    # ---- the model
+    def list_peers(self) -> Sequence[pb.PeerView]:
+        return self.ask(ops.LIST_PEERS, pb.ListPeersRequest()).peers
 
-    def get_model_info(self, round_: str = "") -> pb.ModelInfo:
-        with self._translated(MODEL_S):
-            return self._admin.GetModelInfo(pb.GetModelInfoRequest(round=round_), timeout=MODEL_S)
+    def add_peer(self, place: str) -> pb.PeerView:
+        """Has the node dial a member at `ID@host:port`. Returns how things stand with it then."""
+        return self.ask(ops.ADD_PEER, pb.AddPeerRequest(peer=place))
 
-    def export_model(self, round_: str = "") -> Iterator[pb.ModelChunk]:
-        """The description of a model file, then its bytes. `round_` is as `predict` has it."""
-        with self._translated():
-            chunks = self._admin.ExportModel(pb.ExportModelRequest(round=round_))
-            try:
-                yield from chunks
-            finally:
-                chunks.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+    def remove_peer(self, peer: str) -> pb.PeerView:
+        return self.ask(ops.REMOVE_PEER, pb.RemovePeerRequest(peer=peer))
+
+    def compare(self, peer: str) -> pb.ChainComparison:
+        """The height where the node's chain and its peer's part. NodeUnreachable when the peer has no answer."""
+        return self.ask(ops.COMPARE_CHAIN, pb.CompareChainRequest(peer=peer))
+
+    def ban_peer(self, peer: str, minutes: float) -> pb.PeerView:
+        return self.ask(ops.BAN_PEER, pb.BanPeerRequest(peer=peer, minutes=minutes))
+
+    def unban_peer(self, peer: str) -> pb.PeerView:
+        return self.ask(ops.UNBAN_PEER, pb.UnbanPeerRequest(peer=peer))
+
+    # ---- the federation
+
+    def list_members(self) -> pb.ListMembersReply:
+        return self.ask(ops.LIST_MEMBERS, pb.ListMembersRequest())
+
+    def propose(self, request: pb.ProposeRequest) -> pb.ProposalView:
+        """Has the node check, sign and send a change; or with `dry_run` only say what it would change."""
+        return self.ask(ops.PROPOSE, request)
+
+    def approve(self, change: str, *, no_train: bool = False, lend: bool = False) -> pb.ProposalView:
+        return self.ask(ops.APPROVE, pb.ApproveRequest(change=change, no_train=no_train, lend=lend))
+
+    def list_proposals(self) -> Sequence[pb.ProposalView]:
+        return self.ask(ops.LIST_PROPOSALS, pb.ListProposalsRequest()).proposals
+
+    def get_proposal(self, change: str) -> pb.ProposalView:
+        return self.ask(ops.GET_PROPOSAL, pb.GetProposalRequest(change=change))
+
+    # ---- what it does
+
+    def pause(self) -> pb.TakingPart:
+        return self.ask(ops.PAUSE_TRAINING, pb.PauseTrainingRequest())
+
+    def resume(self) -> pb.TakingPart:
+        return self.ask(ops.RESUME_TRAINING, pb.ResumeTrainingRequest())
+
+    def stop_after(self, number: int) -> pb.TakingPart:
+        """Ends the daemon after round `number`, 0 for the one in hand."""
+        return self.ask(ops.STOP_AFTER_ROUND, pb.StopAfterRoundRequest(round=number))
+
+    def withdraw_stop(self) -> pb.TakingPart:
+        return self.ask(ops.STOP_AFTER_ROUND, pb.StopAfterRoundRequest(withdraw=True))
+
+    def shut_down(self, grace_s: float | None = None) -> pb.TakingPart:
+        """Ends the daemon, cutting off what has not ended after `grace_s`."""
+        return self.ask(ops.SHUTDOWN, pb.ShutdownRequest(grace_s=grace_s))
+
+    def set_log_level(self, level: str) -> pb.LogLevel:
+        return self.ask(ops.SET_LOG_LEVEL, pb.SetLogLevelRequest(level=level))
+
+    def reload(self) -> pb.ReloadReply:
+        """Has the node read its configuration again; `problems` say why nothing of it was applied."""
+        return self.ask(ops.RELOAD, pb.ReloadRequest())
+
+    def rotate_key(self) -> pb.RotateKeyReply:
+        return self.ask(ops.ROTATE_KEY, pb.RotateKeyRequest())
+
+    def open_page(self, *, read_only: bool) -> pb.PageKey:
+        return self.ask(ops.OPEN_PAGE, pb.OpenPageRequest(read_only=read_only))
 
     @contextmanager
     def _translated(self, timeout_s: float | None = None) -> Iterator[None]:
@@ -449,7 +316,3 @@ def _open_channel(place: AdminAddress) -> grpc.Channel:
         credentials = grpc.ssl_channel_credentials(make_anchor(place.id))
         channel = grpc.secure_channel(place.host_port, credentials, options=options)
     return grpc.intercept_channel(channel, _WithToken(place.token))
-
-
-def _make_list_request(first: int | None, limit: int, reverse: bool) -> pb.ListRequest:
-    return pb.ListRequest(first=first, limit=limit, reverse=reverse)

@@ -1,4 +1,4 @@
-"""The view of a federation over its life: its members by the newest state, and the runs there were by all states."""
+"""The view of a federation's members, by the newest state."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from chain.state import Member
 from node.admin.peer_view import PeerView
 from node.admin.stored_chain import StoredChain
 from node.consensus.service import RoundService
-from node.ledger.evaluations import Endings, read_evaluations
-from node.ledger.runs_view import AuthorCount, RunsReader
-from node.ledger.selected_view import show_selected
-from node.ledger.site_statistics import read_statistics
+from node.ledger.runs_view import RunsReader
 from node.pb import admin_pb2 as pb
 
 
@@ -29,14 +26,11 @@ class FederationView:
         self._peers = peers
         self._display_names = display_names
         self._runs = RunsReader(chain.store)
-        self._endings: Endings = {}
 
     @property
     def _me(self) -> Id:
         """The key in force, which a rotation changes."""
         return self._service.signer.id
-
-    # ---- members
 
     async def list_members(self) -> pb.ListMembersReply:
         tip = self._service.tip
@@ -87,32 +81,3 @@ class FederationView:
         if (ahead_s := self._service.clocks.get_skews_s().get(member.key)) is not None:
             shown.clock_ahead_s = ahead_s
         return shown
-
-    # ---- runs
-
-    async def list_runs(self, number: int | None = None) -> pb.ListRunsReply:
-        """All runs, or one with those who trained in it: 0 is the newest. Raises NotFound."""
-        disk, head = self._chain.disk, self._service.tip.height
-        while await disk.run(self._runs.read_states, head):
-            pass
-        runs = [await disk.run(self._runs.show, index, head) for index in self._runs.choose(number)]
-        tip = self._service.tip
-        if tip.state.run.select is not None and runs[-1].number == tip.state.run.number:
-            runs[-1].selected.CopyFrom(show_selected(tip.state.run, tip.selection))
-        if number is not None:
-            count = AuthorCount(runs[0])
-            for first, last in count.get_pages():
-                count.add(*await disk.run(self._runs.read_page, first, last))
-            count.put()
-        return pb.ListRunsReply(runs=runs)
-
-    async def get_statistics(self, number: int) -> pb.StatisticsReply:
-        """What the members of a run agreed on, 0 being the newest. Raises NotFound."""
-        return await self._chain.disk.run(read_statistics, self._chain.store, self._chain.runs, number)
-
-    async def list_evaluations(self, number: int | None = None) -> pb.ListEvaluationsReply:
-        """What members measured of a model, in all runs for that or in one, 0 being the newest. Raises NotFound."""
-        chain = self._chain
-        return pb.ListEvaluationsReply(
-            evaluations=await chain.disk.run(read_evaluations, chain.store, chain.runs, number, self._endings)
-        )

@@ -24,7 +24,7 @@ class KeyControl:
     def __repr__(self) -> str:
         return f"<KeyControl of {self._service.signer.id.hex()[:8]}>"
 
-    async def rotate(self) -> pb.RotateKeyReply:
+    async def rotate_key(self) -> pb.RotateKeyReply:
         """Proposes the key in `node.next_key_file`; where that is under way already, only says so. Raises NodeError or
         ChainError."""
         service, config = self._service, self._get_config()

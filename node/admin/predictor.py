@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from chain.block import Block, Id
 from chain.calendar import Place
@@ -78,40 +79,51 @@ class Predictor:
         self._answer_by = answer_by
         self._count = 0
 
-    async def predict(self, request: pb.PredictRequest) -> pb.PredictReply:
+    async def predict(
+        self,
+        samples: bytes,
+        top: int = 0,
+        wait_s: float | None = None,
+        alone: bool = False,
+        round: str = "",  # noqa: A002 (as the request has it)
+        prior: float | None = None,
+        calibrated: bool = False,
+        answer_by: str = "",
+    ) -> pb.PredictReply:
         """Raises InvalidRequest, NoModel, NotReady, NotInTime and TooManyPredictions."""
-        wait_s = request.wait_s if request.HasField("wait_s") else WAIT_S
+        wait_s = WAIT_S if wait_s is None else wait_s
         if not 0 < wait_s <= MAX_WAIT_S:  # not a number is neither
             raise InvalidRequest(f"wait_s: expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {wait_s:g}")
-        if request.HasField("prior") and not 0 <= request.prior <= MAX_PRIOR:
-            raise InvalidRequest(f"prior: expected a number from 0 to {MAX_PRIOR:g}, got {request.prior:g}")
-        if request.answer_by and request.answer_by not in (FEDERATION, ALONE, MIXED):
-            raise InvalidRequest(f"answer_by: expected federation, alone or mixed, got {request.answer_by[:40]!r}")
+        if prior is not None and not 0 <= prior <= MAX_PRIOR:
+            raise InvalidRequest(f"prior: expected a number from 0 to {MAX_PRIOR:g}, got {prior:g}")
+        if answer_by and answer_by not in (FEDERATION, ALONE, MIXED):
+            raise InvalidRequest(f"answer_by: expected federation, alone or mixed, got {answer_by[:40]!r}")
         self._check_worker()
         if self._count >= MAX_PREDICTIONS:
             raise TooManyPredictions(f"expected at most {MAX_PREDICTIONS} predictions at a time; ask again")
         self._count += 1
         try:
-            return await self._predict(request, wait_s)
+            asked = _Asked(samples, top, wait_s, alone, round, prior, calibrated, answer_by)
+            return await self._predict(asked)
         finally:
             self._count -= 1
 
-    async def _predict(self, request: pb.PredictRequest, wait_s: float) -> pb.PredictReply:
-        run, num_bytes = self._get_run(self._learner.run_number), len(request.samples)
+    async def _predict(self, asked: _Asked) -> pb.PredictReply:
+        run = self._get_run(self._learner.run_number)
         wanted = InputFormat.from_mapping(run.input)
-        most = get_max_samples(wanted.shape, len(run.classes), request.top, count_models(request.alone))
-        asked = (request.samples, wanted.shape, most, wanted.takes_empty)
-        await run_sized(self._arithmetic, num_bytes, decode_samples, *asked)
-        chosen = self._chain.choose_round(request.round, run)
-        predicted = await self._ask_worker(request, wait_s, chosen)
-        by = _choose(predicted, request.answer_by, self._answer_by)
+        most = get_max_samples(wanted.shape, len(run.classes), asked.top, count_models(asked.alone))
+        expected = (wanted.shape, most, wanted.takes_empty)
+        await run_sized(self._arithmetic, len(asked.samples), decode_samples, asked.samples, *expected)
+        chosen = self._chain.choose_round(asked.round, run)
+        predicted = await self._ask_worker(asked, chosen)
+        by = _choose(predicted, asked.answer_by, self._answer_by)
         run = self._get_run(predicted.run)
         height = self._chain.runs.calendar.get_height(Place(predicted.run, predicted.applied_round))
         block, judge = await self._chain.get_block(height or 0), await self._chain.get_judge(height or 0)
         owners = await self._find_owners(run, block)
-        top = get_top(request.top, len(run.classes))
+        top = get_top(asked.top, len(run.classes))
         # milliseconds, for few bytes
-        reply = await self._arithmetic.run(_describe, predicted, by, owners, judge, run, top, request)
+        reply = await self._arithmetic.run(_describe, predicted, by, owners, judge, run, top, asked)
         reply.is_best = chosen.is_best and predicted.applied_round == chosen.number
         return reply
 
@@ -134,19 +146,18 @@ class Predictor:
         if self._learner.info is None:
             raise NotReady("the worker is not ready yet; ask again")
 
-    async def _ask_worker(self, request: pb.PredictRequest, wait_s: float, chosen: ChosenRound) -> Predicted:
-        kappa = request.prior if request.HasField("prior") else None
-        alone = request.alone or (request.answer_by or self._answer_by) != FEDERATION
-        ask = partial(self._trainer.predict, request.samples, alone=alone, kappa=kappa, calibrated=request.calibrated)
+    async def _ask_worker(self, asked: _Asked, chosen: ChosenRound) -> Predicted:
+        alone = asked.alone or (asked.answer_by or self._answer_by) != FEDERATION
+        ask = partial(self._trainer.predict, asked.samples, alone=alone, kappa=asked.prior, calibrated=asked.calibrated)
         try:
-            async with asyncio.timeout(wait_s):
+            async with asyncio.timeout(asked.wait_s):
                 if chosen.number is None or chosen.is_asked:
                     return await ask(kept=chosen.number)
                 with suppress(AnswerRefused):  # as where the best round, which nobody has asked for, is not kept here
                     return await ask(kept=chosen.number)
                 return await ask()
         except TimeoutError:
-            raise NotInTime(f"not answered within {wait_s:g} s: {self._describe_work()}") from None
+            raise NotInTime(f"not answered within {asked.wait_s:g} s: {self._describe_work()}") from None
         except AnswerRefused as error:
             raise InvalidRequest(f"samples: {error}") from error
         except WorkerDied as error:
@@ -161,6 +172,19 @@ class Predictor:
         progress = self._learner.progress
         steps = "" if progress is None else f" ({progress.step} of {progress.steps} steps)"
         return f"{work}{steps}, and a prediction waits for its end"
+
+
+class _Asked(NamedTuple):
+    """A request that may be answered: its fields, and the time there is."""
+
+    samples: bytes
+    top: int
+    wait_s: float
+    alone: bool
+    round: str
+    prior: float | None
+    calibrated: bool
+    answer_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +210,13 @@ def _choose(predicted: Predicted, asked: str, usual: str) -> str:
 
 
 def _describe(
-    predicted: Predicted, by: str, owners: _Owners, judge: State, run: Run, top: int, request: pb.PredictRequest
+    predicted: Predicted, by: str, owners: _Owners, judge: State, run: Run, top: int, asked: _Asked
 ) -> pb.PredictReply:
     reply = pb.PredictReply(applied_round=predicted.applied_round, run=predicted.run, answer_by=by)
     answers = {FEDERATION: predicted.answer, ALONE: predicted.alone, MIXED: predicted.mixed}
     told = {name: decode_arrays(data, len(data)) for name, data in answers.items() if data is not None}
     reply.predictions.extend(_describe_answer(told[by], owners, judge, run, top))
-    for one, notes in zip(reply.predictions, _note_unusual(told[FEDERATION], run, request.samples), strict=False):
+    for one, notes in zip(reply.predictions, _note_unusual(told[FEDERATION], run, asked.samples), strict=False):
         one.notes.extend(notes)
     if "temperature" in told[by]:
         reply.temperature = float(told[by]["temperature"][0])
@@ -201,7 +225,7 @@ def _describe(
     if predicted.trained_alone is not None:
         reply.trained_alone.CopyFrom(_show_progress(predicted.trained_alone))
     for name, beside in ((ALONE, reply.alone), (MIXED, reply.mixed)):
-        if request.alone and name in told:
+        if asked.alone and name in told:
             beside.extend(_describe_answer(told[name], owners, judge, run, top))
     return reply
 

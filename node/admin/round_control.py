@@ -60,11 +60,12 @@ class Control:
         self._shutdown = shutdown
         self._reloading = reloading
         self._name = name
+        self._grace_s = GRACE_S
         self.keys = KeyControl(service, lambda: reloading.config)
 
     # ---- rounds
 
-    async def pause(self) -> pb.TakingPart:
+    async def pause_training(self) -> pb.TakingPart:
         """Contributes nothing from the next round on. Raises InvalidRequest."""
         self._check_contributes()
         if not self._part.is_paused:
@@ -74,7 +75,7 @@ class Control:
             log.warning("the operator paused training%s", self._describe_current())
         return self.show()
 
-    async def resume(self) -> pb.TakingPart:
+    async def resume_training(self) -> pb.TakingPart:
         """Contributes again, to the round in hand too unless others have finished it. Raises InvalidRequest."""
         self._check_contributes()
         if self._part.is_paused:
@@ -84,6 +85,9 @@ class Control:
             self._tell(paused=False)
             log.warning("the operator resumed training")
         return self.show()
+
+    async def stop_after_round(self, round: int, withdraw: bool) -> pb.TakingPart:  # noqa: A002
+        return await (self.withdraw_stop() if withdraw else self.stop_after(round))
 
     async def stop_after(self, number: int) -> pb.TakingPart:
         """Ends the daemon once round `number` is final here; 0 is the one in hand. Raises InvalidRequest."""
@@ -139,17 +143,18 @@ class Control:
 
     # ---- the daemon
 
-    def order_end(self, grace_s: float | None) -> float:
-        """The seconds that `end` is to be given, once the answer is out. Raises InvalidRequest."""
+    def shutdown(self, grace_s: float | None) -> pb.TakingPart:
+        """Orders what `end` begins, once the answer is out. Raises InvalidRequest."""
         grace_s = GRACE_S if grace_s is None else grace_s
         if not LEAST_GRACE_S <= grace_s <= MOST_GRACE_S:
             raise InvalidRequest(f"grace_s: expected {LEAST_GRACE_S:g} to {MOST_GRACE_S:g} (got {grace_s:g})")
         self._shutdown.order()
-        return grace_s
+        self._grace_s = grace_s
+        return self.show()
 
-    def end(self, grace_s: float) -> None:
-        log.warning("the operator stopped the node; it ends within %g s", grace_s)
-        self._shutdown.begin(grace_s)
+    def end(self) -> None:
+        log.warning("the operator stopped the node; it ends within %g s", self._grace_s)
+        self._shutdown.begin(self._grace_s)
 
     def set_log_level(self, level: str) -> pb.LogLevel:
         """Sets how much is logged, until the daemon ends. Raises InvalidRequest."""
@@ -164,7 +169,7 @@ class Control:
     async def reload(self) -> pb.ReloadReply:
         return await self._reloading.reload()
 
-    def open_page(self, *, read_only: bool) -> pb.PageKey:
+    def open_page(self, read_only: bool) -> pb.PageKey:
         """Raises NoPage."""
         if self._page is None:
             raise NoPage(

@@ -5,35 +5,34 @@ Python gRPC cannot say who is calling on a socket, so the directory is the contr
 not is refused. Over TCP every method asks for a role. Health and reflection are served beside it in both.
 """
 
-# ruff: noqa: N802 (gRPC names the methods of a servicer)
-
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
 import stat
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 import grpc
+from google.protobuf.message import Message
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from chain.errors import ChainError, StoreCorrupted
+from node.admin import operations
 from node.admin.access import RemoteAccess
 from node.admin.client import REFUSED, is_served
 from node.admin.decoding import Decoding
+from node.admin.node_answers import NodeAnswers
+from node.admin.operations import ADMIN_SERVICE, SHUTDOWN, Operation, read_fields
 from node.admin.page_keys import NoPage
-from node.admin.peer_control import Operator
-from node.admin.predictor import NoModel, NotInTime, NotReady, Predictor, TooManyPredictions
-from node.admin.round_control import Control
+from node.admin.predictor import NoModel, NotInTime, NotReady, TooManyPredictions
 from node.admin.samples import MAX_BYTES
-from node.admin.view import NodeView
 from node.errors import (
     ChangeRefused,
     ConfigError,
@@ -45,13 +44,9 @@ from node.errors import (
     VerificationFailed,
 )
 from node.p2p.transport.timing import CallTiming, OnCall
-from node.pb import admin_pb2 as pb
-from node.pb import admin_pb2_grpc
-from node.pb.common_pb2 import FinalisedBlock
 
 log = logging.getLogger(__name__)
 
-ADMIN_SERVICE = "fednode.v1.Admin"
 HEALTH_ADMIN = "fednode.admin.v1"
 HEALTH_READINESS = "readiness"
 READINESS_S = 0.25  # how often readiness is looked at
@@ -67,7 +62,6 @@ KEEPALIVE = (
 MAX_REQUEST_BYTES = MAX_BYTES + 64 * 1024
 MAX_REASON_CHARS = 600  # it goes percent-encoded into a trailer, of which a caller takes 8 KiB
 
-T = TypeVar("T")
 Context = aio.ServicerContext[Any, Any]
 
 _CODES: dict[type[Exception], grpc.StatusCode] = {
@@ -86,8 +80,8 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
 
 
 class AdminServer:
-    """Serves `view`, the answers of `predictor` and the changes of `operator` and `control` on `socket`, and to
-    `remote` callers, while it is entered. `on_call` hears of every call that has ended.
+    """Serves the `answers` of a node on `socket`, and to `remote` callers, while it is entered. `on_call` hears of
+    every call that has ended.
 
     Raises PermissionRefused when others could reach the socket, ConfigError when the place is taken.
     """
@@ -95,18 +89,16 @@ class AdminServer:
     def __init__(
         self,
         socket: Path | None,
-        view: NodeView,
-        predictor: Predictor,
-        operator: Operator,
-        control: Control,
+        answers: NodeAnswers,
         remote: RemoteAccess | None = None,
         on_call: OnCall | None = None,
     ) -> None:
         self._socket = socket
         self._remote = remote
         self._timing = () if on_call is None else (CallTiming(on_call),)
-        self._view = view
-        self._servicer = _Admin(view, predictor, operator, control)
+        self._view = answers.view
+        handlers = {row.name: _make_handler(row, answers) for row in operations.OPERATIONS}
+        self._handler = grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._stack = AsyncExitStack()
         self.port = 0  # where remote callers are served, once entered
@@ -143,7 +135,7 @@ class AdminServer:
                 *KEEPALIVE,
             ],
         )
-        admin_pb2_grpc.add_AdminServicer_to_server(self._servicer, server)
+        server.add_generic_rpc_handlers((self._handler,))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
@@ -228,193 +220,27 @@ async def _refuse(context: Context, error: Exception) -> NoReturn:
     await context.abort(code, text[:MAX_REASON_CHARS], ((REFUSED, "1"),))
 
 
-async def _answer(context: Context, work: Coroutine[Any, Any, T]) -> T:
-    try:
-        return await work
-    except Exception as error:  # noqa: BLE001 (the servicer edge)
-        await _refuse(context, error)
+def _make_handler(operation: Operation[Any, Any], answers: NodeAnswers) -> grpc.RpcMethodHandler[Any, Any]:
+    """Requests in, answers out."""
 
-
-@asynccontextmanager
-async def _refusing(context: Context) -> AsyncIterator[None]:
-    """For answers that come in a stream."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 (the servicer edge)
-        await _refuse(context, error)
-
-
-class _Admin(admin_pb2_grpc.AdminServicer):
-    """Requests in, views out."""
-
-    def __init__(self, view: NodeView, predictor: Predictor, operator: Operator, control: Control) -> None:
-        self._view = view
-        self._predictor = predictor
-        self._operator = operator
-        self._control = control
-
-    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.NodeStatus:
-        return await _answer(context, self._view.get_status())
-
-    async def GetVersion(self, request: pb.GetVersionRequest, context: Context) -> pb.Version:
-        return self._view.get_version()
-
-    async def GetConfig(self, request: pb.GetConfigRequest, context: Context) -> pb.ConfigReply:
-        return self._view.get_config()
-
-    async def GetGenesis(self, request: pb.GetGenesisRequest, context: Context) -> pb.GenesisReply:
-        return self._view.get_genesis()
-
-    async def GetJoinFile(self, request: pb.GetJoinFileRequest, context: Context) -> pb.JoinFileReply:
-        return pb.JoinFileReply(file=await _answer(context, self._view.make_join_file()))
-
-    async def ListPeers(self, request: pb.ListPeersRequest, context: Context) -> pb.ListPeersReply:
-        return self._view.list_peers()
-
-    async def GetHead(self, request: pb.GetHeadRequest, context: Context) -> pb.Block:
-        return await _answer(context, self._view.get_head(include_payloads=request.include_payloads))
-
-    async def GetBlock(self, request: pb.GetBlockRequest, context: Context) -> pb.Block:
-        payloads = request.include_payloads
-        which = request.WhichOneof("which")
-        if which is None:
-            await _refuse(context, InvalidRequest("expected a height or an id, got neither"))
-        if which == "height":
-            return await _answer(context, self._view.get_block(request.height, include_payloads=payloads))
-        return await _answer(context, self._view.find_block(request.id, include_payloads=payloads))
-
-    async def ListBlocks(self, request: pb.ListRequest, context: Context) -> pb.ListBlocksReply:
-        first = request.first if request.HasField("first") else None
-        return await _answer(context, self._view.list_blocks(first, request.limit, reverse=request.reverse))
-
-    async def ListRounds(self, request: pb.ListRequest, context: Context) -> pb.ListRoundsReply:
-        first = request.first if request.HasField("first") else None
-        return await _answer(context, self._view.list_rounds(first, request.limit, reverse=request.reverse))
-
-    async def GetRound(self, request: pb.GetRoundRequest, context: Context) -> pb.Round:
-        within_s = request.scores_within_s if request.HasField("scores_within_s") else None
-        return await _answer(context, self._view.get_round(request.round, within_s))
-
-    async def QueryMetrics(self, request: pb.QueryMetricsRequest, context: Context) -> pb.Metrics:
-        return await _answer(context, self._view.query_metrics(request))
-
-    async def ListEvidence(self, request: pb.ListEvidenceRequest, context: Context) -> pb.ListEvidenceReply:
-        return await _answer(context, self._view.list_evidence())
-
-    async def CompareChain(self, request: pb.CompareChainRequest, context: Context) -> pb.ChainComparison:
-        return await _answer(context, self._view.compare(request.peer))
-
-    async def BanPeer(self, request: pb.BanPeerRequest, context: Context) -> pb.PeerView:
-        return self._view.show_peer(await _answer(context, self._operator.ban(request.peer, request.minutes)))
-
-    async def UnbanPeer(self, request: pb.UnbanPeerRequest, context: Context) -> pb.PeerView:
-        return self._view.show_peer(await _answer(context, self._operator.unban(request.peer)))
-
-    async def AddPeer(self, request: pb.AddPeerRequest, context: Context) -> pb.PeerView:
-        return self._view.show_peer(await _answer(context, self._operator.add(request.peer)))
-
-    async def RemovePeer(self, request: pb.RemovePeerRequest, context: Context) -> pb.PeerView:
-        return self._view.show_peer(await _answer(context, self._operator.remove(request.peer)))
-
-    async def PauseTraining(self, request: pb.PauseTrainingRequest, context: Context) -> pb.TakingPart:
-        return await _answer(context, self._control.pause())
-
-    async def ResumeTraining(self, request: pb.ResumeTrainingRequest, context: Context) -> pb.TakingPart:
-        return await _answer(context, self._control.resume())
-
-    async def StopAfterRound(self, request: pb.StopAfterRoundRequest, context: Context) -> pb.TakingPart:
-        if request.withdraw:
-            return await _answer(context, self._control.withdraw_stop())
-        return await _answer(context, self._control.stop_after(request.round))
-
-    async def Shutdown(self, request: pb.ShutdownRequest, context: Context) -> pb.TakingPart:
-        asked_s = request.grace_s if request.HasField("grace_s") else None
+    async def answer(request: Message, context: Context) -> Message:
         try:
-            grace_s = self._control.order_end(asked_s)
-        except InvalidRequest as error:
+            reply: Message = await answers.ask(operation, **read_fields(request))
+        except Exception as error:  # noqa: BLE001 (the servicer edge)
+            await _refuse(context, error)
+        if operation is SHUTDOWN:  # once the answer is out, or nobody waits for it
+            context.add_done_callback(lambda _: answers.control.end())  # type: ignore[arg-type]
+        return reply
+
+    async def stream(request: Message, context: Context) -> AsyncIterator[Message]:
+        try:
+            async with aclosing(answers.stream(operation, **read_fields(request))) as replies:
+                async for reply in replies:
+                    yield reply
+        except Exception as error:  # noqa: BLE001 (the servicer edge)
             await _refuse(context, error)
 
-        def end(done: object) -> None:
-            self._control.end(grace_s)
-
-        context.add_done_callback(end)  # type: ignore[arg-type]  # once the answer is out, or nobody waits for it
-        return self._control.show()
-
-    async def SetLogLevel(self, request: pb.SetLogLevelRequest, context: Context) -> pb.LogLevel:
-        try:
-            return self._control.set_log_level(request.level)
-        except InvalidRequest as error:
-            await _refuse(context, error)
-
-    async def Reload(self, request: pb.ReloadRequest, context: Context) -> pb.ReloadReply:
-        return await _answer(context, self._control.reload())
-
-    async def RotateKey(self, request: pb.RotateKeyRequest, context: Context) -> pb.RotateKeyReply:
-        return await _answer(context, self._control.keys.rotate())
-
-    async def VerifyChain(self, request: pb.VerifyChainRequest, context: Context) -> AsyncIterator[pb.VerifyUpdate]:
-        updates = self._view.verify(request.first, deep=request.deep, require_all=request.require_all)
-        async with _refusing(context), aclosing(updates):
-            async for update in updates:
-                yield update
-
-    async def ExportChain(self, request: pb.ExportChainRequest, context: Context) -> AsyncIterator[FinalisedBlock]:
-        blocks = self._view.export(request.first, request.last if request.HasField("last") else None)
-        async with _refusing(context), aclosing(blocks):
-            async for block in blocks:
-                yield block
-
-    async def Backup(self, request: pb.BackupRequest, context: Context) -> AsyncIterator[pb.BackupChunk]:
-        chunks = self._view.backups.stream()
-        async with _refusing(context), aclosing(chunks):
-            async for chunk in chunks:
-                yield chunk
-
-    async def Predict(self, request: pb.PredictRequest, context: Context) -> pb.PredictReply:
-        return await _answer(context, self._predictor.predict(request))
-
-    async def GetModelInfo(self, request: pb.GetModelInfoRequest, context: Context) -> pb.ModelInfo:
-        return (await _answer(context, self._view.read_model(request.round))).info
-
-    async def ExportModel(self, request: pb.ExportModelRequest, context: Context) -> AsyncIterator[pb.ModelChunk]:
-        model = await _answer(context, self._view.read_model(request.round))
-        for message in model.to_messages():
-            yield message
-
-    async def Propose(self, request: pb.ProposeRequest, context: Context) -> pb.ProposalView:
-        return await _answer(context, self._control.changes.propose(request))
-
-    async def Approve(self, request: pb.ApproveRequest, context: Context) -> pb.ProposalView:
-        return await _answer(context, self._control.changes.approve(request))
-
-    async def ListProposals(self, request: pb.ListProposalsRequest, context: Context) -> pb.ListProposalsReply:
-        return self._control.changes.list_open()
-
-    async def GetProposal(self, request: pb.GetProposalRequest, context: Context) -> pb.ProposalView:
-        return await _answer(context, self._control.changes.get(request.change))
-
-    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsReply:
-        number = request.run if request.HasField("run") else None
-        return await _answer(context, self._view.federation.list_runs(number))
-
-    async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.StatisticsReply:
-        return await _answer(context, self._view.federation.get_statistics(request.run))
-
-    async def ListEvaluations(self, request: pb.ListEvaluationsRequest, context: Context) -> pb.ListEvaluationsReply:
-        number = request.run if request.HasField("run") else None
-        return await _answer(context, self._view.federation.list_evaluations(number))
-
-    async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersReply:
-        return await _answer(context, self._view.federation.list_members())
-
-    async def OpenPage(self, request: pb.OpenPageRequest, context: Context) -> pb.PageKey:
-        try:
-            return self._control.open_page(read_only=request.read_only)
-        except NoPage as error:
-            await _refuse(context, error)
-
-    async def WatchEvents(self, request: pb.WatchEventsRequest, context: Context) -> AsyncIterator[pb.Event]:
-        events = self._view.watch(request.kinds, request.since)
-        async with _refusing(context), aclosing(events):
-            async for event in events:
-                yield event
+    read, write = operation.request.FromString, operation.reply.SerializeToString
+    if operation.is_stream:
+        return grpc.unary_stream_rpc_method_handler(stream, read, write)
+    return grpc.unary_unary_rpc_method_handler(answer, read, write)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from chain.block import Block, Digest, Id
-from chain.checkpoint import get_marked
+from chain.block import Block, Digest
 from chain.errors import StoreCorrupted
 from chain.genesis import Genesis
-from chain.join_file import JoinFile
 from chain.run import Run
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from node.ledger.audit import Call
-from node.ledger.joining import make_join_file
 from node.offload import Offload
 from node.runs.chosen_round import ChosenRound, choose_round
 from node.runs.specs import RunSpecs
@@ -67,13 +64,6 @@ class StoredChain:
     async def get_judge(self, height: int) -> State:
         """The state that judged the block at `height`, or judges it. Raises StoreCorrupted."""
         return await self.disk.run(self.store.get_state, max(0, height - 1))
-
-    async def make_join_file(self, addresses: Mapping[Id, str]) -> JoinFile:
-        """Of the head, read a block at a time, so that nothing else waits for long."""
-        head = (await self.disk.run(self.store.head)).block
-        marks = [(await self.get_block(height)).id for height in get_marked(head.height)]
-        state = await self.disk.run(self.store.get_state, head.height)
-        return make_join_file(self.genesis, head, marks, state, addresses)
 
     def describe_missing(self, height: int) -> StoreCorrupted:
         """What is raised of a block that must be there."""

@@ -13,19 +13,19 @@ import platform
 import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from chain.audit import export_blocks
 from chain.genesis import PROTOCOL_VERSION
-from chain.run import Run
 from chain.schema import format_time, quote
 from chain.signing import decode_id, encode_id
 from node.admin.backups import Backups
 from node.admin.federation_view import FederationView
+from node.admin.operations import GET_JOIN_FILE, GET_ROUND, A, Operation
 from node.admin.own_measures import OwnMeasures
 from node.admin.peer_view import PeerView
 from node.admin.scorer import Scorer
@@ -38,16 +38,13 @@ from node.consensus.service import RoundService
 from node.errors import InvalidRequest, NodeUnreachable, NotFound
 from node.ledger.audit import run_audit
 from node.ledger.comparison import Pair, await_comparison, compare_chains
-from node.ledger.explain import add_work_unit, explain_round, is_explained
-from node.ledger.metrics_query import PAGE, MetricsQuery
+from node.ledger.ledger_answers import LedgerAnswers
 from node.ledger.reader import Ledger
-from node.ledger.selected_view import mark_best
 from node.p2p.peers import Peer
 from node.p2p.transport.base import PeerUnavailable, Transport
 from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
-from node.runs.initial import read_initial
-from node.training.model_file import ModelFile, find_aggregate, find_run, is_initial_needed, read_chosen
+from node.training.model_file import ModelFile
 from node.training.trainer import Trainer
 from node.version import get_version
 
@@ -102,8 +99,7 @@ class NodeView:
         self.federation = federation
         self._service = service
         self._config = config
-        self._chain = chain
-        self._ledger = ledger
+        self.chain = chain
         self._transport = transport
         self._peers = peers
         self._status = status
@@ -111,9 +107,9 @@ class NodeView:
         self._started_ms = started_ms
         self.own_measures = OwnMeasures(chain, trainer, clock)
         self.backups = Backups(chain.genesis, chain.store)
-        self._auditing = asyncio.Lock()
-        self._exporting = asyncio.Lock()
-        self._querying = asyncio.Lock()
+        make_answers = partial(LedgerAnswers, ledger, chain.store, lambda: chain.runs, lambda: service.tip.selection)
+        self._at_once, self._in_pages = make_answers(), make_answers(chain.make_call())
+        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by function
 
     def on_config(self, config: NodeConfig) -> None:
         """The operator has had another configuration taken."""
@@ -137,7 +133,7 @@ class NodeView:
         curves = self._service.records.curves
         if curves is None:
             raise NotFound("no curves yet: they are drawn once this node has measured a round of classes or labels")
-        run = self._chain.runs.calendar.get_span(curves["height"]).run
+        run = self.chain.runs.calendar.get_span(curves["height"]).run
         return {**curves, "run": run.number, "round": run.get_round(curves["height"]), "classes": list(run.classes)}
 
     def get_version(self) -> pb.Version:
@@ -152,16 +148,12 @@ class NodeView:
         """The effective configuration without what must not be shown (SECURITY §4)."""
         return pb.ConfigReply(json=json.dumps(redact(self._config.model_dump(mode="json"))))
 
-    def get_genesis(self) -> pb.GenesisReply:
-        genesis = self._chain.genesis
-        return pb.GenesisReply(chain_id=genesis.chain_id.hex(), json=json.dumps(genesis.to_mapping()))
-
-    async def make_join_file(self) -> bytes:
+    async def get_join_file(self) -> pb.JoinFileReply:
         """What a site that joins starts from, at this node's head."""
         network, addresses = self._config.network, self._peers.get_addresses()
         if network.advertise is not None:
             addresses[self._service.signer.id] = network.advertise
-        return (await self._chain.make_join_file(addresses)).encode()
+        return await self.read(GET_JOIN_FILE, addresses=addresses)
 
     def list_peers(self) -> pb.ListPeersReply:
         return pb.ListPeersReply(peers=[self._peers.show(peer) for peer in self._service.peers])
@@ -171,91 +163,58 @@ class NodeView:
 
     # ---- the chain
 
-    async def get_head(self, *, include_payloads: bool) -> pb.Block:
-        return await self._chain.disk.run(self._ledger.get_head, include_payloads=include_payloads)
+    async def read(self, operation: Operation[Any, A], **asked: Any) -> A:
+        """Has the ledger answer: at once on the store's thread, or in pages on another, one such question at a time.
+        Raises NotFound, InvalidRequest, NodeError and StoreCorrupted."""
+        if operation.in_pages:
+            answer: A = await self._read_in_pages(operation.function, **asked)
+        else:
+            answer = await self.chain.disk.run(getattr(self._at_once, operation.function), **asked)
+        return answer
 
-    async def get_block(self, height: int, *, include_payloads: bool) -> pb.Block:
-        return await self._chain.disk.run(self._ledger.get_block, height, include_payloads=include_payloads)
+    async def _read_in_pages(self, name: str, **asked: Any) -> Any:
+        async with self._turns[name]:
+            return await asyncio.to_thread(getattr(self._in_pages, name), **asked)
 
-    async def find_block(self, block_id: str, *, include_payloads: bool) -> pb.Block:
-        return await self._chain.disk.run(self._ledger.find_block, block_id, include_payloads=include_payloads)
-
-    async def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
-        return await self._chain.disk.run(self._ledger.list_blocks, first, limit, reverse=reverse)
-
-    async def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
-        listed = await self._chain.disk.run(self._ledger.list_rounds, first, limit, reverse=reverse)
-        for shown in listed.rounds:
-            add_work_unit(shown, self._chain.runs)
-        mark_best(listed.rounds, self._service.tip.selection)
-        return listed
-
-    async def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
+    async def get_round(self, round: int, scores_within_s: float | None = None) -> pb.Round:  # noqa: A002
         """With scores that are not known yet only where they are asked for. Raises NotFound and InvalidRequest."""
-        chain = self._chain
-        shown = await chain.disk.run(self._ledger.get_round, number)
-        add_work_unit(shown, chain.runs)
-        mark_best([shown], self._service.tip.selection)
+        shown = await self.read(GET_ROUND, round=round)
         if scores_within_s is not None:
             await self._scorer.add_scores(shown, scores_within_s)
-        round_ = chain.runs.find(number)
-        if round_ is not None and is_explained(round_):
-            shared = chain.runs.find_shared(round_)
-            read = await chain.disk.run(self._ledger.read_agreed, number, None if shared is None else shared.height)
-            state = await chain.get_judge(number)
-            shown.MergeFrom(await asyncio.to_thread(explain_round, state, round_, *read))
         return shown
 
-    async def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics:
-        """One at a time, and a page at a time: votes wait for the store's thread too."""
-        query = MetricsQuery(request, self._service.tip.height)
-        async with self._querying:
-            for first, last in query.get_pages():
-                query.add(await self._chain.disk.run(self._ledger.read_series, first, last, query.picker))
-            heights, places = query.choose(), []
-            for i in range(0, len(heights), PAGE):
-                places += await self._chain.disk.run(self._ledger.read_places, heights[i : i + PAGE])
-        return query.answer(places)
-
-    async def list_evidence(self) -> pb.ListEvidenceReply:
-        return await self._chain.disk.run(self._ledger.list_evidence)
-
-    async def compare(self, which: str) -> pb.ChainComparison:
+    async def compare_chain(self, peer: str) -> pb.ChainComparison:
         """The height where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable,
         VerificationFailed."""
-        peer = self._service.peers.look_up(which)
-        if peer.status is None:
-            raise NodeUnreachable(f"{peer.name} has not said yet where its chain ends; is it up?")
+        other = self._service.peers.look_up(peer)
+        if other.status is None:
+            raise NodeUnreachable(f"{other.name} has not said yet where its chain ends; is it up?")
 
         async def get_pair(height: int) -> Pair:
-            ours = await self._chain.disk.run(self._chain.store.get_block_bytes, height)
+            ours = await self.chain.disk.run(self.chain.store.get_block_bytes, height)
             if ours is None:
-                raise self._chain.describe_missing(height)
+                raise self.chain.describe_missing(height)
             try:
-                theirs = await self._transport.request_blocks(peer.id, height, 1)
+                theirs = await self._transport.request_blocks(other.id, height, 1)
             except PeerUnavailable as error:
-                raise NodeUnreachable(f"{peer.name}: {error}") from error
+                raise NodeUnreachable(f"{other.name}: {error}") from error
             if not theirs:
-                raise NodeUnreachable(f"{peer.name} did not give its block {height}")
-            return ours, theirs[0], await self._chain.get_judge(height)
+                raise NodeUnreachable(f"{other.name} did not give its block {height}")
+            return ours, theirs[0], await self.chain.get_judge(height)
 
-        heights = self._service.tip.height, peer.status.head_height
-        shown = await await_comparison(compare_chains(self._chain.genesis, *heights), get_pair)
-        shown.peer, shown.peer_name = encode_id(peer.id), peer.name
+        heights = self._service.tip.height, other.status.head_height
+        shown = await await_comparison(compare_chains(self.chain.genesis, *heights), get_pair)
+        shown.peer, shown.peer_name = encode_id(other.id), other.name
         return shown
 
-    async def export(self, first: int, last: int | None) -> AsyncGenerator[FinalisedBlock, None]:
+    async def export_chain(self, first: int, last: int | None) -> AsyncGenerator[FinalisedBlock, None]:
         """Raises NotFound for heights that are not there."""
-        head = self._service.tip.height
-        end = head if last is None else last
-        if not 0 <= first <= end <= head:
-            raise NotFound(f"blocks {first} to {end}: the chain ends at height {head}")
-        blocks = export_blocks(self._chain.store, first, end)
-        while batch := await self._chain.disk.run(lambda: list(islice(blocks, EXPORT_BATCH))):
-            for _, block, certificate in batch:
-                yield FinalisedBlock(block=block, certificate=certificate)
+        blocks = self._at_once.export_chain(first, last)
+        while batch := await self.chain.disk.run(lambda: list(islice(blocks, EXPORT_BATCH))):
+            for block in batch:
+                yield block
 
-    async def verify(self, first: int, *, deep: bool, require_all: bool) -> AsyncGenerator[pb.VerifyUpdate, None]:
+    async def verify_chain(self, first: int, deep: bool, require_all: bool) -> AsyncGenerator[pb.VerifyUpdate, None]:
         """Progress, then the report; one audit at a time. Closing the generator ends the audit. Raises NotFound."""
         if require_all and not deep:
             raise InvalidRequest("require_all: expected deep as well, since only that recomputes anything")
@@ -269,17 +228,17 @@ class NodeView:
             reached = height
             time.sleep(PAUSE_S)
 
-        async with self._auditing:
+        async with self._turns["verify_chain"]:
             audit = asyncio.ensure_future(
                 asyncio.to_thread(
                     partial(
                         run_audit,
-                        self._chain.genesis,
-                        self._chain.store,
+                        self.chain.genesis,
+                        self.chain.store,
                         deep=deep,
                         first=first,
                         require_all=require_all,
-                        call=self._chain.make_call(),
+                        call=self.chain.make_call(),
                         on_height=on_height,
                     )
                 )
@@ -301,27 +260,19 @@ class NodeView:
     async def read_model(self, asked: str = "") -> ModelFile:
         """The model after the round that is asked for (`choose_round`); one at a time. Raises NotFound,
         VerificationFailed, InvalidRequest and NodeError."""
-        chain, data_dir, initial = self._chain, self._config.node.data_dir, None
-        async with self._exporting:
-            run = await asyncio.to_thread(find_run, data_dir, chain.runs.calendar)
-            if is_initial_needed(run):
-                initial = await chain.disk.run(self._read_initial, run)
-            chosen = chain.choose_round(asked, run)
-            call = chain.make_call()
+        model: ModelFile = await self._read_in_pages("read_model", asked=asked)
+        return model
 
-            def find(run: Run, number: int) -> bytes | None:
-                return call(lambda: find_aggregate(chain.store, chain.runs.calendar, run, number))
+    async def get_model_info(self, round: str) -> pb.ModelInfo:  # noqa: A002
+        return (await self.read_model(round)).info
 
-            return await asyncio.to_thread(read_chosen, data_dir, chain.genesis, run, initial, chosen, find)
-
-    def _read_initial(self, run: Run) -> bytes:
-        """Runs on the disk's thread."""
-        origins = self._chain.runs.list_origins(run.number)
-        return read_initial(run, [self._chain.store.locate_blob(each.initial_model) for each in origins])
+    async def export_model(self, round: str) -> AsyncGenerator[pb.ModelChunk, None]:  # noqa: A002
+        for message in (await self.read_model(round)).to_messages():
+            yield message
 
     # ---- events
 
-    async def watch(self, kinds: Collection[str], since: str) -> AsyncGenerator[pb.Event, None]:
+    async def watch_events(self, kinds: Collection[str], since: str) -> AsyncGenerator[pb.Event, None]:
         """Events of these kinds (all, if empty) after a cursor, then as they come. Raises InvalidRequest.
 
         A cursor names the life of the node it comes from: one from an earlier life begins with this one's first event.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from chain.block import Id
 from ml.measures.alone import FEDERATION
 from node.admin.changes import ChangeControl
 from node.admin.federation_view import FederationView
@@ -13,7 +11,7 @@ from node.admin.page_keys import PageKeys
 from node.admin.peer_view import PeerView
 from node.admin.predictor import Predictor
 from node.admin.process_view import ProcessView
-from node.admin.reload import Load, Reloading
+from node.admin.reload import Reloading
 from node.admin.round_control import Control
 from node.admin.scorer import Scorer
 from node.admin.shutdown import Shutdown
@@ -25,8 +23,6 @@ from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.ledger.reader import Ledger
 from node.p2p.address_book import AddressBook
-from node.telemetry.http_tls import HttpTls
-from node.telemetry.http_token import HttpToken
 from node.telemetry.processes import Processes
 from node.training.lending import explain_not_lent
 
@@ -93,32 +89,6 @@ def make_control(
         explain_not_lent=lambda place: explain_not_lent(reloading.config, place),
     )
     return Control(service, shutdown, reloading, changes, me=c.me, name=name, disk=c.disk, clock=c.clock, page=page)
-
-
-def make_reloading(
-    service: RoundService,
-    c: NodeContext,
-    config: NodeConfig,
-    load: Load | None,
-    book: AddressBook,
-    *,
-    redial: Callable[[Id, str | None], Awaitable[None]],
-    http: HttpToken | None,
-    tls: HttpTls | None,
-    on_config: Callable[[NodeConfig], None],
-) -> Reloading:
-    return Reloading(
-        config,
-        load,
-        service,
-        c.genesis,
-        book,
-        me=c.me,
-        redial=redial,
-        http=http,
-        tls=tls,
-        on_config=on_config,
-    )
 
 
 def make_stored_chain(service: RoundService, c: NodeContext) -> StoredChain:

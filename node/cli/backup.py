@@ -69,7 +69,7 @@ def _open_body(
     file: Path, socket: str | None, config: Path | None, data_dir: Path | None, on_progress: OnProgress
 ) -> Iterator[tuple[Manifest, Iterator[bytes]]]:
     """What a running node gives, or what a stopped one has left."""
-    from node.ledger.offline import OfflineNode
+    from node.admin.offline import OfflineNode
 
     left = choose_data_dir(socket, config, data_dir)
     if left is None:

@@ -16,22 +16,14 @@ import typer
 from node.cli.chain_compare import diff, list_evidence
 from node.cli.chain_import import import_file
 from node.cli.options import MAX_HEIGHT, AsJson, make_group
-from node.cli.output import (
-    MOST_AT_ONCE,
-    gather_pages,
-    print_facts,
-    print_json,
-    print_table,
-    show_bytes,
-    show_id,
-    show_time,
-)
-from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket, choose_data_dir, open_ledger, open_node
+from node.cli.output import print_facts, print_json, print_table, show_bytes, show_id, show_time
+from node.cli.target import DataDir, NodeConfigFile, Socket, choose_data_dir, open_ledger, open_node
 from node.errors import NodeError, VerificationFailed
 from node.host.whole_file import writing_whole
 
 if TYPE_CHECKING:
     from chain.audit import ExportedBlock
+    from node.admin.ledger_client import LedgerClient
     from node.pb import admin_pb2 as pb
 
 
@@ -77,12 +69,7 @@ def list_some(
     Example: fednode chain list --config node.yaml --limit 3
     """
     with open_ledger(socket, config, data_dir) as ledger:
-
-        def get_page(at: int | None, count: int) -> tuple[list[pb.BlockSummary], int | None]:
-            page = ledger.list_blocks(at, count, reverse=reverse)
-            return list(page.blocks), page.next if page.HasField("next") else None
-
-        blocks = gather_pages(get_page, first, limit)
+        blocks = list(ledger.iterate_blocks(first, limit, reverse=reverse))
     if as_json:
         print_json({"blocks": blocks})
         return
@@ -125,7 +112,7 @@ def show(
         print_facts(_describe(block))
 
 
-def find(ledger: LedgerReader, which: str, payloads: bool) -> pb.Block:
+def find(ledger: LedgerClient, which: str, payloads: bool) -> pb.Block:
     if which == "head":
         return ledger.get_head(include_payloads=payloads)
     if which.isascii() and which.isdigit() and len(which) < 20:
@@ -190,7 +177,7 @@ def verify(
             with open_node(socket, config) as node:
                 report = node.verify(first, deep=deep, require_all=require_all, on_progress=progress)
         else:
-            from node.ledger.offline import verify_data_dir
+            from node.admin.offline import verify_data_dir
 
             report = verify_data_dir(left, first, deep=deep, require_all=require_all, on_progress=progress)
     if as_json:
@@ -340,7 +327,7 @@ def export(
         print(f"{file}: heights {first} to {first + count - 1}, {num_bytes} bytes")
 
 
-def _write(out: IO[bytes], file_format: ExportFormat, ledger: LedgerReader, blocks: Iterator[ExportedBlock]) -> int:
+def _write(out: IO[bytes], file_format: ExportFormat, ledger: LedgerClient, blocks: Iterator[ExportedBlock]) -> int:
     from chain.audit import write_export
 
     if file_format is ExportFormat.BINARY:
@@ -348,12 +335,10 @@ def _write(out: IO[bytes], file_format: ExportFormat, ledger: LedgerReader, bloc
     from node.admin.json_view import to_json
 
     count, head = 0, None
-    summaries: Iterator[pb.BlockSummary] = iter(())
+    summaries: Iterator[pb.BlockSummary] | None = None
     for height, block, certificate in blocks:
-        summary = next(summaries, None)
-        if summary is None:
-            summaries = iter(ledger.list_blocks(height, MOST_AT_ONCE, reverse=True).blocks)
-            summary = next(summaries)
+        summaries = summaries or ledger.iterate_blocks(height, MAX_HEIGHT, reverse=True)
+        summary = next(summaries)
         shown = to_json(summary)
         line = shown | {"block": block.hex(), "certificate": certificate.hex()}
         out.write(json.dumps(line).encode() + b"\n")

@@ -43,7 +43,7 @@ def diff(
             shown = node.compare(peer)
         name = shown.peer_name
     else:
-        from node.ledger.offline import compare_data_dirs
+        from node.admin.offline import compare_data_dirs
 
         assert other is not None  # noqa: S101 (one of the two was given)
         left = choose_data_dir(socket, config, data_dir)

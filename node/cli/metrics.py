@@ -13,7 +13,8 @@ import typer
 from node.cli.options import MAX_HEIGHT, AsJson
 from node.cli.output import print_json, print_table
 from node.cli.target import DataDir, NodeConfigFile, Socket, open_ledger
-from node.ledger.series import COUNTS, DEFAULT_SERIES, choose_measure, flatten, flatten_members, get_names
+from node.errors import InvalidRequest
+from node.ledger.series import COUNTS, DEFAULT_SERIES, choose_measure, choose_series, flatten, flatten_members
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -82,7 +83,10 @@ def show(
     names: Sequence[str]
     if max_points is None:
         rows = [flatten(one) for one in _read(socket, config, data_dir, first, last) if one.measured]
-        names = _choose(series, rows)
+        try:
+            names = choose_series(series if series is None or series == "all" else series.split(","), rows)
+        except InvalidRequest as error:
+            raise typer.BadParameter(f"--{error}") from error
     else:
         names, rows = _query(socket, config, data_dir, series, first, last, max_points)
     if as_json:
@@ -97,14 +101,11 @@ def show(
 def _read(
     socket: str | None, config: Path | None, data_dir: Path | None, first: int, last: int | None
 ) -> Iterator[pb.Round]:
-    following: int | None = first
     with open_ledger(socket, config, data_dir) as node:
-        while following is not None and (last is None or following <= last):
-            page = node.list_rounds(following, 0, reverse=True)
-            for record in page.rounds:
-                if last is None or record.round <= last:
-                    yield record
-            following = page.next if page.HasField("next") else None
+        for record in node.iterate_rounds(first, reverse=True):
+            if last is not None and record.height > last:
+                return
+            yield record
 
 
 def _show_members(rounds: Iterator[pb.Round], measure: str, *, as_csv: bool, as_json: bool) -> None:
@@ -139,19 +140,6 @@ def _query(
         | {name: int(value) if name in COUNTS else value for name, value in point.values.items()}
         for point in found.rounds
     ]
-
-
-def _choose(asked: str | None, rows: Sequence[_Row]) -> tuple[str, ...]:
-    known = dict.fromkeys(name for row in rows for name in get_names(row))
-    if asked is None:
-        return DEFAULT_SERIES
-    if asked == "all":
-        return tuple(known)
-    names = tuple(asked.split(","))
-    unknown = [name for name in names if name not in known]
-    if unknown and rows:
-        raise typer.BadParameter(f"--series: no round has {unknown[0]!r}; there are {', '.join(known)}")
-    return names
 
 
 def _write_csv(names: Sequence[str], rows: Iterable[tuple[_Row, _Row]]) -> None:

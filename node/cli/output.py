@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TextIO, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
 
 from node.finite import to_finite
 from node.log import escape_control
@@ -14,10 +14,6 @@ from node.log import escape_control
 SHORT_CHARS = 8
 KEY_CHARS = 4  # of a key, beside the name
 RED, GREEN, YELLOW = 31, 32, 33
-
-MOST_AT_ONCE = 1 << 20  # items that a request can ask for; a page has fewer
-
-T = TypeVar("T")
 
 
 def can_ask() -> bool:
@@ -120,18 +116,3 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     print("\n".join(format_facts(facts)))
-
-
-def gather_pages(
-    get_page: Callable[[int | None, int], tuple[Sequence[T], int | None]], first: int | None, limit: int
-) -> list[T]:
-    """Up to `limit` items from pages that each say where the next one begins."""
-    items: list[T] = []
-    following = first
-    while len(items) < limit:
-        page, after = get_page(following, min(limit - len(items), MOST_AT_ONCE))
-        items += page
-        if after is None:
-            break
-        following = after
-    return items

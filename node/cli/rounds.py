@@ -18,7 +18,6 @@ from node.cli.measures import (
 )
 from node.cli.options import MAX_HEIGHT, AsJson
 from node.cli.output import (
-    gather_pages,
     print_facts,
     print_json,
     print_table,
@@ -32,7 +31,7 @@ from node.cli.target import DataDir, NodeConfigFile, Socket, make_listing, open_
 from node.errors import NotFound
 
 if TYPE_CHECKING:
-    from node.cli.target import LedgerReader
+    from node.admin.ledger_client import LedgerClient
     from node.pb import admin_pb2 as pb
 
 SIGNS = {
@@ -77,12 +76,7 @@ def list_some(
     Example: fednode rounds list --config node.yaml --limit 5
     """
     with open_ledger(socket, config, data_dir) as ledger:
-
-        def get_page(at: int | None, count: int) -> tuple[list[pb.Round], int | None]:
-            page = ledger.list_rounds(at, count, reverse=reverse)
-            return list(page.rounds), page.next if page.HasField("next") else None
-
-        entries = gather_pages(get_page, first, limit)
+        entries = list(ledger.iterate_rounds(first, limit, reverse=reverse))
     if as_json:
         print_json({"rounds": entries})
         return
@@ -194,16 +188,11 @@ def _read_height(which: str) -> int | None:
     raise typer.BadParameter(f"expected the height of a round's block, at most {MAX_HEIGHT}, or head (got {which!r})")
 
 
-def _find_newest(ledger: LedgerReader) -> int:
+def _find_newest(ledger: LedgerClient) -> int:
     """The height of the newest round: what is above it, if anything, are changes. Raises NotFound."""
-    first: int | None = None
-    while True:
-        page = ledger.list_rounds(first, 1, reverse=False)
-        if page.rounds:
-            return page.rounds[0].height
-        if not page.HasField("next"):
-            raise NotFound(f"{ledger.place}: expected a round, but none has been finalised yet")
-        first = page.next
+    for newest in ledger.iterate_rounds(limit=1):
+        return newest.height
+    raise NotFound(f"{ledger.place}: expected a round, but none has been finalised yet")
 
 
 def get_work_unit(entry: pb.Round) -> str:

@@ -12,10 +12,11 @@ import typer
 from node.cli.chain import describe_fault, show_progress
 from node.cli.options import AsJson
 from node.cli.output import print_json
-from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket, open_ledger
+from node.cli.target import DataDir, NodeConfigFile, Socket, open_ledger
 from node.errors import NodeError, VerificationFailed
 
 if TYPE_CHECKING:
+    from node.admin.ledger_client import LedgerClient
     from node.report.record import RunReport
 
 STDOUT = Path("-")
@@ -76,9 +77,9 @@ def report(
         raise VerificationFailed(describe_fault(made.verified.fault))
 
 
-def _find_name(ledger: LedgerReader, config: Path | None) -> str:
+def _find_name(ledger: LedgerClient, config: Path | None) -> str:
     """Whose measures these are. Empty for a data directory alone, which knows no name."""
-    from node.ledger.offline import OfflineNode
+    from node.admin.offline import OfflineNode
 
     if not isinstance(ledger, OfflineNode):
         from node.admin.client import AdminClient

@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 import typer.main
@@ -25,12 +25,11 @@ from node.cli.options import give_signature, make_group
 from node.errors import NodeUnreachable
 
 if TYPE_CHECKING:
-    from chain.audit import ExportedBlock
     from chain.genesis import Genesis
     from node.admin.address import AdminAddress
     from node.admin.client import AdminClient
+    from node.admin.ledger_client import LedgerClient
     from node.admin.place import Configured
-    from node.pb import admin_pb2 as pb
 
 ADDRESS_VARIABLE = "FEDNODE_ADDRESS"
 RUN_DIRECTORY = Path("run")
@@ -143,38 +142,6 @@ def _get_environment() -> Mapping[str, str]:
     return {**os.environ, TOKEN_FILE_VARIABLE: given}
 
 
-class LedgerReader(Protocol):
-    """What can be asked of a ledger, wherever it is: `AdminClient` and `OfflineNode`."""
-
-    place: str
-
-    @property
-    def genesis(self) -> Genesis: ...
-    def get_head(self, *, include_payloads: bool = False) -> pb.Block: ...
-    def get_block(self, height: int, *, include_payloads: bool = False) -> pb.Block: ...
-    def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block: ...
-    def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply: ...
-    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply: ...
-    def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round: ...
-    def query_metrics(self, request: pb.QueryMetricsRequest) -> pb.Metrics: ...
-    def list_evidence(self) -> pb.ListEvidenceReply: ...
-    def list_runs(self, number: int | None = None) -> Sequence[pb.RunView]: ...
-    def get_statistics(self, run: int = 0) -> pb.StatisticsReply: ...
-    def list_evaluations(self, run: int | None = None) -> Sequence[pb.EvaluationView]: ...
-    def verify(
-        self,
-        first: int = 0,
-        *,
-        deep: bool = False,
-        require_all: bool = False,
-        on_progress: Callable[[pb.VerifyProgress], None] = ...,
-    ) -> pb.VerifyReport: ...
-    def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]: ...
-    def get_model_info(self, round_: str = "") -> pb.ModelInfo: ...
-    def export_model(self, round_: str = "") -> Iterator[pb.ModelChunk]: ...
-    def make_join_file(self) -> bytes: ...
-
-
 def find_socket(socket: str | None, config: Path | None) -> AdminAddress:
     """Whom to ask. Raises NodeUnreachable, ConfigError or a usage error when there is none, or several."""
     if address := socket or os.environ.get(ADDRESS_VARIABLE):
@@ -232,14 +199,14 @@ def open_place(place: AdminAddress) -> Iterator[AdminClient]:
 
 
 @contextmanager
-def open_ledger(socket: str | None, config: Path | None, data_dir: Path | None) -> Iterator[LedgerReader]:
+def open_ledger(socket: str | None, config: Path | None, data_dir: Path | None) -> Iterator[LedgerClient]:
     """A running node, or what a stopped one has left."""
     left = choose_data_dir(socket, config, data_dir)
     if left is None:
         with open_node(socket, config) as client:
             yield client
     else:
-        from node.ledger.offline import OfflineNode
+        from node.admin.offline import OfflineNode
 
         with OfflineNode(left) as node:
             yield node

@@ -110,6 +110,26 @@ class ProposalBook:
         """How changes ended that were open here, as far as that is kept. One that came again may be open."""
         return self._ended
 
+    def list_known(self, digits: str) -> dict[Digest, str]:
+        """Lists all changes whose id begins with these digits, whatever has come of them, with that in words."""
+        known = dict(self._ended)
+        known |= {
+            each.id: f"{each.kind.name}, executed: in block {each.height}" for each in self._consent.executed.values()
+        }
+        known |= {each.id: f"{each.change.kind.name}, open" for each in self}
+        return {change_id: words for change_id, words in known.items() if change_id.hex().startswith(digits)}
+
+    def find(self, digits: str) -> Proposal | ExecutedChange:
+        """Returns the only change whose id begins with these digits and that can be approved: open, or in a block.
+        Raises NotFound."""
+        known = self.list_known(digits)
+        for change_id in known:
+            if (found := self._proposals.get(change_id) or self._consent.find(change_id)) is not None:
+                return found
+        names = ", ".join(proposal.id.hex()[:8] for proposal in self) or "none"
+        words = "".join(f" ({each})" for each in known.values())
+        raise NotFound(f"change {digits[:8]}: no such change is open here{words}. Open: {names}")
+
     def check(self, change: Change) -> State:
         """The state that a change would give. Raises InvalidChange where it cannot hold, or there is no room for it."""
         return self._proposals.check(change)
@@ -248,17 +268,14 @@ class ProposalBook:
         """Signs this node's yes, keeps it and sends it. What was answered before stays: the others have it. One that
         comes after its change was executed is for this site's own training alone. Raises NotFound, NotAMember or
         InvalidRequest."""
-        proposal, executed = self._proposals.get(change_id), self._consent.find(change_id)
-        if proposal is None and executed is None:
-            raise NotFound(f"change {change_id.hex()[:8]}: no such change is open here")
+        proposal = self.find(change_id.hex())
         self._require_checkpoint()
-        if proposal is not None:
+        if isinstance(proposal, Proposal):
             _check_spoken(proposal.change)
         if self._current.tip.state.index_of(self._signer.id) is None:
             raise NotAMember("approval: this node is no member, or no more")
-        if proposal is None:
-            assert executed is not None  # noqa: S101 - or it was not found
-            return await self._approve_executed(executed, answer)
+        if not isinstance(proposal, Proposal):
+            return await self._approve_executed(proposal, answer)
         if (held := proposal.approvals.get(self._signer.id)) is not None:
             _check_same_answer(change_id, held.answer, answer)
             return proposal

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chain.store.blob_files import sync_directory
 from node.errors import NodeError
 from node.host.whole_file import writing_whole
 
@@ -33,6 +32,8 @@ def read_private(path: Path) -> bytes | None:
 
 def remove_private(path: Path) -> None:
     """Durable when it returns, also where there is no such file. Raises NodeError."""
+    from chain.store.blob_files import sync_directory  # with the store come signatures, which most callers never need
+
     try:
         path.unlink(missing_ok=True)
         sync_directory(path.parent)

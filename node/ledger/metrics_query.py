@@ -68,12 +68,12 @@ class MetricsQuery:
     Raises InvalidRequest, and NotFound for rounds that are not there yet.
     """
 
-    def __init__(self, request: pb.QueryMetricsRequest, head: int) -> None:
-        self._series = tuple(dict.fromkeys(request.series)) or DEFAULT_SERIES
-        self._is_chosen = bool(request.series)
-        self._max_points = request.max_points or USUAL_POINTS
-        self._first = max(1, request.first)
-        self._last = min(head, request.last) if request.HasField("last") else head
+    def __init__(self, series: Sequence[str], first: int, last: int | None, max_points: int, *, head: int) -> None:
+        self._series = tuple(dict.fromkeys(series)) or DEFAULT_SERIES
+        self._is_chosen = bool(series)
+        self._max_points = max_points or USUAL_POINTS
+        self._first = max(1, first)
+        self._last = head if last is None else min(head, last)
         self.picker = Picker(self._series)
         self._seen: set[str] = set()
         self._measured = 0

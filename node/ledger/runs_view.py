@@ -58,6 +58,11 @@ class RunsReader:
             self._spans[-1].run = state.run
         return len(unread) > PAGE
 
+    @property
+    def newest(self) -> Run:
+        """The last run that was read."""
+        return self._spans[-1].run
+
     def choose(self, number: int | None = None) -> Sequence[int]:
         """The places of all runs that were read, or of one: 0 is the newest. Reads nothing. Raises NotFound."""
         count = len(self._spans)

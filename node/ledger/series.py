@@ -3,7 +3,7 @@ import."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from node.errors import InvalidRequest
@@ -159,3 +159,18 @@ def choose_measure(name: str | None) -> str:
 def get_names(row: Iterable[str]) -> Iterable[str]:
     """The series of a row."""
     return (name for name in row if name not in KEYS)
+
+
+def choose_series(asked: Iterable[str] | str | None, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Returns the series to show of these rows, "all" being all there are. Raises InvalidRequest for one that no row
+    has."""
+    known = tuple(dict.fromkeys(name for row in rows for name in get_names(row)))
+    if asked is None:
+        return DEFAULT_SERIES
+    if asked == "all":
+        return known
+    names = (asked,) if isinstance(asked, str) else tuple(asked)
+    unknown = [name for name in names if name not in known]
+    if unknown and rows:
+        raise InvalidRequest(f"series: no round has {unknown[0]!r}; there are {', '.join(known)}")
+    return names

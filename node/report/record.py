@@ -7,42 +7,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from chain.audit import ExportedBlock
-from chain.genesis import Genesis
 from chain.schema import format_time
 from chain.signing import encode_id
 from ml.errors import MlError
 from node.admin.json_view import to_json
+from node.admin.ledger_client import LedgerClient
 from node.errors import NodeError
 from node.finite import to_finite
 from node.pb import admin_pb2 as pb
 from node.report.history import ChainChange, RunHistory, read_history
 from node.report.privacy import Hidden
 from node.version import get_version
-
-
-class Source(Protocol):
-    """As much of a ledger as a report is made of: `AdminClient` and `OfflineNode` have it."""
-
-    @property
-    def genesis(self) -> Genesis: ...
-    def export(self, first: int, last: int | None) -> Iterator[ExportedBlock]: ...
-    def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply: ...
-    def list_evidence(self) -> pb.ListEvidenceReply: ...
-    def list_evaluations(self, run: int | None = None) -> Sequence[pb.EvaluationView]: ...
-    def verify(
-        self,
-        first: int = 0,
-        *,
-        deep: bool = False,
-        require_all: bool = False,
-        on_progress: Callable[[pb.VerifyProgress], None] = ...,
-    ) -> pb.VerifyReport: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +97,7 @@ def _show_change(change: ChainChange) -> dict[str, Any]:
 
 
 def gather(
-    source: Source,
+    source: LedgerClient,
     number: int = 0,
     *,
     node: str = "",
@@ -150,9 +131,6 @@ def _find_hidden(history: RunHistory, data_dir: Path | None) -> Hidden | None:
         raise NodeError(f"the report: {error}") from error
 
 
-def _read_rounds(source: Source, history: RunHistory) -> Iterator[pb.Round]:
-    following: int | None = history.began + 1
-    while following is not None and following <= history.last:
-        page = source.list_rounds(following, 0, reverse=True)
-        yield from (each for each in page.rounds if each.height <= history.last)
-        following = page.next if page.HasField("next") else None
+def _read_rounds(source: LedgerClient, history: RunHistory) -> Iterator[pb.Round]:
+    rounds = source.iterate_rounds(history.began + 1, reverse=True) if history.began < history.last else ()
+    return takewhile(lambda each: each.height <= history.last, rounds)

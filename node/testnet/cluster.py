@@ -125,24 +125,12 @@ class NodeProcess:
         return await asyncio.to_thread(self._read_block_times)
 
     def _read_block_times(self) -> list[float]:
-        times: list[float] = []
-        first: int | None = 1
         with AdminClient(self.socket) as admin:
-            while first is not None:
-                page = admin.list_blocks(first, 0, reverse=True)
-                times += [datetime.fromisoformat(block.time).timestamp() for block in page.blocks]
-                first = page.next if page.HasField("next") else None
-        return times
+            return [datetime.fromisoformat(block.time).timestamp() for block in admin.iterate_blocks(1, reverse=True)]
 
     def _read_rounds(self) -> list[dict[str, Any]]:
-        records: list[dict[str, Any]] = []
-        first: int | None = 1
         with AdminClient(self.socket) as admin:
-            while first is not None:
-                page = admin.list_rounds(first, 0, reverse=True)
-                records += [to_json(record) for record in page.rounds if record.measured]
-                first = page.next if page.HasField("next") else None
-        return records
+            return [to_json(record) for record in admin.iterate_rounds(1, reverse=True) if record.measured]
 
     def read_log_tail(self) -> str:
         if not self.log_file.exists():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -18,13 +19,13 @@ from ml.measures.alone import FEDERATION
 from node.admin.asking import Answered, Terms, Told, match_answers
 from node.admin.json_view import to_json
 from node.admin.judging import Details, judge, read_cuts
-from node.admin.predictor import Predictor, TooManyPredictions
+from node.admin.node_answers import NodeAnswers
+from node.admin.predictor import TooManyPredictions
 from node.admin.samples import count_models, encode_batch, get_max_samples, get_top, make_batches
-from node.admin.stored_chain import StoredChain
 from node.admin.tokens import Role
 from node.errors import InvalidRequest, NodeError
 from node.pb import admin_pb2 as pb
-from node.web.endpoint import ROUND, Endpoint, Parameter, read_flag, read_number
+from node.web.endpoint import OF_ROUND, Endpoint, Parameter, read_flag, read_number
 from node.web.files_dropped import DroppedFiles
 
 MAX_DROPPED = 4  # files that are taken in at a time
@@ -88,11 +89,10 @@ _EVALUATED = {
 
 
 class Asking:
-    """Asks the `predictor` of one node; `data` says how its own files are written."""
+    """Asks the predictor of one node; `data` says how its own files are written."""
 
-    def __init__(self, predictor: Predictor, chain: StoredChain, data: Mapping[str, Any]) -> None:
-        self._predictor = predictor
-        self._chain = chain
+    def __init__(self, answers: NodeAnswers, data: Mapping[str, Any]) -> None:
+        self._answers = answers
         self._dropped = DroppedFiles(data)
         self._num_dropped = 0
         self._judging = asyncio.Lock()
@@ -100,7 +100,7 @@ class Asking:
     def list_endpoints(self) -> Sequence[Endpoint]:
         parameters = (
             Parameter("name", "string", "The file's, whose ending says what it is."),
-            ROUND,
+            OF_ROUND,
             Parameter("prior", "number", "As `--prior` of `fednode predict`."),
         )
 
@@ -170,14 +170,15 @@ class Asking:
         `max_told` in all, and the replies as one."""
         if self._num_dropped >= MAX_DROPPED:
             raise TooManyPredictions(f"expected at most {MAX_DROPPED} files at a time; ask again")
-        asked = pb.PredictRequest(
+        ask = partial(
+            self._answers.predictor.predict,
             alone=is_alone,
             prior=read_number(request, "prior"),
             round=request.query_params.get("round", ""),
             calibrated=read_flag(request, "calibrated"),
             answer_by=answer_by,
         )
-        run = self._chain.runs.calendar.newest.run
+        run = self._answers.view.chain.runs.calendar.newest.run
         self._num_dropped += 1
         try:
             file = await self._dropped.read(request, run, by)
@@ -185,12 +186,11 @@ class Asking:
             self._num_dropped -= 1
         terms = Terms.read(run.to_terms())
         is_whole = max_told is None or len(file) * len(terms.classes) <= max_told
-        asked.top = get_top(len(terms.classes) if is_whole else 0, len(terms.classes))
-        most = get_max_samples(terms.input.shape, len(terms.classes), asked.top, count_models(is_alone))
+        top = get_top(len(terms.classes) if is_whole else 0, len(terms.classes))
+        most = get_max_samples(terms.input.shape, len(terms.classes), top, count_models(is_alone))
         answers, whole = list[Answered](), pb.PredictReply(passed_over=file.passed_over)
         for batch in make_batches([file], terms.input.shape, most):
-            asked.samples = encode_batch(batch)
-            reply = await self._predictor.predict(asked)
+            reply = await ask(encode_batch(batch), top)
             answers += match_answers(terms, batch, reply)
             whole.MergeFrom(reply)
         for said, answered in zip(whole.predictions, answers, strict=True):

@@ -9,9 +9,8 @@ from typing import Any
 from starlette.requests import Request
 
 from node.errors import HealthProblem, NodeError, NotFound
-from node.web.acting import read_body
 from node.web.commands import Commands
-from node.web.endpoint import NO_BODY, Endpoint
+from node.web.endpoint import NO_BODY, Endpoint, read_body
 
 PATIENCE_S = 120.0
 

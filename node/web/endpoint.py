@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from starlette.requests import Request
 
 from chain.layout import MAX_HEIGHT
 from chain.schema import quote
+from node.admin.operations import ROUND
 from node.admin.tokens import Role
 from node.errors import InvalidRequest
 
+MAX_BODY_BYTES = 64 << 10
 NO_BODY: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
 
 Record = type[Message] | Mapping[str, Any]  # a message of admin.proto, or a JSON Schema of what holds several
@@ -32,7 +35,7 @@ class Parameter:
     is_repeated: bool = False
 
 
-ROUND = Parameter("round", "string", "Whose model, as `--round`: newest, best, or the number of one that is kept.")
+OF_ROUND = Parameter("round", "string", ROUND["round"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class Endpoint:
     @property
     def is_stream(self) -> bool:
         return self.media != "application/json"
+
+
+def take_body(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a body with these keys and no others."""
+    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 # ---- what is said in a request
@@ -99,3 +107,26 @@ def read_flag(request: Request, name: str) -> bool:
     if text not in ("true", "false"):
         raise InvalidRequest(f"{name}: expected true or false, got {quote(text)}")
     return text == "true"
+
+
+async def read_body(request: Request, **kinds: type) -> Mapping[str, Any]:
+    """The JSON object of a request, with keys of these kinds and no others; none is needed. Raises InvalidRequest."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise InvalidRequest("expected Content-Type: application/json")
+    data = bytearray()
+    async for piece in request.stream():
+        data += piece
+        if len(data) > MAX_BODY_BYTES:
+            raise InvalidRequest(f"expected at most {MAX_BODY_BYTES} bytes")
+    try:
+        said = json.loads(bytes(data) or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest("expected a JSON object") from error
+    if not isinstance(said, dict):
+        raise InvalidRequest(f"expected a JSON object, got {quote(said)}")
+    for name, value in said.items():
+        if name not in kinds:
+            raise InvalidRequest(f"{name[:40]}: unknown key; expected {', '.join(kinds) or 'none'}")
+        if type(value) is not kinds[name]:
+            raise InvalidRequest(f"{name}: expected {kinds[name].__name__}, got {quote(value)}")
+    return said

@@ -10,9 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node.errors import NodeError, NotFound, VerificationFailed
-from node.web.acting import read_body
 from node.web.commands import Commands
-from node.web.endpoint import NO_BODY, Endpoint, Parameter, parse_whole
+from node.web.endpoint import NO_BODY, Endpoint, Parameter, parse_whole, read_body
 from node.web.streams import name_file
 
 REPORT_S = 600.0

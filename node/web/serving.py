@@ -6,15 +6,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from node.admin.node_answers import NodeAnswers
 from node.admin.page_keys import PageKeys
-from node.admin.predictor import Predictor
-from node.admin.round_control import Control
 from node.admin.tokens import Tokens
-from node.admin.view import NodeView
-from node.admin.wiring import make_stored_chain
+from node.clock import Clock
 from node.config.node_config import NodeConfig
-from node.consensus.context import NodeContext
-from node.consensus.service import RoundService
 from node.telemetry.http_server import HttpServer
 from node.telemetry.http_tls import HttpTls
 from node.telemetry.http_token import HttpToken
@@ -27,12 +23,9 @@ log = logging.getLogger(__name__)
 
 def make_http(
     config: NodeConfig,
-    service: RoundService,
-    context: NodeContext,
+    answers: NodeAnswers,
     *,
-    view: NodeView,
-    control: Control,
-    predictor: Predictor,
+    clock: Clock,
     keys: PageKeys | None,
     token: HttpToken,
     tls: HttpTls | None,
@@ -53,16 +46,13 @@ def make_http(
         from node.web.wiring import make_site  # not loaded where there is no page
 
         site = make_site(
-            view,
-            control,
-            predictor,
-            make_stored_chain(service, context),
+            answers,
             keys=keys,
             tokens=Tokens(config.node.data_dir),
             shown=token,
             origins=origins,
             data=config.get_data(),
-            clock=context.clock,
+            clock=clock,
             socket=config.admin.socket,
             options=options,
         )

@@ -17,12 +17,11 @@ from starlette.responses import Response, StreamingResponse
 
 from chain.audit import ExportFrames
 from node.admin.json_view import to_json
-from node.admin.view import NodeView
+from node.admin.node_answers import NodeAnswers
 from node.errors import Busy, NodeError
 from node.finite import to_finite
 from node.pb import admin_pb2 as pb
-from node.web.acting import read_body
-from node.web.endpoint import NO_BODY, ROUND, Endpoint, Parameter, read_flag, read_whole
+from node.web.endpoint import NO_BODY, OF_ROUND, Endpoint, Parameter, read_body, read_flag, read_whole
 
 MAX_STREAMS = 24  # that follow events at a time; a page that gets none asks now and then
 MAX_AUDITS = 4  # that run or wait
@@ -42,11 +41,8 @@ class Streams:
     """Those of one node. `closed` ends the streams that would not end by themselves. `on_news` hears of what happens
     seldom, before a page does."""
 
-    def __init__(
-        self, view: NodeView, chain_id: bytes, closed: asyncio.Event, on_news: Callable[[], None] = lambda: None
-    ) -> None:
-        self._view = view
-        self._chain_id = chain_id
+    def __init__(self, answers: NodeAnswers, closed: asyncio.Event, on_news: Callable[[], None] = lambda: None) -> None:
+        self._answers = answers
         self._closed = closed
         self._on_news = on_news
         self._following = _Places(
@@ -87,7 +83,7 @@ class Streams:
                 "The model as safetensors, as `fednode model export` writes it.",
                 self._export_model,
                 {"type": "string", "format": "binary"},
-                (ROUND,),
+                (OF_ROUND,),
                 media=_BYTES,
             ),
         )
@@ -97,8 +93,8 @@ class Streams:
     async def _follow(self, request: Request) -> Response:
         since = request.query_params.get("since") or request.headers.get("last-event-id", "")
         kinds = request.query_params.getlist("kinds")
-        self._view.read_start(kinds, since)  # or what is wrong with them would come too late to be said
-        events = self._view.watch(kinds, since)
+        self._answers.view.read_start(kinds, since)  # or what is wrong with them would come too late to be said
+        events = self._answers.view.watch_events(kinds, since)
         return _Placed(self._write_events(events), self._following)
 
     async def _write_events(self, events: AsyncGenerator[pb.Event, None]) -> AsyncIterator[bytes]:
@@ -144,7 +140,7 @@ class Streams:
     async def _verify(self, request: Request) -> Response:
         await read_body(request)
         first, deep = read_whole(request, "from", 0) or 0, read_flag(request, "deep")
-        updates = self._view.verify(first, deep=deep, require_all=False)
+        updates = self._answers.view.verify_chain(first, deep=deep, require_all=False)
         return _Placed(self._write_audit(updates), self._auditing)
 
     async def _write_audit(self, updates: AsyncGenerator[pb.VerifyUpdate, None]) -> AsyncIterator[bytes]:
@@ -159,11 +155,11 @@ class Streams:
 
     async def _export(self, request: Request) -> Response:
         first = read_whole(request, "from", 0) or 0
-        blocks = self._view.export(first, read_whole(request, "to"))
+        blocks = self._answers.view.export_chain(first, read_whole(request, "to"))
         begun = await anext(blocks)  # which says what is wrong with what was asked
 
         async def write() -> AsyncIterator[bytes]:
-            frames = ExportFrames(self._chain_id, first)
+            frames = ExportFrames(self._answers.view.chain.genesis.chain_id, first)
             async with aclosing(blocks):
                 yield frames.write_head() + frames.write_block(begun.block, begun.certificate)
                 async for block in blocks:
@@ -173,7 +169,7 @@ class Streams:
         return StreamingResponse(write(), media_type=_BYTES, headers=name_file("chain.fednode"))
 
     async def _export_model(self, request: Request) -> Response:
-        model = await self._view.read_model(request.query_params.get("round", ""))
+        model = await self._answers.view.read_model(request.query_params.get("round", ""))
 
         async def write() -> AsyncIterator[bytes]:
             for message in model.to_messages():

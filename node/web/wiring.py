@@ -7,12 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from node.admin.node_answers import NodeAnswers
 from node.admin.page_keys import PageKeys
-from node.admin.predictor import Predictor
-from node.admin.round_control import Control
-from node.admin.stored_chain import StoredChain
 from node.admin.tokens import Tokens
-from node.admin.view import NodeView
 from node.clock import Clock
 from node.telemetry.http_token import HttpToken
 from node.web.acting import Acting
@@ -29,10 +26,7 @@ from node.web.streams import Streams
 
 
 def make_site(
-    view: NodeView,
-    control: Control,
-    predictor: Predictor,
-    chain: StoredChain,
+    answers: NodeAnswers,
     *,
     keys: PageKeys,
     tokens: Tokens,
@@ -46,9 +40,8 @@ def make_site(
     """`socket` is that of the admin server, None without one, `options` are those that the node was started with,
     `data` how its own files are written."""
     closed, shared = asyncio.Event(), SharedAnswers(clock)
-    reading = Reading(view, control.changes, chain, origins)
-    streams = Streams(view, chain.genesis.chain_id, closed, shared.clear)
-    acting, asking = Acting(control, keys), Asking(predictor, chain, data)
+    reading, streams = Reading(answers, origins), Streams(answers, closed, shared.clear)
+    acting, asking = Acting(answers, keys), Asking(answers, data)
     endpoints = list_endpoints(reading, streams, acting, asking, Reports(socket), Checkup(options))
     return Site(endpoints, Guard(keys, tokens, shown), shared, closed)
 
@@ -56,8 +49,8 @@ def make_site(
 def describe_api() -> dict[str, Any]:
     """The OpenAPI document, which is the same of every node."""
     nobody = cast(Any, None)  # nothing is asked
-    reading, streams = Reading(nobody, nobody, nobody, {}), Streams(nobody, b"", nobody, nobody)
-    acting, asking = Acting(nobody, nobody), Asking(nobody, nobody, {})
+    reading, streams = Reading(nobody, {}), Streams(nobody, nobody)
+    acting, asking = Acting(nobody, nobody), Asking(nobody, {})
     return write_openapi(list_endpoints(reading, streams, acting, asking, Reports(None), Checkup(None)))
 
 

@@ -37,6 +37,7 @@ from chain.block import Block, Certificate
 from chain.genesis import Genesis
 from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
+from node.admin.offline import OfflineNode, verify_data_dir
 from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_directory
 from node.consensus.sync import SLICE
@@ -44,7 +45,6 @@ from node.errors import NodeError, VerificationFailed
 from node.host.machine import get_machine
 from node.host.procfs import MB
 from node.ledger.importing import import_chain
-from node.ledger.offline import OfflineNode, verify_data_dir
 from support.data.synthetic import INITIAL_MODEL, extend_chain, make_prototype_genesis
 
 VARIETY = 8  # different payloads of each member: what is measured is the chain, not so many blobs

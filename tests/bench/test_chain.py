@@ -11,8 +11,8 @@ from bench import chain as bench_chain
 from bench.application import main
 from bench.chain import run_chain_bench
 from bench.commands.chain import show_figures
+from node.admin.offline import verify_data_dir
 from node.errors import VerificationFailed
-from node.ledger.offline import verify_data_dir
 
 pytestmark = pytest.mark.outer
 

@@ -19,10 +19,12 @@ from chain.audit import read_export
 from chain.genesis import Genesis
 from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
+from node.admin.ledger_client import read_pages
 from node.cli import main
 from node.cli.chain import describe_event
-from node.cli.output import format_table, gather_pages, show_bytes, show_seconds
+from node.cli.output import format_table, show_bytes, show_seconds
 from node.cli.target import find_socket
+from node.pb import admin_pb2 as pb
 from support.federation.ledgers import flip_byte, make_ledgers, read_cell
 
 ROUNDS = 4
@@ -276,10 +278,14 @@ def test_columns_are_aligned_and_lines_end_where_they_end() -> None:
 
 
 def test_pages_are_gathered_up_to_the_limit() -> None:
-    def get_page(at: int | None, count: int) -> tuple[list[int], int | None]:
+    def get_page(at: int | None, count: int) -> pb.ListBlocksReply:
         begin = at or 0
-        page = list(range(begin, min(begin + min(count, 3), 10)))
-        return page, page[-1] + 1 if page[-1] < 9 else None
+        heights = range(begin, min(begin + min(count, 3), 10))
+        following = heights[-1] + 1 if heights[-1] < 9 else None
+        return pb.ListBlocksReply(blocks=[pb.BlockSummary(height=height) for height in heights], next=following)
 
-    assert gather_pages(get_page, None, 7) == [0, 1, 2, 3, 4, 5, 6]
-    assert gather_pages(get_page, 8, 20) == [8, 9]
+    def gather(first: int | None, limit: int) -> list[int]:
+        return [block.height for block in read_pages(get_page, lambda page: page.blocks, first, limit)]
+
+    assert gather(None, 7) == [0, 1, 2, 3, 4, 5, 6]
+    assert gather(8, 20) == [8, 9]

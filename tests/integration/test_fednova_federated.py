@@ -12,8 +12,8 @@ import numpy as np
 from ml.clients.build import Federation, make_clients, make_initial_aggregate
 from ml.data import get_classes, get_default_input
 from ml.payload import decode_arrays, encode_arrays
+from node.admin.offline import OfflineNode
 from node.ledger.audit import run_audit
-from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
 from support.federation.cluster import Cluster, cluster
 from support.federation.inline import InlineTrainer

@@ -29,7 +29,6 @@ from node.consensus.masks import Masker, MaskingRefused, MaskKey, MaskKeys, Roun
 from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message
-from node.pb import admin_pb2 as pb
 from node.runs.specs import RunRound
 from node.training.trainer import Predicted, Trained
 from support.faults.doom import Doom, Killed
@@ -459,7 +458,7 @@ def test_a_prediction_names_the_members_in_the_sum_and_not_whoever_opened_it(tmp
             predictor = make_predictor(get_service(net, "node1"), net["node1"].get_context())
             await net.wait_for(lambda: 5 in trainers[1].applied, "the last round to be applied")
             samples = encode_arrays({"x": np.zeros((3, 1, 8, 8), np.uint8)})
-            reply = await predictor.predict(pb.PredictRequest(samples=samples))
+            reply = await predictor.predict(samples)
             assert [said.nearest_name for said in reply.predictions] == shown == list(OTHERS)
             assert openers == ["node0", *OTHERS]
 

@@ -81,7 +81,7 @@ def test_a_paused_member_ends_its_round_and_then_contributes_nothing_and_goes_on
         async with controlled(tmp_path) as there:
             net = there.net
             await net.wait_for_height(3)
-            shown = await there.control("node3").pause()
+            shown = await there.control("node3").pause_training()
             current = shown.round
             assert (shown.paused, shown.contributes) == (True, True)
             last = current + 10
@@ -108,19 +108,19 @@ def test_a_pause_outlives_a_restart_and_ends_by_the_operators_word_alone(tmp_pat
         async with controlled(tmp_path) as there:
             net = there.net
             await net.wait_for_height(2)
-            await there.control("node3").pause()
+            await there.control("node3").pause_training()
             assert (net["node3"].path / PAUSED).stat().st_mode & 0o777 == 0o600
             await net.crash("node3")
             await net.wait_for_height(4, "node0", "node1", "node2")
             there.start("node3")
             await net.wait_for_height(net["node0"].height + 4)
-            shown = await there.control("node3").pause()
+            shown = await there.control("node3").pause_training()
             assert (shown.paused, shown.contributes) == (True, False)
             assert there.get_authors(net["node0"].height) == {"node0", "node1", "node2"}
 
-            shown = await there.control("node3").resume()
+            shown = await there.control("node3").resume_training()
             assert (shown.paused, shown.contributes) == (False, True)
-            assert shown == await there.control("node3").resume()
+            assert shown == await there.control("node3").resume_training()
             assert not (net["node3"].path / PAUSED).exists()
             await net.wait_for(lambda: there.get_authors(net["node0"].height) == set(NAMES), "all four contribute")
             began_s, height = net["node0"].clock.monotonic(), net["node0"].height
@@ -138,19 +138,19 @@ def test_with_too_few_left_the_round_stands_until_one_resumes_in_its_midst(tmp_p
             net = there.net
             await net.wait_for_height(2)
             for name in NAMES:
-                await there.control(name).pause()
+                await there.control(name).pause_training()
             height = max(node.height for node in net.nodes.values()) + 1
             await net.wait_for_height(height)
             await asyncio.sleep(60)
             assert net.check_agreement() == height
             for name in ("node2", "node0"):
-                assert (await there.control(name).resume()).contributes
+                assert (await there.control(name).resume_training()).contributes
             await asyncio.sleep(60)
             assert net.check_agreement() == height
             stall = there.get_service("node0").stall
             assert stall is not None
             assert "contributions of node1 (paused), node3 (paused)" in stall
-            await there.control("node1").resume()
+            await there.control("node1").resume_training()
             await net.wait_for_height(height + 5)
             assert there.get_authors(height + 1) == {"node0", "node1", "node2"}
 
@@ -172,7 +172,7 @@ def test_what_was_signed_before_the_pause_still_counts_after_a_restart(tmp_path:
             await net.wait_for(has_contributed, "node3's own contribution")
             for name in ("node0", "node1", "node2"):
                 await net.crash(name)
-            await there.control("node3").pause()
+            await there.control("node3").pause_training()
             await net.crash("node3")
             net.heal()
             for name in NAMES:
@@ -190,7 +190,7 @@ def test_the_record_of_a_round_says_who_did_not_want_to_contribute(tmp_path: Pat
         async with controlled(tmp_path) as there:
             net = there.net
             await net.wait_for_height(1)
-            await there.control("node3").pause()
+            await there.control("node3").pause_training()
             await net.wait_for_height(6)
             for name in ("node0", "node3"):
                 store = net[name].store

@@ -14,8 +14,8 @@ import torch
 from chain.block import Contribution
 from ml.clients.client import Client
 from ml.payload import KINDS, Array, decode_arrays, encode_arrays
+from node.admin.offline import OfflineNode
 from node.ledger.audit import run_audit
-from node.ledger.offline import OfflineNode
 from node.training.trainer import Trained
 from support.faults.liar import lying, make_arrays
 from support.federation.cluster import DIM, Cluster, cluster

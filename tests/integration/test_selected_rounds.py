@@ -21,12 +21,12 @@ from ml.methods import evaluation
 from ml.payload import encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs.run_schema import describe_payloads
+from node.admin.offline import OfflineNode
 from node.admin.simulated_evaluation import show_evaluation
 from node.errors import NotFound
 from node.experiments.simulation import make_selector
 from node.ledger.audit import run_audit
 from node.ledger.evaluations import read_evaluations
-from node.ledger.offline import OfflineNode
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN

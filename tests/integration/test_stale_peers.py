@@ -12,12 +12,12 @@ import pytest
 from chain.block import Id, Phase
 from ml.payload import Arrays, decode_arrays
 from ml.specs import MethodSpec
+from node.admin.offline import OfflineNode
 from node.admin.wiring import make_view
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.ledger.audit import run_audit
-from node.ledger.offline import OfflineNode
 from node.p2p.transport.base import PeerUnavailable
 from support.data.chains import make_digest
 from support.faults.liar import lying

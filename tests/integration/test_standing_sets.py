@@ -19,7 +19,7 @@ from chain.errors import StoreFull
 from chain.signing import encode_id
 from ml.payload import encode_arrays
 from ml.specs import MethodSpec
-from node.ledger.offline import OfflineNode
+from node.admin.offline import OfflineNode
 from node.p2p.transport.base import BLOB
 from node.training.exchange import Exchange, get_offers
 from node.training.progress import OnProgress

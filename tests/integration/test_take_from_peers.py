@@ -15,13 +15,13 @@ from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import Array, decode_arrays, encode_arrays
+from node.admin.offline import OfflineNode
 from node.admin.wiring import make_view
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.ledger.audit import run_audit
-from node.ledger.offline import OfflineNode
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import BLOB, FRAMING_BYTES, PeerUnavailable
 from node.payloads.fetcher import SMALL_BYTES

@@ -26,9 +26,9 @@ from ml.payload import encode_arrays
 from node.admin import client as admin_client
 from node.admin.client import AdminClient, is_served
 from node.admin.json_view import to_json
+from node.admin.offline import verify_data_dir
 from node.admin.server import prepare_place
 from node.errors import ConfigError, InvalidRequest, NodeUnreachable, NotFound, PermissionRefused
-from node.ledger.offline import verify_data_dir
 from node.pb import admin_pb2 as pb
 from node.pb import admin_pb2_grpc
 from support.data.blobs import spoil_held_blob
@@ -172,7 +172,7 @@ async def test_a_fault_is_found_while_the_node_runs(tmp_path: Path) -> None:
 async def test_an_abandoned_verification_ends(tmp_path: Path) -> None:
     async with running(tmp_path, rounds=2) as one:
         await one.net.wait_for_height(2)
-        updates = one.view.verify(0, deep=True, require_all=False)
+        updates = one.view.verify_chain(0, deep=True, require_all=False)
         first = asyncio.ensure_future(anext(updates))
         await asyncio.sleep(0)
         first.cancel()

@@ -71,13 +71,13 @@ async def test_a_running_node_is_backed_up_and_restored(tmp_path: Path, capsys: 
 async def test_who_goes_away_leaves_nothing_in_the_node(tmp_path: Path) -> None:
     async with running(tmp_path / "net") as one:
         await one.net.wait_for_height(2)
-        chunks = one.view.backups.stream()
+        chunks = one.view.backups.backup()
         assert (await anext(chunks)).manifest
         await chunks.aclose()
         store = one.net["node0"].store
         assert store is not None
         assert not (store.path / SNAPSHOT).exists()
-        taking = asyncio.create_task(anext(one.view.backups.stream()))
+        taking = asyncio.create_task(anext(one.view.backups.backup()))
         await asyncio.sleep(0)
         taking.cancel()
         with pytest.raises(asyncio.CancelledError):

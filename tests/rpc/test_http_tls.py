@@ -16,7 +16,7 @@ import pytest
 
 from chain.block import Id
 from node.admin.page_keys import make_keys
-from node.admin.wiring import make_reloading
+from node.admin.reload import Reloading
 from node.cli.doctor.findings import Verdict
 from node.cli.doctor.listeners import check_http
 from node.clock import SystemClock
@@ -149,12 +149,13 @@ async def test_a_reload_takes_the_files_that_are_named_by_then(tmp_path: Path) -
     async with running(tmp_path / "net", n=1) as one:
         service = one.net["node0"].service
         assert service is not None
-        reloading = make_reloading(
-            service,
-            one.context,
+        reloading = Reloading(
             config,
             lambda: config,
+            service,
+            one.context.genesis,
             make_book(),
+            me=one.context.me,
             redial=redial,
             http=None,
             tls=tls,

@@ -21,7 +21,6 @@ from ml.models import build_model, initial_parameters, onnx_file, resolve_model
 from ml.payload import Array, decode_arrays, encode_arrays
 from ml.plugins import ANY_PLUGIN, NO_PLUGINS
 from ml.specs import get_spec
-from node.admin import client as admin_client
 from node.admin.client import AdminClient
 from node.admin.exported_model import write_model
 from node.cli import main
@@ -34,7 +33,6 @@ from node.training.model_file import CHUNK_BYTES, is_initial_needed, make_model_
 from support.data.chains import make_genesis, make_keys
 from support.federation.asked import running
 from support.federation.ledgers import flip_byte
-from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
 
@@ -183,17 +181,14 @@ def test_a_large_model_comes_in_pieces(genesis: Genesis, tmp_path: Path) -> None
     assert (tmp_path / "out").read_bytes() == model.data
 
 
-async def test_a_running_node_gives_its_model_and_says_when_it_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admin_client, "MODEL_S", PATIENCE_S)
+async def test_a_running_node_gives_its_model_and_says_when_it_has_none(tmp_path: Path) -> None:
     async with running(tmp_path) as one:
         with pytest.raises(NotFound, match="no model yet"):
             await one.ask(lambda node: node.get_model_info())
         with pytest.raises(NotFound, match="no model yet"):
             await one.ask(lambda node: list(node.export_model()))
         arrays = {"fc.weight": np.ones((2, 3), np.float32)}
-        await asyncio.to_thread(save_checkpoint, tmp_path / "data", 4, arrays)
+        await asyncio.to_thread(save_checkpoint, one.context.store.path, 4, arrays)
         info = await one.ask(lambda node: node.get_model_info())
         assert (info.applied_round, info.numbers) == (4, 6)
         assert [(array.name, list(array.shape)) for array in info.arrays] == [("fc.weight", [2, 3])]

@@ -274,7 +274,7 @@ async def test_who_only_observes_has_no_model(tmp_path: Path) -> None:
         assert service is not None
         stranger = replace(one.context, key=SigningKey.from_private_bytes(bytes(32)))
         with pytest.raises(predictor.NoModel, match="this node only observes"):
-            await make_predictor(service, stranger).predict(pb.PredictRequest(samples=encode(1)))
+            await make_predictor(service, stranger).predict(encode(1))
 
 
 async def test_only_so_many_predictions_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,13 +470,13 @@ async def test_answers_are_by_the_model_that_is_asked_for_or_that_the_node_has(
         assert (shown["answer_by"], shown["temperature"]) == ("federation", 2.0)
         assert shown["predictions"][0]["class"] == "0"
 
-        service, request = one.net["node0"].service, pb.PredictRequest(samples=encode(0))
+        service = one.net["node0"].service
         assert service is not None
         usual = make_predictor(service, one.context, "mixed")
-        reply = await usual.predict(request)
+        reply = await usual.predict(encode(0))
         assert (reply.answer_by, reply.weight, reply.predictions[0].class_name) == ("mixed", 0.25, "1")
         trainer.alone = None
-        reply = await usual.predict(request)
+        reply = await usual.predict(encode(0))
         assert (reply.answer_by, reply.predictions[0].class_name) == ("federation", "0")
 
 

@@ -413,7 +413,7 @@ async def test_a_burst_gets_no_more_streams_than_there_may_be(
 
     monkeypatch.setattr(streams, most, 2)
     async with serving_page(tmp_path) as page:
-        monkeypatch.setattr(page.one.view, "verify", verify)
+        monkeypatch.setattr(page.one.view, "verify_chain", verify)
         about = f"Host: 127.0.0.1:{page.port}\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
         head = f"{method} {API}{path} HTTP/1.1\r\n{about}\r\n{{}}".encode()
         asking: list[asyncio.StreamWriter] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ import pytest
 from chain.block import Id
 from node.admin import wiring
 from node.admin.client import AdminClient
+from node.admin.node_answers import NodeAnswers
 from node.admin.peer_control import Operator
-from node.admin.reload import Load
+from node.admin.reload import Load, Reloading
 from node.admin.round_control import Control
 from node.admin.server import AdminServer
 from node.admin.shutdown import Deadline, Shutdown
@@ -35,6 +37,8 @@ from node.training.trainer import Trainer
 from support.federation.cluster import Cluster, cluster
 
 WAITS = {"delta_s": 0.01, "status_s": 5.0}  # who is silent for four statuses is not in sight
+
+CALLERS = ThreadPoolExecutor(64, thread_name_prefix="caller")  # who call wait in no thread that the node needs
 
 T = TypeVar("T")
 
@@ -56,7 +60,7 @@ class Running:
             with AdminClient(self.path) as client:
                 return question(client)
 
-        return await asyncio.to_thread(run)
+        return await asyncio.get_running_loop().run_in_executor(CALLERS, run)
 
 
 def make_config(path: Path) -> NodeConfig:
@@ -98,8 +102,9 @@ def make_control(
         pass
 
     config = make_config(Path("nowhere")) if load is None else load()
-    reloading = wiring.make_reloading(
-        service, context, config, load, book, redial=redial, http=None, tls=None, on_config=view.on_config
+    told, me = view.on_config, context.me
+    reloading = Reloading(
+        config, load, service, context.genesis, book, me=me, redial=redial, http=None, tls=None, on_config=told
     )
     shutdown = Shutdown(service, stopped or asyncio.Event(), Deadline(), lambda: None)
     return wiring.make_control(service, context, shutdown, reloading, config.node.name)
@@ -140,7 +145,8 @@ async def running(
         operator = make_operator(contexts[0], service, book, tmp_path)
         stopped = asyncio.Event()
         control = make_control(contexts[0], service, view=view, book=book, stopped=stopped, load=load)
-        async with AdminServer(path, view, wiring.make_predictor(service, contexts[0]), operator, control):
+        answers = NodeAnswers(view, wiring.make_predictor(service, contexts[0]), operator, control)
+        async with AdminServer(path, answers):
             yield Running(net, contexts[0], view, path, stopped)
 
 

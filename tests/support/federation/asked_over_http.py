@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from chain.signing import encode_id
+from node.admin.node_answers import NodeAnswers
 from node.admin.page_keys import PageKeys, make_address
 from node.admin.tokens import Role, Tokens
-from node.admin.wiring import make_predictor, make_stored_chain
+from node.admin.wiring import make_predictor
 from node.clock import SystemClock
 from node.config.http_section import HttpSection
 from node.telemetry.http_server import HttpServer
 from node.telemetry.http_token import HttpToken
 from node.web.wiring import make_site
-from support.federation.asked import Running, make_book, make_control, running
+from support.federation.asked import CALLERS, Running, make_book, make_control, make_operator, running
 from support.federation.ports import find_free_ports
 
 CALL_S = 60.0
@@ -56,7 +57,7 @@ class Served:
         return opened[0]
 
     async def get(self, path: str, **headers: str) -> Answered:
-        return await asyncio.to_thread(self._ask, "GET", path, None, headers)
+        return await asyncio.get_running_loop().run_in_executor(CALLERS, self._ask, "GET", path, None, headers)
 
     async def post(self, path: str, said: Any = None, *, key: str | None = None, **headers: str) -> Answered:
         """`said` as JSON, or bytes as they are; with the headers that a browser would send from the page itself."""
@@ -65,7 +66,7 @@ class Served:
             sent["Authorization"] = f"Bearer {key}"
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         body = said if isinstance(said, bytes) else json.dumps({} if said is None else said).encode()
-        return await asyncio.to_thread(self._ask, "POST", path, body, sent)
+        return await asyncio.get_running_loop().run_in_executor(CALLERS, self._ask, "POST", path, body, sent)
 
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answered:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_S)
@@ -86,11 +87,10 @@ async def serving_page(tmp_path: Path, rounds: int = 0, token: bytes | None = No
         section = HttpSection(listen=f"127.0.0.1:{port}")
         assert section.listen is not None
         keys, tokens, shown = PageKeys(make_address(section.listen), SystemClock()), Tokens(tmp_path), HttpToken(token)
+        operator = make_operator(context, service, make_book(), tmp_path)
+        control = make_control(context, service, view=one.view, book=make_book())
         site = make_site(
-            one.view,
-            make_control(context, service, view=one.view, book=make_book()),
-            make_predictor(service, context),
-            make_stored_chain(service, context),
+            NodeAnswers(one.view, make_predictor(service, context), operator, control),
             keys=keys,
             tokens=tokens,
             shown=shown,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chain.signing import SigningKey
 from node.admin.access import RemoteAccess
+from node.admin.node_answers import NodeAnswers
 from node.admin.server import AdminServer
 from node.admin.tokens import Role, Tokens
 from node.admin.wiring import make_predictor
@@ -38,6 +39,6 @@ async def remote(tmp_path: Path) -> AsyncIterator[Remote]:
         access = RemoteAccess("127.0.0.1:0", tokens, context.key)
         operator = make_operator(context, service, make_book(), tmp_path)
         control = make_control(context, service, view=one.view, book=make_book())
-        predictor = make_predictor(service, context)
-        async with AdminServer(None, one.view, predictor, operator, control, access) as server:
+        answers = NodeAnswers(one.view, make_predictor(service, context), operator, control)
+        async with AdminServer(None, answers, access) as server:
             yield Remote(one, tokens, server.port, context.key)

@@ -371,13 +371,7 @@ _SHOWN = ("height", "round", "phase", "view", "contributions", "candidates", "me
 
 
 def _read_chain(admin: AdminClient) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
-    first: int | None = 0
-    while first is not None:
-        page = admin.list_blocks(first, 500, reverse=True)
-        blocks += [to_json(block) for block in page.blocks]
-        first = page.next if page.HasField("next") else None
-    return blocks
+    return [to_json(block) for block in admin.iterate_blocks(0, reverse=True)]
 
 
 def _make_process(config_file: Path, via: Mapping[str, Sequence[str]]) -> NodeProcess:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from node.admin.json_view import to_json
+from node.admin.offline import OfflineNode
 from node.admin.view import NodeView
 from node.admin.wiring import make_view
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
-from node.ledger.offline import OfflineNode
 from node.pb import admin_pb2 as pb
 from node.training.trainer import RunTask, Trainer, TrainerInfo
 from support.federation.asked import make_book, make_config

@@ -9,7 +9,7 @@ import pytest
 
 HEAVY = ("torch", "sklearn")
 METRICS = ("prometheus_client", "starlette", "uvicorn", "tensorboardX", "mlflow", "opentelemetry")
-MODULES = ("node.admin.client", "node.cli.app", "node.ledger.offline", "node.daemon")
+MODULES = ("node.admin.client", "node.cli.app", "node.admin.offline", "node.daemon")
 PROGRAM = f"""
 import importlib, sys
 for module in {MODULES}:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from node.admin.operations import read_fields
 from node.errors import InvalidRequest, NotFound
 from node.ledger.metrics_query import MAX_POINTS, MAX_VALUES, PAGE, MetricsQuery, RoundPlace
 from node.ledger.series import flatten
@@ -19,9 +20,13 @@ def make_round(number: int, loss: float, accuracy: float | None = None, *, measu
     )
 
 
+def make_query(head: int, **request: Any) -> MetricsQuery:
+    return MetricsQuery(**read_fields(pb.QueryMetricsRequest(**request)), head=head)
+
+
 def ask(rounds: list[pb.Round], head: int, **request: object) -> pb.Metrics:
     """As whoever holds the rounds answers: page after page."""
-    query = MetricsQuery(pb.QueryMetricsRequest(**request), head)  # type: ignore[arg-type]  # its fields
+    query = make_query(head, **request)
     for first, last in query.get_pages():
         assert last - first < PAGE
         query.add(pick(query, [one for one in rounds if first <= one.round <= last]))
@@ -71,7 +76,7 @@ def test_every_series_keeps_its_own_extremes_and_every_round_all_values() -> Non
 def test_the_answer_is_bounded_and_has_the_extremes_of_the_whole(max_points: int) -> None:
     losses = {number: math.sin(number) * number for number in range(1, 3001)}
     rounds = [make_round(number, loss) for number, loss in losses.items()]
-    query = MetricsQuery(pb.QueryMetricsRequest(series=["loss"], max_points=max_points), 3000)
+    query = make_query(3000, series=["loss"], max_points=max_points)
     held = 0
     for first, last in query.get_pages():
         query.add(pick(query, rounds[first - 1 : last]))
@@ -95,11 +100,11 @@ def test_what_was_not_measured_has_no_part_in_it() -> None:
 
 
 def test_only_the_rounds_that_were_asked_for_are_read() -> None:
-    query = MetricsQuery(pb.QueryMetricsRequest(first=100, last=700), 650)
+    query = make_query(650, first=100, last=700)
     assert list(query.get_pages()) == [(100, 355), (356, 611), (612, 650)]
-    assert list(MetricsQuery(pb.QueryMetricsRequest(), 0).get_pages()) == []
+    assert list(make_query(0).get_pages()) == []
     with pytest.raises(NotFound, match="round 651: the chain ends at height 650"):
-        MetricsQuery(pb.QueryMetricsRequest(first=651), 650)
+        make_query(650, first=651)
 
 
 def test_more_than_one_answer_holds_and_less_than_makes_sense_are_refused() -> None:
@@ -111,7 +116,7 @@ def test_more_than_one_answer_holds_and_less_than_makes_sense_are_refused() -> N
         ({"series": ["x" * 65]}, "at most 64 characters"),
     ):
         with pytest.raises(InvalidRequest, match=said):
-            MetricsQuery(pb.QueryMetricsRequest(**request), 5)
+            make_query(5, **request)
 
 
 def test_a_series_that_no_round_has_is_named_with_those_there_are() -> None:

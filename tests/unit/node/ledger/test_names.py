@@ -14,9 +14,9 @@ from chain.codec import sign_vote
 from chain.evidence import make_evidence
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
+from node.admin.offline import OfflineNode
 from node.cli import main
 from node.ledger.names import get_name
-from node.ledger.offline import OfflineNode
 from support.data.chains import make_digest, make_genesis, make_keys
 from support.data.changes import LivingChain, extend_with, make_round
 

@@ -14,8 +14,8 @@ from chain.signing import decode_id
 from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
 from ml.payload import kind_code
+from node.admin.offline import OfflineNode, verify_data_dir
 from node.errors import InvalidRequest, NodeError, NotFound, VerificationFailed
-from node.ledger.offline import OfflineNode, verify_data_dir
 from node.pb import admin_pb2 as pb
 from support.data.blobs import spoil_blob
 from support.data.chains import make_candidate, make_certificate, make_contribution, make_genesis, make_keys

@@ -7,17 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from chain.selection import Selection
 from chain.store.sqlite import SqliteStore
-from node.admin.federation_view import FederationView
 from node.errors import NotFound
+from node.ledger.ledger_answers import LedgerAnswers
 from node.ledger.runs_view import PAGE, RunsReader
 from support.data.synthetic import extend_chain, make_prototype_genesis
 
 RUNS = 2 * PAGE
+T = TypeVar("T")
 
 
 class Turns:
@@ -27,10 +29,11 @@ class Turns:
         self._store = store
         self._asked = Counter[str]()
         self.turns: list[Counter[str]] = []
+        self.head_height = RUNS - 1
 
-    async def run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, function: Callable[[], T]) -> T:
         self._asked.clear()
-        answer = call(*arguments)
+        answer = function()
         self.turns.append(self._asked.copy())
         return answer
 
@@ -57,22 +60,20 @@ def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         yield Turns(store)
 
 
-async def test_no_turn_on_the_stores_thread_reads_more_than_a_page_of_states_or_one_run(turns: Turns) -> None:
-    state = SimpleNamespace(run=SimpleNamespace(select=None))
-    service: Any = SimpleNamespace(tip=SimpleNamespace(height=RUNS - 1, state=state))
-    chain: Any = SimpleNamespace(store=turns, disk=turns)
-    view = FederationView(service, chain, peers=None, display_names={})  # type: ignore[arg-type]
-    listed = (await view.list_runs()).runs
+def test_no_turn_on_the_stores_thread_reads_more_than_a_page_of_states_or_one_run(turns: Turns) -> None:
+    nobody: Any = SimpleNamespace(genesis=None)
+    answers = LedgerAnswers(nobody, cast(SqliteStore, turns), nobody, Selection, turns.run)
+    listed = answers.list_runs().runs
     assert [run.number for run in listed] == list(range(1, RUNS + 1))
     assert [(run.began, run.last) for run in listed[:2]] == [(0, 0), (1, 1)]
     assert {run.phase for run in listed[:-1]} == {"over"}
     assert max(turn["state"] for turn in turns.turns) == PAGE
     assert max(turn["rounds"] for turn in turns.turns) == 1
     turns.turns.clear()
-    service.tip.height += 1
-    assert len((await view.list_runs()).runs) == RUNS + 1
+    turns.head_height += 1
+    assert len(answers.list_runs().runs) == RUNS + 1
     assert (
         sum(turn["state"] for turn in turns.turns) == 1 + RUNS
     )  # the new one; and before each change, none of all others
     with pytest.raises(NotFound, match=f"run {RUNS + 2}: there were runs 1 to {RUNS + 1}"):
-        await view.list_runs(RUNS + 2)
+        answers.list_runs(RUNS + 2)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chain.store.sqlite import SqliteStore
+from node.admin.operations import read_fields
 from node.errors import InvalidRequest
 from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger, show_record
@@ -28,7 +29,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
 
 
 def ask(ledger: Ledger, **request: Any) -> pb.Metrics:
-    query = MetricsQuery(pb.QueryMetricsRequest(**request), ROUNDS)
+    query = MetricsQuery(**read_fields(pb.QueryMetricsRequest(**request)), head=ROUNDS)
     for first, last in query.get_pages():
         query.add(ledger.read_series(first, last, query.picker))
     return query.answer(ledger.read_places(query.choose()))
