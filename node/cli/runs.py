@@ -11,7 +11,6 @@ from node.cli.options import AsJson
 from node.cli.output import print_facts, print_json, print_table, show_number
 from node.cli.proposals import describe_approvals
 from node.cli.runs_report import report
-from node.cli.status import describe_selected
 from node.cli.target import DataDir, NodeConfigFile, Socket, make_listing, open_ledger
 
 if TYPE_CHECKING:
@@ -122,3 +121,19 @@ def describe_authors(run: pb.RunView) -> str:
         return "nobody yet"
     counts = ", ".join(f"{author.name} {author.rounds}" for author in run.authors)
     return f"{counts}; of {'the newest ' if run.counted < run.made else ''}{run.counted} rounds"
+
+
+def describe_selected(selected: pb.Selected, *, is_over: bool) -> str:
+    """The best round by val samples, and how much patience is left."""
+    if not selected.best_round:
+        lacks = "no quorum of members has measured a round by val samples" + ("" if is_over else " yet")
+        return f"{lacks}; the run goes on to its rounds" if selected.patience and not is_over else lacks
+    text = f"{selected.best_round} by val {selected.by} {show_number(selected.score)}"
+    if selected.last_round != selected.best_round:
+        text += f", {show_number(selected.last_score)} in round {selected.last_round}"
+    if selected.stopped:
+        return f"{text}; patience has ended the run after round {selected.stopped}"
+    if selected.patience and not is_over:
+        left = selected.patience - selected.since
+        return f"{text}; {left} more without a better one end the run" if left > 0 else text
+    return text

@@ -13,6 +13,7 @@ import typer
 from node.cli.measures import describe_briefly, describe_privacy, describe_verdict, list_alone
 from node.cli.options import AsJson
 from node.cli.output import print_facts, print_json, show_bytes, show_id, show_number, show_seconds, show_time
+from node.cli.runs import describe_selected
 from node.cli.target import NodeConfigFile, Socket, find_socket, open_place
 
 if TYPE_CHECKING:
@@ -220,22 +221,6 @@ def describe_changes(status: pb.NodeStatus) -> str:
     here = f", {status.unapproved_changes} of them not approved here" if status.unapproved_changes else ""
     wait = "1 change waits" if status.open_changes == 1 else f"{status.open_changes} changes wait"
     return f"{wait} for approval{here}: fednode proposals"
-
-
-def describe_selected(selected: pb.Selected, *, is_over: bool) -> str:
-    """The best round by val samples, and how much patience is left."""
-    if not selected.best_round:
-        lacks = "no quorum of members has measured a round by val samples" + ("" if is_over else " yet")
-        return f"{lacks}; the run goes on to its rounds" if selected.patience and not is_over else lacks
-    text = f"{selected.best_round} by val {selected.by} {show_number(selected.score)}"
-    if selected.last_round != selected.best_round:
-        text += f", {show_number(selected.last_score)} in round {selected.last_round}"
-    if selected.stopped:
-        return f"{text}; patience has ended the run after round {selected.stopped}"
-    if selected.patience and not is_over:
-        left = selected.patience - selected.since
-        return f"{text}; {left} more without a better one end the run" if left > 0 else text
-    return text
 
 
 def describe_end(status: pb.NodeStatus) -> str:

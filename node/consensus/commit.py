@@ -18,9 +18,10 @@ from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
+from node.consensus.final_block import FinalBlock
 from node.consensus.halted import Halted
 from node.consensus.payload_wiring import Payloads
-from node.consensus.sync import ChainsDiverge, FinalBlock
+from node.consensus.sync import ChainsDiverge
 from node.offload import Offload
 from node.payloads.checks import Aggregate
 from node.payloads.retention import Retention

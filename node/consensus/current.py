@@ -15,8 +15,8 @@ from typing import Any
 
 from chain.tip import Tip
 from node.consensus.actions import Event
+from node.consensus.final_block import FinalBlock
 from node.consensus.machine import RoundMachine
-from node.consensus.sync import FinalBlock
 
 
 @dataclass(frozen=True, slots=True)

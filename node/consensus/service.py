@@ -23,6 +23,7 @@ from node.consensus.context import RoundContext
 from node.consensus.credit import VainWait
 from node.consensus.current import Adopted, Posted
 from node.consensus.executor import ActionExecutor
+from node.consensus.final_block import FinalBlock
 from node.consensus.gossip_parts import GossipParts
 from node.consensus.governance_parts import GovernanceParts
 from node.consensus.handler import PeerHandler
@@ -34,7 +35,7 @@ from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import AGAIN_S, RoundTasks
 from node.consensus.signer import SignedBefore
 from node.consensus.stall import StallWatch
-from node.consensus.sync import ChainsDiverge, FinalBlock
+from node.consensus.sync import ChainsDiverge
 from node.consensus.upgrade import check_release
 from node.p2p.refusals import Refusals
 from node.payloads.checks import Aggregate

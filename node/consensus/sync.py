@@ -17,6 +17,7 @@ from chain.errors import ChainError, InvalidCertificate, OffTheWay
 from chain.protocol import speaks
 from chain.tip import Tip
 from node.boundary import Boundary
+from node.consensus.final_block import FinalBlock
 from node.consensus.second_histories import SecondHistories
 from node.p2p.peers import Peer, Peers
 from node.p2p.refusals import Reason, get_reason
@@ -51,14 +52,6 @@ class _Refused(Exception):
         super().__init__(f"height {height}: {error}")
         self.height = height
         self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class FinalBlock:
-    """A block and the certificate that makes it final, both verified."""
-
-    block: Block
-    certificate: Certificate
 
 
 @dataclass(slots=True)
