@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +29,31 @@ def test_every_file_that_is_named_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_names_beside_a_file_are_in_it(page: Path) -> None:
+def test_names_beside_a_file_are_defined_in_it(page: Path) -> None:
     beside = [(file, name) for file, names in BESIDE_A_FILE.findall(page.read_text()) for name in WORD.findall(names)]
-    assert [(file, name) for file, name in beside if name not in (ROOT / file).read_text()] == []
+    assert [(file, name) for file, name in beside if name not in list_definitions((ROOT / file).read_text())] == []
+
+
+def list_definitions(source: str) -> set[str]:
+    """Returns the names of the functions, classes and variables that a module defines, in its classes too."""
+    return set(_find_definitions(ast.parse(source)))
+
+
+def _find_definitions(scope: ast.Module | ast.ClassDef) -> Iterator[str]:
+    for statement in scope.body:
+        match statement:
+            case ast.ClassDef(name=name):
+                yield name
+                yield from _find_definitions(statement)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.Assign(targets=targets):
+                yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_a_name_that_a_module_imports_or_mentions_is_no_definition_of_it() -> None:
+    source = "from a import Spoiled\nLIMIT = 2\nclass Vote:\n    view: int = 0\n    def sign(self): raise Lost\n"
+    assert list_definitions(source) == {"LIMIT", "Vote", "view", "sign"}
 
 
 def test_files_are_named_at_all() -> None:
