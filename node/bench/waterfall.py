@@ -1,7 +1,7 @@
 """`fednode bench round --waterfall`: where the time of a round goes on real nodes, step by step, by their own records.
 
-Every node writes down when it saw each step of a round (`node.consensus.record.STEPS`). Shown are the medians over all
-nodes and rounds, and beside them the CPU and the messages that a round has cost.
+Every node writes down when it saw each step of a round (`node.consensus.record.STEPS`). Shown are the medians
+over all nodes and rounds, and beside them the CPU and the messages that a round has cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Masking: has a member's payloads masked and opened, off the event loop, with what the chain has for that.
 
-`node.consensus.masks` says how. The store is read, and keys are written, on the disk's thread; vectors are masked on
-another.
+`node.consensus.masks` says how. The store is read, and keys are written, on the disk's thread; vectors are
+masked on another.
 """
 
 from __future__ import annotations

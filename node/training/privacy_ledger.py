@@ -5,8 +5,8 @@ stopped, abandoned or never sent, and nothing is made of samples that was not co
 no phase that would take epsilon above it, and none at all while phases of earlier releases are counted whose noise can
 be guessed, unless the site has set them aside by name.
 
-The node adds to the same file what the chain shows of earlier phases and the file lacks (`node.consensus.recount`):
-whoever changes it reads it anew, and holds its directory meanwhile.
+The node adds to the same file what the chain shows of earlier phases and the file lacks
+(`node.consensus.recount`): whoever changes it reads it anew, and holds its directory meanwhile.
 """
 
 from __future__ import annotations
