@@ -14,7 +14,8 @@ from ml.errors import MlError
 from ml.methods.base import ClientData, Method, Metrics, Trained
 from ml.models.base import Model
 from ml.payload import Arrays
-from ml.specs import MaskedSpec, drop_masked
+from ml.specs import MaskedSpec
+from ml.specs.masked.aggregate import drop_masked
 
 
 class MaskedClient(Client):

@@ -1,5 +1,5 @@
 """The measures that a client tells all others of the model in an aggregate: by its own test samples and the classifier,
-as in a run of `ml.specs.evaluation`. The client itself stays as it is."""
+as in a run of `ml.specs.methods.evaluation`. The client itself stays as it is."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ml.methods.evaluation import Evaluation
 from ml.models.base import load_parameters
 from ml.payload import Arrays
 from ml.specs import get_kind
-from ml.specs.evaluation import EvaluationHyperparameters, EvaluationSpec
+from ml.specs.methods.evaluation import EvaluationHyperparameters, EvaluationSpec
 
 if TYPE_CHECKING:
-    from ml.clients.client import Client
+    from ml.clients.measured import MeasuredClient
 
 
 @torch.no_grad()
-def tell_of(client: Client, aggregate: Arrays, min_samples: int) -> Arrays:
+def tell_of(client: MeasuredClient, aggregate: Arrays, min_samples: int) -> Arrays:
     """The payload; it tells nothing of fewer than `min_samples`. Raises AggregationError where the model in the
     aggregate is not the client's."""
     spec = EvaluationSpec(client.method.spec.task, EvaluationHyperparameters())

@@ -103,7 +103,7 @@ def measure_bound(config_file: Path) -> Bound:
     """By the client that the node's worker would build. Raises ConfigError or NodeError."""
     from ml.clients.loss_constants import measure_constants
     from ml.errors import MlError
-    from ml.specs import DfplHyperparameters
+    from ml.specs.methods.dfpl import DfplHyperparameters
     from node.cli.own_client import load_own_run, make_own_client
 
     own = load_own_run(config_file)

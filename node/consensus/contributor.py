@@ -40,8 +40,7 @@ from node.payloads.on_demand import OnDemand
 from node.payloads.pushed import PushedPayloads, choose_pushed
 from node.runs.specs import RunRound, RunSpecs
 from node.training.kept_rounds import KeptRounds
-from node.training.learner import Metrics
-from node.training.trainer import Measured, Trained
+from node.training.trainer import Measured, Metrics, Trained
 
 log = logging.getLogger(__name__)
 

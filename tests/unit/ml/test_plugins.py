@@ -27,7 +27,7 @@ from ml.plugins import (
 )
 from ml.specs import METHODS, AuthorPayloads, MethodSpec, Task, compute_aggregate, get_judge, get_spec
 from ml.specs.by_schema import SchemaSpec
-from ml.specs.mpfedcl import MpFedClSpec
+from ml.specs.methods.mpfedcl import MpFedClSpec
 from ml.specs.own import check_judgeable, describe_judged
 from ml.specs.run_schema import describe_payloads
 from support.data.normed import fit_model

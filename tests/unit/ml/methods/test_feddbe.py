@@ -18,8 +18,8 @@ from ml.methods.base import Trained
 from ml.methods.feddbe import move_mean
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays, decode_arrays, make_empty_arrays
-from ml.specs import AuthorPayloads, FedDbeSpec, MethodSpec, add_kind, compute_aggregate, get_kind, get_spec
-from ml.specs.feddbe import MEMORY
+from ml.specs import AuthorPayloads, MethodSpec, add_kind, compute_aggregate, get_kind, get_spec
+from ml.specs.methods.feddbe import MEMORY, FedDbeSpec
 from ml.specs.run_schema import describe_payloads
 from support.federation.simulated import BEACON, aggregate_round, get_parent, make_digit_clients
 
