@@ -247,7 +247,7 @@ def _read_payload(kind: str, payload: Any, aggregate: Mapping[str, Any]) -> Arra
     if kind not in KINDS or kind in UNSUPPORTED_KINDS or not isinstance(payload, Mapping):
         raise _fail("rounds", f"expected a kind of payload that a plugin can have, got {_show(kind)}")
     rule = payload.get("rule", "")
-    if rule is not None and not (isinstance(rule, str) and rule in RULES):
+    if rule is not None and not (isinstance(rule, str) and rule in RULES and rule not in UNSUPPORTED_RULES):
         raise _fail("rounds", f"{kind}: expected one of fednode's own rules, got {_show(rule)}")
     arrays = payload.get("arrays")
     if arrays == SAME:
