@@ -18,8 +18,7 @@ from ml.aggregation import MAX_WEIGHT
 from ml.clients.agreed import AgreedClient
 from ml.clients.client import Client
 from ml.clients.dealing import Deal, Source
-from ml.clients.masked import MaskedClient
-from ml.clients.masked_statistics import MaskedStatisticsClient
+from ml.clients.masked import MaskedClient, MaskedStatisticsClient
 from ml.data import Meaning, get_augment, open_dataset
 from ml.data.base import ArrayDataset, InputFormat
 from ml.data.checks import check_data, is_quick, log_findings

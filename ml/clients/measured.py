@@ -16,17 +16,18 @@ from torch import Tensor
 from ml.clients.answers import draw_judged, judge_val, list_answers, measure_judged, measure_val
 from ml.clients.common_model import CommonModel
 from ml.clients.probe import are_finite
-from ml.clients.told import tell_of
 from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange
-from ml.errors import Abandoned, DataError, Stopped
+from ml.errors import Abandoned, AggregationError, DataError, Stopped
 from ml.measures.kinds import Answers, AnyMeasures
 from ml.methods.base import ClientData, Method, Metrics, Round, State
+from ml.methods.evaluation import Evaluation
 from ml.methods.lending import take_own
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import derive_seed
 from ml.specs import MethodSpec, add_kind, get_kind
+from ml.specs.methods.evaluation import EvaluationHyperparameters, EvaluationSpec
 from ml.specs.methods.lending import LendingSpec
 from ml.specs.privacy import HIDDEN
 from ml.tasks import CLASSIFICATION
@@ -162,9 +163,20 @@ class MeasuredClient:
         self.judged_val = judge_val(self.state.data.val, self.predict, self.spec.task)
         return measure_val(self.judged_val, self.state.data.val, self.spec.task)
 
+    @torch.no_grad()
     def tell_of(self, aggregate: Arrays, min_samples: int) -> Arrays:
-        """Returns what this client tells of the model in an aggregate (`ml.clients.told`). Raises AggregationError."""
-        return tell_of(self, aggregate, min_samples)
+        """Returns what this client tells all others of the model in an aggregate: by its own test samples and the
+        classifier, as in a run of `ml.specs.methods.evaluation`, and nothing of fewer than `min_samples`. Raises
+        AggregationError where the model is not the client's."""
+        spec = EvaluationSpec(self.method.spec.task, EvaluationHyperparameters())
+        now, before = self.state_arrays(), self.arrays_before
+        try:
+            load_parameters(self.state.model, get_kind(aggregate, "model") or {})
+            return Evaluation(spec).measure(self.state, min_samples)
+        except ValueError as error:
+            raise AggregationError(f"the model of the round: {error}") from error
+        finally:
+            self.load_state_arrays(now, before)
 
     def take_own(self, trained: Arrays, *, lends: bool) -> None:
         """Takes its own model of another run into one for which sites lend theirs. Raises DataError."""

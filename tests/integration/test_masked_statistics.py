@@ -10,7 +10,7 @@ import pytest
 
 from ml.aggregation import RULES, Contributed
 from ml.clients.build import Federation, make_client, make_initial_aggregate
-from ml.clients.masked_statistics import MaskedStatisticsClient
+from ml.clients.masked import MaskedStatisticsClient
 from ml.data import get_classes
 from ml.data.statistics import compute_statistics
 from ml.payload import decode_arrays, encode_arrays, kind_code

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from ml.clients.build import make_initial_aggregate
 from ml.clients.client import Client
-from ml.clients.told import tell_of
 from ml.data import get_default_input
 from ml.errors import PayloadError, SpecError
 from ml.methods.base import Trained
@@ -261,7 +260,7 @@ def test_the_common_model_can_be_measured_without_the_vector() -> None:
         run.play(height)
     client = run.clients[0]
     before = client.state_arrays()
-    told = tell_of(client, run.parent, 1)
+    told = client.tell_of(run.parent, 1)
     assert int(told["samples"]) == client.num_test
     assert all(np.array_equal(before[name], array) for name, array in client.state_arrays().items())
 
