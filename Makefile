@@ -30,7 +30,7 @@ PYTEST = .ci/stage $(1) $(BIN)/python -m pytest --junitxml=.reports/$(1).xml
 E2E    = $(if $(filter-out 1,$(E2E_WORKERS)),-n $(E2E_WORKERS) --dist loadfile)
 
 .PHONY: setup setup-web test test-changed test-slow test-outer test-all test-long test-web test-gpu flaky gpu-wheels fuzz mutants
-.PHONY: check format proto docs man reference lock sbom audit wheel demo clean
+.PHONY: check format proto pages docs man reference lock sbom audit wheel demo clean
 
 # One environment for every stage, in 75 s; what is large and seldom needed, Ray and Chromium, comes with what needs it.
 setup: $(READY)
@@ -144,15 +144,19 @@ format: $(READY)
 proto: $(READY)
 	PATH="$(abspath $(BIN)):$$PATH" sh proto/generate.sh
 
+# The pages of docs/reference that are not in git, from the code.
+pages: $(READY)
+	PYTHONPATH=. $(BIN)/python docs/generate.py --rest
+
 # docs/_build/index.html; a link within that leads nowhere is an error.
-docs: $(READY)
+docs: pages
 	$(BIN)/python -m sphinx -q -n -W --keep-going docs docs/_build
 
 # docs/_build/man: fednode(1), fednode-node.yaml(5), fednode-genesis.yaml(5).
-man: $(READY)
+man: pages
 	$(BIN)/python -m sphinx -q -n -W --keep-going -b man docs docs/_build/man
 
-# The pages of docs/reference, from the code; a test holds them to it.
+# All of docs/reference, from the code; a test holds what is in git to it.
 reference: $(READY)
 	PYTHONPATH=. $(BIN)/python docs/generate.py
 

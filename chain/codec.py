@@ -13,7 +13,6 @@ whatever it accepts; anything else is a DecodeError. What an object means is `ch
     Vote          phase u8 | height u64 | view u32 | block id 32 | voter 32 | sig 64
     Certificate   view u32 | count u16 | count x (member index u16 | sig 64)
     Sealed header header | nonce u64 | sig 64
-    Evidence      kind u8 | length u32 | first | length u32 | second
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import attrgetter
 
 from chain.approvals import encode_approved, read_approved
 from chain.beacon import NO_REVEAL, Reveal
@@ -32,8 +32,6 @@ from chain.block import (
     Certificate,
     Contribution,
     Digest,
-    Evidence,
-    EvidenceKind,
     Header,
     Id,
     Measure,
@@ -51,13 +49,13 @@ from chain.layout import (
     MAX_U64,
     U8,
     U16,
-    U32,
     U64,
     WEIGHT_LIMIT,
     Error,
     Reader,
     check,
     check_size,
+    read_all,
 )
 from chain.signing import SIGNATURE_BYTES, SigningKey, tag
 
@@ -73,7 +71,6 @@ MAX_BLOCK_BYTES = 256 * 1024
 MAX_VOTE_BYTES = 512
 MAX_CERTIFICATE_BYTES = 64 * 1024
 SEALED_HEADER_BYTES = HEADER_BYTES + 8 + SIGNATURE_BYTES
-MAX_EVIDENCE_BYTES = 9 + 2 * MAX_CONTRIBUTION_BYTES
 
 ROUND_BODY, CHANGE_BODY, INPUTS_BODY, OPENINGS_BODY = range(4)  # the last two are reserved for masked sums
 
@@ -174,10 +171,7 @@ def read_author(data: bytes) -> Id:
 
 
 def decode_contribution(data: bytes) -> Contribution:
-    reader = Reader("contribution", data, MAX_CONTRIBUTION_BYTES)
-    c = _read_contribution(reader)
-    reader.end()
-    return c
+    return read_all("contribution", data, MAX_CONTRIBUTION_BYTES, _read_contribution)
 
 
 def sign_contribution(
@@ -210,21 +204,15 @@ def _check_header(h: Header, error: Error) -> None:
     check(error, "header difficulty", h.difficulty, 1, MAX_U64)
 
 
+_get_header_fields = attrgetter(
+    "version", "height", "prev", "body", "aggregate", "state_next", "miner", "start_ms", "time_ms", "difficulty"
+)
+
+
 def encode_header(h: Header) -> bytes:
     """The 194 bytes that are sealed; the nonce is not among them."""
     _check_header(h, EncodeError)
-    return _HEADER.pack(
-        h.version,
-        h.height,
-        h.prev,
-        h.body,
-        h.aggregate,
-        h.state_next,
-        h.miner,
-        h.start_ms,
-        h.time_ms,
-        h.difficulty,
-    )
+    return _HEADER.pack(*_get_header_fields(h))
 
 
 def _read_header(reader: Reader) -> Header:
@@ -234,10 +222,7 @@ def _read_header(reader: Reader) -> Header:
 
 
 def decode_header(data: bytes) -> Header:
-    reader = Reader("header", data, HEADER_BYTES)
-    h = _read_header(reader)
-    reader.end()
-    return h
+    return read_all("header", data, HEADER_BYTES, _read_header)
 
 
 def compute_seal(chain_id: bytes, header: Header) -> bytes:
@@ -292,10 +277,7 @@ def _read_body(reader: Reader) -> Body:
 
 
 def decode_body(data: bytes) -> Body:
-    reader = Reader("body", data, MAX_BLOCK_BYTES)
-    body = _read_body(reader)
-    reader.end()
-    return body
+    return read_all("body", data, MAX_BLOCK_BYTES, _read_body)
 
 
 def compute_body_digest(body: Body) -> Digest:
@@ -408,61 +390,3 @@ def decode_certificate(data: bytes) -> Certificate:
     certificate = Certificate(view, signatures)
     _check_certificate(certificate, DecodeError)
     return certificate
-
-
-# Evidence
-
-_EVIDENCE_MAX_BYTES = {
-    EvidenceKind.CONTRIBUTION: MAX_CONTRIBUTION_BYTES,
-    EvidenceKind.CANDIDATE: SEALED_HEADER_BYTES,
-    EvidenceKind.VOTE: MAX_VOTE_BYTES,
-}
-
-
-def _check_evidence(evidence: Evidence, error: Error) -> None:
-    check(error, "evidence kind", evidence.kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
-    for data in (evidence.first, evidence.second):
-        check(error, "size of an object in evidence", len(data), 1, _EVIDENCE_MAX_BYTES[evidence.kind])
-    if evidence.first >= evidence.second:
-        raise error("evidence: expected two different objects, the smaller first, got them equal or swapped")
-
-
-def make_evidence(first: Contribution | Block | Vote, second: Contribution | Block | Vote) -> Evidence:
-    """Two signed objects of one kind, put in order. Whether they prove anything, `validate_evidence` says."""
-    if isinstance(first, Contribution) and isinstance(second, Contribution):
-        kind, a, b = EvidenceKind.CONTRIBUTION, encode_contribution(first), encode_contribution(second)
-    elif isinstance(first, Block) and isinstance(second, Block):
-        kind, a, b = EvidenceKind.CANDIDATE, encode_sealed_header(first), encode_sealed_header(second)
-    elif isinstance(first, Vote) and isinstance(second, Vote):
-        kind, a, b = EvidenceKind.VOTE, encode_vote(first), encode_vote(second)
-    else:
-        raise EncodeError.differs("evidence", "two objects of one kind", (type(first).__name__, type(second).__name__))
-    evidence = Evidence(kind, min(a, b), max(a, b))
-    _check_evidence(evidence, EncodeError)
-    return evidence
-
-
-def encode_evidence(evidence: Evidence) -> bytes:
-    _check_evidence(evidence, EncodeError)
-    return b"".join(
-        (
-            U8.pack(evidence.kind),
-            U32.pack(len(evidence.first)),
-            evidence.first,
-            U32.pack(len(evidence.second)),
-            evidence.second,
-        )
-    )
-
-
-def decode_evidence(data: bytes) -> Evidence:
-    """The two objects as bytes; they are decoded and checked when the evidence is validated."""
-    reader = Reader("evidence", data, MAX_EVIDENCE_BYTES)
-    kind = reader.number(U8)
-    check(DecodeError, "evidence kind", kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
-    first = reader.take(reader.number(U32))
-    second = reader.take(reader.number(U32))
-    reader.end()
-    evidence = Evidence(EvidenceKind(kind), first, second)
-    _check_evidence(evidence, DecodeError)
-    return evidence

@@ -1,24 +1,87 @@
-"""The rules of evidence (PROTOCOL §1, §9): two objects that one author signed for one slot, and that differ.
+"""The bytes and the rules of evidence (PROTOCOL §1, §9): two objects that one author signed for one slot, and that
+differ.
+
+    Evidence      kind u8 | length u32 | first | length u32 | second
 
 Pure, as `chain.validation`. Evidence proves itself: all it needs is the state that knows who held the key.
 """
 
 from __future__ import annotations
 
-from chain.block import ZERO, Evidence, EvidenceKind, Id
+from chain.block import ZERO, Block, Contribution, Evidence, EvidenceKind, Id, Vote
 from chain.codec import (
     BLOCK_TAG,
     CONTRIBUTION_TAG,
+    MAX_CONTRIBUTION_BYTES,
+    MAX_VOTE_BYTES,
+    SEALED_HEADER_BYTES,
     VOTE_TAG,
     contribution_fields,
     decode_contribution,
     decode_sealed_header,
     decode_vote,
+    encode_contribution,
+    encode_sealed_header,
+    encode_vote,
     vote_fields,
 )
-from chain.errors import ChainError, InvalidEvidence, NotAMember
+from chain.errors import ChainError, DecodeError, EncodeError, InvalidEvidence, NotAMember
+from chain.layout import U8, U32, Error, Reader, check
 from chain.signing import encode_id, verify
 from chain.state import State
+
+MAX_EVIDENCE_BYTES = 9 + 2 * MAX_CONTRIBUTION_BYTES
+
+_EVIDENCE_MAX_BYTES = {
+    EvidenceKind.CONTRIBUTION: MAX_CONTRIBUTION_BYTES,
+    EvidenceKind.CANDIDATE: SEALED_HEADER_BYTES,
+    EvidenceKind.VOTE: MAX_VOTE_BYTES,
+}
+
+
+def _check_evidence(evidence: Evidence, error: Error) -> None:
+    check(error, "evidence kind", evidence.kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
+    for data in (evidence.first, evidence.second):
+        check(error, "size of an object in evidence", len(data), 1, _EVIDENCE_MAX_BYTES[evidence.kind])
+    if evidence.first >= evidence.second:
+        raise error("evidence: expected two different objects, the smaller first, got them equal or swapped")
+
+
+def make_evidence(first: Contribution | Block | Vote, second: Contribution | Block | Vote) -> Evidence:
+    """Two signed objects of one kind, put in order. Whether they prove anything, `validate_evidence` says."""
+    if isinstance(first, Contribution) and isinstance(second, Contribution):
+        kind, a, b = EvidenceKind.CONTRIBUTION, encode_contribution(first), encode_contribution(second)
+    elif isinstance(first, Block) and isinstance(second, Block):
+        kind, a, b = EvidenceKind.CANDIDATE, encode_sealed_header(first), encode_sealed_header(second)
+    elif isinstance(first, Vote) and isinstance(second, Vote):
+        kind, a, b = EvidenceKind.VOTE, encode_vote(first), encode_vote(second)
+    else:
+        raise EncodeError.differs("evidence", "two objects of one kind", (type(first).__name__, type(second).__name__))
+    evidence = Evidence(kind, min(a, b), max(a, b))
+    _check_evidence(evidence, EncodeError)
+    return evidence
+
+
+def encode_evidence(evidence: Evidence) -> bytes:
+    _check_evidence(evidence, EncodeError)
+    parts = (U32.pack(len(data)) + data for data in (evidence.first, evidence.second))
+    return U8.pack(evidence.kind) + b"".join(parts)
+
+
+def decode_evidence(data: bytes) -> Evidence:
+    """The two objects as bytes; they are decoded and checked when the evidence is validated."""
+    reader = Reader("evidence", data, MAX_EVIDENCE_BYTES)
+    kind = reader.number(U8)
+    check(DecodeError, "evidence kind", kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
+    first = reader.take(reader.number(U32))
+    second = reader.take(reader.number(U32))
+    reader.end()
+    evidence = Evidence(EvidenceKind(kind), first, second)
+    _check_evidence(evidence, DecodeError)
+    return evidence
+
+
+# What it proves
 
 
 def read_accusation(evidence: Evidence) -> tuple[Id, int]:

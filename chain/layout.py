@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from typing import TypeVar
 
 from chain.errors import ChainError, DecodeError
 
@@ -17,6 +19,7 @@ MAX_U8, MAX_U16, MAX_U32, MAX_U64 = 2**8 - 1, 2**16 - 1, 2**32 - 1, 2**64 - 1
 U8, U16, U32, U64 = struct.Struct(">B"), struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
 
 Error = type[ChainError]
+T = TypeVar("T")
 
 
 class Reader:
@@ -46,6 +49,14 @@ class Reader:
     def end(self) -> None:
         if self._at != len(self._data):
             raise DecodeError(f"{self._what}: expected exactly {self._at} bytes, got {len(self._data)}")
+
+
+def read_all(what: str, data: bytes, max_bytes: int, read: Callable[[Reader], T]) -> T:
+    """Returns what `read` takes off a byte string, of which nothing may be left. Raises DecodeError."""
+    reader = Reader(what, data, max_bytes)
+    value = read(reader)
+    reader.end()
+    return value
 
 
 def check(error: Error, what: str, value: int, low: int, high: int) -> None:

@@ -76,22 +76,14 @@ __all__ = [
 ]
 
 _PLACES = {
-    "simulate": "fednode.simulation",
-    "Simulation": "fednode.simulation",
-    "Round": "fednode.simulation",
-    "LocalCluster": "fednode.cluster",
-    "connect": "fednode.client",
-    "Client": "fednode.client",
-    "aconnect": "fednode.aclient",
-    "AsyncClient": "fednode.aclient",
-    "Predictions": "fednode.prediction",
-    "NodeError": "node.errors",
-    "ConfigError": "node.errors",
-    "NodeUnreachable": "node.errors",
-    "NotFound": "node.errors",
-    "InvalidRequest": "node.errors",
-    "PermissionRefused": "node.errors",
+    "fednode.simulation": ("simulate", "Simulation", "Round"),
+    "fednode.cluster": ("LocalCluster",),
+    "fednode.client": ("connect", "Client"),
+    "fednode.aclient": ("aconnect", "AsyncClient"),
+    "fednode.prediction": ("Predictions",),
+    "node.errors": ("NodeError", "ConfigError", "NodeUnreachable", "NotFound", "InvalidRequest", "PermissionRefused"),
 }
+_MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 
 if not TYPE_CHECKING:  # a type checker knows the names above, and finds fault with any other
@@ -100,11 +92,11 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and finds fault w
         """Imports what is asked for, and keeps it."""
         if name == "__version__":
             value: Any = _read_version()
-        elif name in _PLACES:
+        elif name in _MODULES:
             from fednode._names import claim_names
 
             claim_names()
-            value = getattr(import_module(_PLACES[name]), name)
+            value = getattr(import_module(_MODULES[name]), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         globals()[name] = value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from node.experiments.drawing_style import COLOURS, applied_style
+from node.report.drawing import COLOURS, applied_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +27,11 @@ def draw(run: Simulation) -> Figure:
     with applied_style():
         figure = _make_figure()
         left, right = figure.subplots(1, 2)
-        for i, (name, (label, look)) in enumerate(_ACCURACIES.items()):
-            _draw_line(left, run, name, look, COLOURS[i], label)
+        lines = [(left, name, *looks) for name, looks in _ACCURACIES.items()]
+        for i, (axes, name, label, look) in enumerate([*lines, (right, "loss", "loss", "o-")]):
+            _draw_line(axes, run, name, look, COLOURS[i], label)
         left.set_ylabel("accuracy, mean over nodes")
         left.legend()
-        _draw_line(right, run, "loss", "o-", COLOURS[3], "loss")
         right.set_ylabel("loss, mean over nodes")
         figure.suptitle(run.method)
     return figure

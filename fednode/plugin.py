@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ml.data.source import ALL, DataSource, Part, Parts
+    from ml.data.part import Part, Parts
+    from ml.data.source import ALL, DataSource
     from ml.errors import DataError, PayloadError, SpecError
     from ml.methods.base import ClientData, Method, Round, State
     from ml.methods.common.mixing import AveragesParts
@@ -70,7 +71,8 @@ __all__ = [
 ]
 
 _PLACES = {
-    "ml.data.source": ("ALL", "DataSource", "Part", "Parts"),
+    "ml.data.part": ("Part", "Parts"),
+    "ml.data.source": ("ALL", "DataSource"),
     "ml.errors": ("DataError", "PayloadError", "SpecError"),
     "ml.payload": ("ArraySchema", "ArraySpec"),
     "ml.specs.base": ("MethodSpec",),

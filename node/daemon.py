@@ -11,12 +11,12 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from chain.block import Digest
 from chain.checkpoint import Checkpoint
@@ -43,7 +43,7 @@ from node.config.federation import Federation, load_federation
 from node.config.genesis_members import read_head_state, validate_membership, was_put_back
 from node.config.identity import open_identity, open_spare
 from node.config.node_config import NodeConfig
-from node.config.node_sections import NetworkSection
+from node.config.node_sections import LimitsSection
 from node.config.own_noise import validate_own_noise
 from node.consensus.context import NodeContext
 from node.consensus.keys import OtherKeyInForce, choose_key
@@ -55,6 +55,7 @@ from node.errors import ConfigError
 from node.host.collector import leave_out_loaded
 from node.host.notify import Notifier
 from node.host.process import has_terminal, make_room
+from node.host.signals import run_until, watch_signals
 from node.log import logging_values
 from node.offload import ThreadOffload
 from node.p2p.address_book import AddressBook
@@ -77,8 +78,6 @@ if TYPE_CHECKING:
     from node.telemetry.metrics import CallTimes
 
 log = logging.getLogger(__name__)
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +208,7 @@ def _validate_way(store: SqliteStore, checkpoint: Checkpoint | None) -> None:
 async def _run(start: _Start) -> int:
     config = start.config
     began_s = time.monotonic()
-    stopped, hung_up = _hear_signals()
+    stopped, hung_up = watch_signals()
     had_terminal = has_terminal()
     async with AsyncExitStack() as stack:
         deadline = Deadline()
@@ -264,19 +263,11 @@ async def _run(start: _Start) -> int:
         await stack.enter_async_context(start.notifier.telling(parts.transport.ready, partial(_describe, service)))
         _greet(config, start.federation.genesis, start.key, service, time.monotonic() - began_s)
         hangups = _follow_hangups(hung_up, stopped, reloading, had_terminal=had_terminal)
-        await _run_until_stopped(stopped, service.run(), monitor.run(), shutdown.run(), hangups)
+        failure = await run_until(stopped, service.run(), monitor.run(), shutdown.run(), hangups)
+        if failure is not None:
+            raise translate(failure)
         log.info("stopped at height %d", service.tip.height)
     return 0
-
-
-def _hear_signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Set by a signal to stop, and by SIGHUP."""
-    stopped, hung_up = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
-    loop.add_signal_handler(signal.SIGHUP, hung_up.set)
-    return stopped, hung_up
 
 
 def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
@@ -325,7 +316,7 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
         checkpoint=federation.checkpoint,
         own_noise=config.training.privacy.get_own(),
         mesh_max=config.network.mesh_max,
-        slowness=Slowness(config.network.timeouts.blob_s, config.network.limits.blob_min_kib_s * 1024),
+        slowness=Slowness(bytes_per_s=config.network.limits.blob_min_kib_s * 1024),
     )
     return _Parts(context, make_round_service(context), transport, book, calls)
 
@@ -388,36 +379,10 @@ def _describe_position(service: RoundService) -> dict[str, int]:
     return {"height": height, "round": height if machine is None else machine.height}
 
 
-async def _run_until_stopped(stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> None:
-    async def run() -> None:
-        async with asyncio.TaskGroup() as group:
-            for part in parts:
-                group.create_task(part)
-
-    running = asyncio.create_task(run(), name="parts")
-    stopping = asyncio.create_task(stopped.wait(), name="stop")
-    try:
-        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-        if not running.done():
-            running.cancel()
-            await asyncio.wait({running})
-    if not running.cancelled() and (error := running.exception()) is not None:
-        raise translate(error)
-
-
 def _make_transport(
     config: NodeConfig, genesis: Genesis, key: SigningKey, book: AddressBook, on_call: OnCall | None
 ) -> RpcTransport:
-    network, timeouts = config.network, config.network.timeouts
-    connections = ConnectionLimits(
-        max_connections=make_room(network.limits.max_connections),
-        max_streams=network.limits.max_streams,
-        connect_s=timeouts.connect_s,
-        handshake_s=timeouts.handshake_s,
-        request_s=timeouts.request_s,
-    )
+    network = config.network
     try:
         return RpcTransport(
             key,
@@ -426,8 +391,8 @@ def _make_transport(
             dial_out=network.dial_out,
             proxy=network.proxy,
             tls=network.tls,
-            limits=make_limits(network),
-            connections=connections,
+            limits=make_limits(network.limits),
+            connections=ConnectionLimits(max_connections=make_room(network.limits.max_connections)),
             chain_id=genesis.chain_id,
             on_call=on_call,
         )
@@ -435,27 +400,14 @@ def _make_transport(
         raise ConfigError(f"network: {error}") from error
 
 
-def make_limits(network: NetworkSection) -> RateLimits:
+def make_limits(limits: LimitsSection) -> RateLimits:
     """The transport's, as an operator words them."""
-    limits, timeouts, usual = network.limits, network.timeouts, RateLimits()
+    usual = RateLimits()
     return RateLimits(
-        status_per_s=limits.peer_statuses_s,
-        status_burst=limits.peer_statuses_s * usual.status_burst / usual.status_per_s,
         messages_per_s=limits.peer_messages_s,
         messages_burst=limits.peer_messages_s * usual.messages_burst / usual.messages_per_s,
         bytes_per_s=limits.peer_rate_mib_s * MIB,
-        blocks_per_s=limits.block_requests_s,
-        blocks_burst=limits.block_requests_s * usual.blocks_burst / usual.blocks_per_s,
-        blocks_at_once=limits.block_requests,
-        request_grace_s=timeouts.ask_s,
-        blobs_per_s=limits.blob_requests_s,
-        blobs_burst=limits.blob_requests_s * usual.blobs_burst / usual.blobs_per_s,
-        blob_streams=limits.blob_streams,
         blob_bytes_per_s=limits.blob_min_kib_s * 1024,
-        blob_grace_s=timeouts.blob_s,
-        queue_messages=limits.queue_messages,
-        queue_bytes=int(limits.queue_mib * MIB),
-        write_s=timeouts.write_s,
     )
 
 

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Self
 
 from chain.block import Id
 from chain.changes.base import Consent, Kind, Place
-from chain.codec import decode_evidence
 from chain.errors import GenesisError, InvalidChange
-from chain.evidence import validate_evidence
+from chain.evidence import decode_evidence, validate_evidence
 from chain.names import PLAIN_NAMES, check_new_name
 from chain.schema import Section, check_name, quote
 from chain.signing import encode_id

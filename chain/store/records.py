@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from chain.block import Evidence, Id
-from chain.codec import decode_evidence, encode_evidence
+from chain.evidence import decode_evidence, encode_evidence
 from chain.layout import MAX_HEIGHT
 from chain.published import PublishedMeasures, decode_many, encode_many
 from chain.store.interface import StoredEvidence

@@ -12,10 +12,3 @@ def check(name: str, value: float, *, zero: bool = False) -> float:
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         raise BoundError(f"{name}: expected a finite number {'of at least' if zero else 'above'} 0, got {value:g}")
     return value
-
-
-def check_at_least(name: str, value: float, least: float) -> float:
-    """The value, which has to be finite and no less than `least`. Raises BoundError."""
-    if not math.isfinite(value) or value < least:
-        raise BoundError(f"{name}: expected a finite number of at least {least:g}, got {value:g}")
-    return value

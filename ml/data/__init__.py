@@ -23,8 +23,9 @@ from ml.data.image_set import ImageSet
 from ml.data.keys import read_sides
 from ml.data.labels import number_by_meaning, number_labels, validate_are_classes
 from ml.data.outputs import arrange
+from ml.data.part import Locate, Part, RawTable
 from ml.data.registry import FORMATS, TABLES, Splits, open_source, open_splits, open_table, translated
-from ml.data.source import HELD_OUT, DataSource, Locate, Part, RawTable, get_augment
+from ml.data.source import HELD_OUT, DataSource, get_augment
 from ml.data.source_cache import forget_sources, open_once
 from ml.data.split import Side, Sides
 from ml.data.table_input import TableInput

@@ -21,16 +21,15 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ml.data.base import ArrayDataset, InputFormat
 from ml.data.column_checks import check_columns
 from ml.data.columns import check_summaries, find_alike
 from ml.data.findings import Finding
 from ml.data.fit_input import fit
+from ml.data.keys import hash_samples
 from ml.data.output_checks import check_outputs
 from ml.data.table_checks import FLOAT32_NOISE, check_features, check_labels
 from ml.data.twins import check_twins
@@ -151,7 +150,7 @@ def _check_constant(part: ArrayDataset) -> Iterable[Finding]:
 
 
 def _check_duplicates(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
-    train_ids, test_ids = _identify(train), _identify(test)
+    train_ids, test_ids = hash_samples(train.x), hash_samples(test.x)
     for part, ids in ((train, train_ids), (test, test_ids)):
         first: dict[bytes, int] = {}
         again = [(i, first[own]) for i, own in enumerate(ids) if first.setdefault(own, i) != i]
@@ -196,14 +195,6 @@ def _locate_both(part: ArrayDataset, i: int, other: ArrayDataset, k: int) -> tup
     if file and other_at.rpartition(": ")[0] == file:
         return at.rpartition(": ")[2], other_at.rpartition(": ")[2]
     return at, other_at
-
-
-def _identify(dataset: ArrayDataset) -> list[bytes]:
-    ids: list[bytes] = []
-    for start in range(0, len(dataset), 4096):
-        x: NDArray[np.uint8] = np.ascontiguousarray(dataset.x[start : start + 4096]).view(np.uint8)
-        ids += [sha256(row.data).digest() for row in x.reshape(len(x), -1)]
-    return ids
 
 
 def _shorten(text: str, limit: int = 200) -> str:

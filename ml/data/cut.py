@@ -14,7 +14,8 @@ from ml.data.cells import hint_at_like, is_empty, to_text
 from ml.data.findings import Finding
 from ml.data.keys import hash_rows, read_groups, read_keys, read_sides
 from ml.data.labels import choose_held_out
-from ml.data.source import DataSource, Part, choose_columns
+from ml.data.part import Part, choose_columns
+from ml.data.source import DataSource
 from ml.data.split import CONTENT, MIN_VAL, TOO_FEW, Rule, Side, Sides, are_enough
 from ml.data.table_input import TableInput
 from ml.errors import DataError

@@ -24,13 +24,14 @@ from ml.data.cells import to_label
 from ml.data.fit_input import validate_finite, validate_fit
 from ml.data.labels import number_by_meaning, number_labels, to_text
 from ml.data.outputs import arrange, read_text_columns
+from ml.data.part import Locate, Part, RawLabels
 from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.readers.csv_table import get_cells, read_features
 from ml.data.readers.csv_text import Table
 from ml.data.readers.folders import get_class, is_image, list_folders
 from ml.data.readers.images import DECODED_BYTES, MAX_PIXELS, SUFFIXES, decode_image
 from ml.data.readers.npz import NpzFile, read_classes, read_outputs
-from ml.data.source import DataSource, Locate, Part, RawLabels, require_extra
+from ml.data.source import DataSource, require_extra
 from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from ml.data.base import Samples
 from ml.data.cells import Cells, is_empty, parse_numbers, to_text
-from ml.data.source import PARENT, DataSource, Part, choose_columns
+from ml.data.part import Part, choose_columns
+from ml.data.source import PARENT, DataSource
 from ml.data.split import Side
 from ml.data.table_input import TableInput
 from ml.errors import DataError, suggest
@@ -109,10 +110,14 @@ def read_contents(part: Part, x_NCHW: Samples | None = None) -> list[bytes]:
         return part.get_digests()
     if part.cells is not None:
         return hash_rows(part.cells())
-    x = part.read(None) if x_NCHW is None else x_NCHW
+    return hash_samples(part.read(None) if x_NCHW is None else x_NCHW)
+
+
+def hash_samples(x_NCHW: Samples) -> list[bytes]:
+    """Returns SHA-256 of the bytes of each sample."""
     digests: list[bytes] = []
-    for start in range(0, len(x), 4096):
-        rows: NDArray[np.uint8] = np.ascontiguousarray(x[start : start + 4096]).view(np.uint8)
+    for start in range(0, len(x_NCHW), 4096):
+        rows: NDArray[np.uint8] = np.ascontiguousarray(x_NCHW[start : start + 4096]).view(np.uint8)
         digests += [sha256(row.data).digest() for row in rows.reshape(len(rows), -1)]
     return digests
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ml.data.base import AnyLabels, Labels
 from ml.data.cells import hint_at_like, tidy
 from ml.data.memory import validate_fits
-from ml.data.source import SHARE, Part
+from ml.data.part import Part
+from ml.data.source import SHARE
 from ml.errors import DataError
 from ml.seeding import numpy_rng
 

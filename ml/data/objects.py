@@ -227,8 +227,9 @@ def _write_sites(given: Sequence[object], directory: Path, name: str) -> Written
             written.append(Written("csv", folder, labels, tuple(columns)))
         else:
             written.append(_write(site, folder, place))
-    if len(named := {one.labels for one in written}) > 1:
-        raise DataError(f"{name}: expected one name of the column of labels at all sites, got {_show(named)}")
+    if len(named := {", ".join(one.labels) or "none" for one in written}) > 1:
+        shown = " and ".join(sorted(named))
+        raise DataError(f"{name}: expected one name of the column of labels at all sites, got {shown}")
     if not written or len(written) < len(given) or not all(one.columns for one in written):
         return Written("domains", directory, written[0].labels if written else ())
     return replace(written[0], format="domains", path=directory)
@@ -251,10 +252,6 @@ def _match(columns: Columns, first: Columns, place: str, first_place: str) -> Co
     if further := [name for name in columns if name not in first]:
         _log.warning("%s: passed over, as %s has no such columns: %s", place, first_place, ", ".join(further))
     return {name: columns[name] for name in first}
-
-
-def _show(labels: set[tuple[str, ...]]) -> str:
-    return " and ".join(sorted(", ".join(names) or "none" for names in labels))
 
 
 # ---- arrays and samples

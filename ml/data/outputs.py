@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ml.data.base import AnyLabels, Outputs
 from ml.data.memory import validate_fits
-from ml.data.source import DataSource, Locate, Part, missing_label
+from ml.data.part import Locate, Part
+from ml.data.source import DataSource, missing_label
 from ml.errors import DataError
 from ml.tasks import MULTILABEL, REGRESSION
 

@@ -34,82 +34,52 @@ class PublishedFile:
         return "MD5" if len(self.digest) == 32 else "SHA-256"
 
 
-def _list_files(data_set: str, **digests: str) -> list[PublishedFile]:
-    return [PublishedFile(data_set, name, digest) for name, digest in digests.items()]
+_DIGESTS = {
+    MNIST: {
+        "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    },
+    FASHION: {
+        "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    },
+    CIFAR_10: {
+        "cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+    },
+    CIFAR_100: {
+        "cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+        "train": "16019d7e3df5f24257cddd939b257f8d",
+        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    },
+    "SVHN": {
+        "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+        "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+    },
+    "PathMNIST": {"pathmnist.npz": "a8b06965200029087d5bd730944a56c1"},
+    "USPS": {"usps.bz2": "ec16c51db3855ca6c91edd34d0e9b197", "usps.t.bz2": "8ea070ee2aca1ac39742fdd1ef5ed118"},
+}
+_HELD = {
+    "train-images-idx3-ubyte.gz": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte.gz": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte.gz": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte.gz": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}  # of Fashion-MNIST's
+_UNPACKED = {"cifar-10-python.tar.gz": "cifar-10-batches-py", "cifar-100-python.tar.gz": "cifar-100-python"}
 
-
-PUBLISHED = (
-    *_list_files(
-        MNIST,
-        **{
-            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        },
-    ),
-    PublishedFile(
-        FASHION,
-        "train-images-idx3-ubyte.gz",
-        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        held="c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    ),
-    PublishedFile(
-        FASHION,
-        "train-labels-idx1-ubyte.gz",
-        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        held="bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    ),
-    PublishedFile(
-        FASHION,
-        "t10k-images-idx3-ubyte.gz",
-        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        held="5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    ),
-    PublishedFile(
-        FASHION,
-        "t10k-labels-idx1-ubyte.gz",
-        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        held="0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    ),
-    PublishedFile(
-        CIFAR_10,
-        "cifar-10-python.tar.gz",
-        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        "cifar-10-batches-py",
-    ),
-    *_list_files(
-        CIFAR_10,
-        data_batch_1="c99cafc152244af753f735de768cd75f",
-        data_batch_2="d4bba439e000b95fd0a9bffe97cbabec",
-        data_batch_3="54ebc095f3ab1f0389bbae665268c751",
-        data_batch_4="634d18415352ddfa80567beed471001a",
-        data_batch_5="482c414d41f54cd18b22e5b47cb7c3cb",
-        test_batch="40351d587109b95175f43aff81a1287e",
-    ),
-    PublishedFile(
-        CIFAR_100,
-        "cifar-100-python.tar.gz",
-        "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        "cifar-100-python",
-    ),
-    *_list_files(
-        CIFAR_100,
-        train="16019d7e3df5f24257cddd939b257f8d",
-        test="f0ef6b0ae62326f3e7ffdfab6717acfc",
-    ),
-    *_list_files(
-        "SVHN",
-        **{
-            "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
-            "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
-        },
-    ),
-    PublishedFile("PathMNIST", "pathmnist.npz", "a8b06965200029087d5bd730944a56c1"),
-    *_list_files(
-        "USPS",
-        **{"usps.bz2": "ec16c51db3855ca6c91edd34d0e9b197", "usps.t.bz2": "8ea070ee2aca1ac39742fdd1ef5ed118"},
-    ),
+PUBLISHED = tuple(
+    PublishedFile(data_set, name, digest, _UNPACKED.get(name), _HELD[name] if data_set == FASHION else None)
+    for data_set, digests in _DIGESTS.items()
+    for name, digest in digests.items()
 )
 
 _SETS_BY_FORMAT = {

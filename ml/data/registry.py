@@ -13,7 +13,8 @@ import numpy as np
 
 from ml.data.keys import set_aside
 from ml.data.labels import number_labels
-from ml.data.source import ALL, HELD_OUT, DataSource, Part, Parts, RawTable
+from ml.data.part import Part, Parts, RawTable
+from ml.data.source import ALL, HELD_OUT, DataSource
 from ml.data.source_cache import open_part, open_parts
 from ml.errors import DataError, suggest
 from ml.plugins import PluginRefused, Plugins, list_offered

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ml.data.source import DataSource, Part, Parts
+from ml.data.part import Part, Parts
+from ml.data.source import DataSource
 
 _Opened = dict[DataSource, tuple[Parts, dict[str, Part]]]
 

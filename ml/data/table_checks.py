@@ -119,19 +119,8 @@ def _check_scales(stats: Sequence[FeatureStats], input_: InputFormat | None) -> 
 
 
 def _check_units(stats: Sequence[FeatureStats], input_: InputFormat) -> Iterable[Finding]:
-    far = [
-        (own, mean, std)
-        for own, mean, std in zip(stats, input_.mean, input_.std, strict=True)
-        if max(abs(own.mean - mean), own.std) > FAR * std
-    ]
-    if far:
-        own, mean, std = far[0]
-        are = "is" if len(far) == 1 else "are"
-        yield Finding(
-            "warning",
-            f"{len(far)} of {len(stats)} features {are} far from genesis' mean and deviation, first {own.name!r}: "
-            f"{own.mean:.4g} ± {own.std:.4g} here, {mean:.4g} ± {std:.4g} in genesis; another unit?",
-        )
+    far = [pair for pair in zip(stats, input_.mean, input_.std, strict=True) if _is_far(*pair)]
+    yield from _tell_far(far, len(stats), "genesis' mean and deviation", "in genesis; another unit?")
 
 
 def check_agreed(
@@ -143,16 +132,23 @@ def check_agreed(
     far = [
         (own, theirs, spread)
         for own, theirs, spread in zip(stats, mean, std, strict=True)
-        if max(abs(own.mean - theirs), own.std) > FAR * spread or (not own.is_constant and APART * own.std < spread)
+        if _is_far(own, theirs, spread) or (not own.is_constant and APART * own.std < spread)
     ]
+    asked = "of all; does a site have another unit, or its columns in another order?"
+    yield from _tell_far(far, len(stats), "what members agreed on", asked)
+
+
+def _is_far(own: FeatureStats, mean: float, std: float) -> bool:
+    return max(abs(own.mean - mean), own.std) > FAR * std
+
+
+def _tell_far(far: Sequence[tuple[FeatureStats, float, float]], num: int, place: str, asked: str) -> Iterable[Finding]:
     if far:
-        own, theirs, spread = far[0]
-        are = "is" if len(far) == 1 else "are"
+        (own, mean, std), are = far[0], "is" if len(far) == 1 else "are"
         yield Finding(
             "warning",
-            f"{len(far)} of {len(stats)} features {are} far from what members agreed on, first {own.name!r}: "
-            f"{own.mean:.4g} ± {own.std:.4g} here, {theirs:.4g} ± {spread:.4g} of all; does a site have another unit, "
-            "or its columns in another order?",
+            f"{len(far)} of {num} features {are} far from {place}, first {own.name!r}: "
+            f"{own.mean:.4g} ± {own.std:.4g} here, {mean:.4g} ± {std:.4g} {asked}",
         )
 
 

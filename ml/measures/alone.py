@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
 from numpy.typing import NDArray
@@ -41,17 +41,7 @@ class TrainedAlone:
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-able."""
-        measures = None if self.measures is None else self.measures.to_mapping()
-        return {
-            "rounds": self.rounds,
-            "owed_steps": self.owed_steps,
-            "seconds": self.seconds,
-            "measures": measures,
-            "failure": self.failure,
-            "verdict": None if self.verdict is None else self.verdict.to_mapping(),
-            "mixed": None if self.mixed is None else self.mixed.to_mapping(),
-            "weight": self.weight,
-        }
+        return asdict(self)
 
     def with_classes(self, classes: tuple[str, ...]) -> Self:
         """The same, with its measures by the names of these classes."""
@@ -63,5 +53,5 @@ class TrainedAlone:
     def from_mapping(cls, told: Mapping[str, Any]) -> Self:
         """Of what `to_mapping` gave. Raises TypeError for anything else."""
         both = {name: None if told.get(name) is None else read_measures(told[name]) for name in ("measures", "mixed")}
-        verdict = None if told.get("verdict") is None else Verdict.from_mapping(told["verdict"])
+        verdict = None if told.get("verdict") is None else Verdict(**told["verdict"])
         return cls(**{**told, **both, "verdict": verdict})

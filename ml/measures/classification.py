@@ -8,9 +8,9 @@ megabytes, and its checks more than a small model's evaluation; tests hold every
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,12 +53,7 @@ class Measures:
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-able."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Of what `to_mapping` gave. Raises TypeError for anything else."""
-        return cls(**mapping)
+        return asdict(self)
 
     # ---- of all samples
 

@@ -10,7 +10,7 @@ import numpy as np
 from ml.measures.classification import ClassMeasures, Floats, Ints, Measures, measure
 from ml.measures.multilabel import LabelMeasures, measure_labels
 from ml.measures.regression import OneTarget, TargetMeasures, measure_targets
-from ml.tasks import CLASSIFICATION, MULTILABEL
+from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
 AnyMeasures = Measures | LabelMeasures | TargetMeasures
 
@@ -40,22 +40,11 @@ def measure_answers(kind: str, y: Any, labels: Any, said: Floats, loss: float) -
 
 def read_measures(mapping: Mapping[str, Any]) -> AnyMeasures:
     """Of what `to_mapping` gave. Raises TypeError for anything else."""
-    match mapping.get("kind"):
-        case "multilabel":
-            return LabelMeasures.from_mapping(mapping)
-        case "regression":
-            return TargetMeasures.from_mapping(mapping)
-        case _:
-            return Measures.from_mapping(mapping)
+    return _KINDS.get(mapping.get("kind", CLASSIFICATION), Measures)(**mapping)
 
 
-KEPT = (
-    "sensitivity",
-    "specificity",
-    "mae",
-    "rmse",
-    "r2",
-)  # of a class, label or target
+_KINDS: Mapping[str, type[AnyMeasures]] = {MULTILABEL: LabelMeasures, REGRESSION: TargetMeasures}
+KEPT = ("sensitivity", "specificity", "mae", "rmse", "r2")  # of a class, label or target
 
 
 def get_kept(one: ClassMeasures | OneTarget) -> dict[str, float]:

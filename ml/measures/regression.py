@@ -8,9 +8,9 @@ has it. Tests hold every value to scikit-learn's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -66,12 +66,7 @@ class TargetMeasures:
 
     def to_mapping(self) -> dict[str, Any]:
         """JSON-able."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Of what `to_mapping` gave. Raises TypeError for anything else."""
-        return cls(**mapping)
+        return asdict(self)
 
     @property
     def intervals(self) -> dict[str, Interval]:

@@ -67,11 +67,6 @@ class Verdict:
         """JSON-able."""
         return asdict(self)
 
-    @classmethod
-    def from_mapping(cls, told: Mapping[str, Any]) -> Self:
-        """Of what `to_mapping` gave. Raises TypeError for anything else."""
-        return cls(**told)
-
     def to_values(self) -> dict[str, float]:
         """What a site publishes of it: numbers by name."""
         told = {f"alone_{self.measure}": self.alone, "gain": self.difference}

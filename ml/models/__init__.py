@@ -81,52 +81,22 @@ def initial_parameters(
     return drawn if pretrained is None else drawn | dict(pretrained.arrays)
 
 
-def _build_linear(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
-    return Mlp(math.prod(shape), (), num_classes)
-
-
-def _build_mlp(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
-    return Mlp(math.prod(shape), get_mlp_hidden(model), num_classes)
-
-
-def _build_wide_deep(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
-    return WideDeep(math.prod(shape), get_mlp_hidden(model), num_classes)
-
-
-def _build_mlp_mnist(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
-    return MlpMnist(math.prod(shape), num_classes, normalize=get_normalize(model))
-
-
-def _build_cnn_mnist(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
-    return CnnMnist(num_classes)
-
-
-def _build_cnn_cifar(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
-    return CnnCifar(shape[0], get_cnn_cifar_width(shape), num_classes)
-
-
 def _build_resnet18(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
     return ResNet18(shape[0], num_classes, stem=get_stem(model), has_norm=model["name"] != "resnet18_nobn")
 
 
-def _build_vgg11(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
-    return Vgg11(shape[0], num_classes, batch_norm=get_batch_norm(model), wide=has_wide_classifier(model))
-
-
-def _build_head_256(model: Mapping[str, Any], shape: Shape, num_classes: int) -> Model:
-    return Head256(shape[0], num_classes, normalize=get_normalize(model))
-
-
 _BUILDERS: dict[str, Callable[[Mapping[str, Any], Shape, int], Model]] = {
-    "linear": _build_linear,
-    "mlp": _build_mlp,
-    "wide_deep": _build_wide_deep,
-    "mlp_mnist": _build_mlp_mnist,
-    "cnn_mnist": _build_cnn_mnist,
-    "cnn_cifar": _build_cnn_cifar,
+    "linear": lambda model, shape, num: Mlp(math.prod(shape), (), num),
+    "mlp": lambda model, shape, num: Mlp(math.prod(shape), get_mlp_hidden(model), num),
+    "wide_deep": lambda model, shape, num: WideDeep(math.prod(shape), get_mlp_hidden(model), num),
+    "mlp_mnist": lambda model, shape, num: MlpMnist(math.prod(shape), num, normalize=get_normalize(model)),
+    "cnn_mnist": lambda model, shape, num: CnnMnist(num),
+    "cnn_cifar": lambda model, shape, num: CnnCifar(shape[0], get_cnn_cifar_width(shape), num),
     "resnet18": _build_resnet18,
     "resnet18_cifar": _build_resnet18,
     "resnet18_nobn": _build_resnet18,
-    "vgg11": _build_vgg11,
-    "head_256": _build_head_256,
+    "vgg11": lambda model, shape, num: Vgg11(
+        shape[0], num, batch_norm=get_batch_norm(model), wide=has_wide_classifier(model)
+    ),
+    "head_256": lambda model, shape, num: Head256(shape[0], num, normalize=get_normalize(model)),
 }

@@ -304,14 +304,12 @@ def _get_shapes(net: Model) -> dict[str, dict[str, Any]]:
 
 def _check_same(name: str, expected: Mapping[str, Any], got: Mapping[str, Mapping[str, Any]]) -> None:
     for key in ("parameters", "buffers", *FOUND_WHERE_THERE):
-        was, now = (_plain(each.get(key, {})) for each in (expected, got))
+        was, now = (
+            {n: v if isinstance(v, str) else tuple(v) for n, v in each.get(key, {}).items()} for each in (expected, got)
+        )
         for n in sorted(was.keys() | now.keys()):
             if was.get(n) != now.get(n):
                 raise _fail(f"{name} built again has other {key}: {n!r} was {was.get(n)}, now is {now.get(n)}")
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if isinstance(value, str) else tuple(value) for name, value in values.items()}
 
 
 # ---- what a user's code gets wrong

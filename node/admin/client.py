@@ -76,14 +76,25 @@ def is_served(path: AdminAddress) -> bool:
     return True
 
 
+def _check_access(socket: Path) -> None:
+    """Raises PermissionRefused where this user may not use a socket. One call asks the kernel, as the socket may go
+    away between two."""
+    try:
+        os.close(os.open(socket, os.O_RDWR))
+    except PermissionError as error:
+        raise PermissionRefused(f"{socket}: this socket is another user's") from error
+    except OSError:  # ENXIO: a socket that this user may connect to cannot be opened; or it is not there
+        return
+
+
 class AdminClient:
     """One node's answers, read through `socket`, or over TCP. Reads the ledger as `node.ledger.offline.OfflineNode`
     does, and more."""
 
     def __init__(self, socket: AdminAddress) -> None:
         self.place = f"the node at {socket}"
-        if isinstance(socket, Path) and socket.exists() and not os.access(socket, os.R_OK | os.W_OK):
-            raise PermissionRefused(f"{socket}: this socket is another user's")
+        if isinstance(socket, Path):
+            _check_access(socket)
         self._socket = socket
         self._channel = _open_channel(socket)
         self._admin: admin_pb2_grpc.AdminStub = admin_pb2_grpc.AdminStub(self._channel)

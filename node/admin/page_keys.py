@@ -15,7 +15,7 @@ from typing import NamedTuple
 from node.addresses import parse_address
 from node.admin.tokens import Role
 from node.clock import Clock
-from node.config.node_sections import HttpSection
+from node.config.http_section import HttpSection
 from node.errors import NodeError
 from node.pb import admin_pb2 as pb
 

@@ -25,8 +25,3 @@ def temporary_testnet(spec: TestnetSpec) -> Iterator[Testnet]:
     """On ports that are free now; its directory goes when the context is left."""
     with temporary_directory() as directory:
         yield make_testnet(directory / "cluster", replace(spec, base_port=0, i_understand=True))
-
-
-def make_untrained_spec(num_nodes: int, seed: int) -> TestnetSpec:
-    """Without end, and as good as without training: what is left of a round is the ledger's."""
-    return TestnetSpec(num_nodes=num_nodes, method="local", partition="iid", rounds=0, seed=seed, difficulty=DIFFICULTY)

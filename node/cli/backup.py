@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.output import print_json
+from node.cli.target import DataDir, NodeConfigFile, Socket, choose_data_dir, open_node, read_store
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def backup(
 
     Examples: fednode backup node3.tar -c node3.yaml; fednode backup node3.tar --data-dir data/node3
     """
-    from node.cli.output import print_json
     from node.ledger.backup import write_archive
 
     if with_key and config is None:
@@ -69,7 +69,6 @@ def _open_body(
     file: Path, socket: str | None, config: Path | None, data_dir: Path | None, on_progress: OnProgress
 ) -> Iterator[tuple[Manifest, Iterator[bytes]]]:
     """What a running node gives, or what a stopped one has left."""
-    from node.cli.target import choose_data_dir, open_node
     from node.ledger.offline import OfflineNode
 
     left = choose_data_dir(socket, config, data_dir)
@@ -117,19 +116,10 @@ def restore(
 
     Examples: fednode restore node3.tar --data-dir data/node3; fednode restore node3.tar -c node3.yaml
     """
-    from node.cli.output import print_json
-    from node.config.federation import load_federation
-    from node.config.node_config import load_config
     from node.ledger.backup import SITE_KEY, SITE_SPARE_KEY
     from node.ledger.restoring import restore as restore_directory
 
-    if (config is None) == (data_dir is None):
-        raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
-    genesis = None
-    if config is not None:
-        loaded = load_config(config, (), os.environ)
-        genesis, data_dir = load_federation(loaded).genesis, loaded.node.data_dir
-    assert data_dir is not None  # noqa: S101 (one of the two was given)
+    data_dir, genesis = read_store(config, data_dir)
     with _progress() as on_progress:
         manifest = restore_directory(file, data_dir, genesis, on_progress)
     has_key = any(member.name == SITE_KEY for member in manifest.members)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -13,8 +13,20 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.chain_compare import diff, list_evidence
+from node.cli.chain_import import import_file
 from node.cli.options import MAX_HEIGHT, AsJson, make_group
-from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket
+from node.cli.output import (
+    MOST_AT_ONCE,
+    gather_pages,
+    print_facts,
+    print_json,
+    print_table,
+    show_bytes,
+    show_id,
+    show_time,
+)
+from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket, choose_data_dir, open_ledger, open_node
 from node.errors import NodeError, VerificationFailed
 from node.host.whole_file import writing_whole
 
@@ -36,9 +48,6 @@ _Last = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    from node.cli.chain_compare import diff, list_evidence
-    from node.cli.chain_import import import_file
-
     group = make_group("Show, check, compare, follow, export and import the chain.")
     group.command("list")(list_some)
     group.command("show")(show)
@@ -67,10 +76,6 @@ def list_some(
 
     Example: fednode chain list --config node.yaml --limit 3
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import gather_pages, print_json, print_table, show_bytes, show_id, show_time
-    from node.cli.target import open_ledger
-
     with open_ledger(socket, config, data_dir) as ledger:
 
         def get_page(at: int | None, count: int) -> tuple[list[pb.BlockSummary], int | None]:
@@ -79,7 +84,7 @@ def list_some(
 
         blocks = gather_pages(get_page, first, limit)
     if as_json:
-        print_json({"blocks": [to_json(block) for block in blocks]})
+        print_json({"blocks": blocks})
         return
     rows = [
         (
@@ -111,8 +116,6 @@ def show(
     Examples: fednode chain show head --payloads --config node.yaml, or fednode chain show 13 --data-dir data
     """
     from node.admin.json_view import show_block
-    from node.cli.output import print_facts, print_json
-    from node.cli.target import open_ledger
 
     with open_ledger(socket, config, data_dir) as ledger:
         block = find(ledger, which, payloads)
@@ -133,8 +136,6 @@ def find(ledger: LedgerReader, which: str, payloads: bool) -> pb.Block:
 
 
 def _describe(block: pb.Block) -> list[tuple[str, str]]:
-    from node.cli.output import show_bytes, show_id, show_time
-
     summary = block.summary
     facts = [("height", str(summary.height)), ("id", summary.id), ("parent", summary.prev)]
     facts.append(("time", f"{show_time(summary.time)} UTC, {summary.mining_s:.3f} s after mining began"))
@@ -180,8 +181,6 @@ def verify(
     Examples: fednode chain verify --deep --config node.yaml, or fednode chain verify --data-dir data --json
     """
     from node.admin.json_view import to_json
-    from node.cli.output import print_json
-    from node.cli.target import choose_data_dir, open_node
 
     if require_all and not deep:
         raise typer.BadParameter("expected --deep with --require-all, as only that recomputes anything")
@@ -205,32 +204,19 @@ def verify(
         raise VerificationFailed(describe_fault(report.fault))
 
 
-class _Progress:
-    """A bar on stderr, where that is a terminal."""
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self.bar = Progress(console=console, transient=True, disable=quiet or not console.is_terminal)
-        self._task = self.bar.add_task("verifying", total=None)
-
-    def __call__(self, reached: pb.VerifyProgress) -> None:
-        self.bar.update(self._task, completed=reached.height, total=reached.last)
-
-
 @contextmanager
-def show_progress(quiet: bool) -> Iterator[_Progress]:
-    """What a verification calls as it goes on."""
-    progress = _Progress(quiet)
-    with progress.bar:
-        yield progress
+def show_progress(quiet: bool) -> Iterator[Callable[[pb.VerifyProgress], None]]:
+    """A bar on stderr, where that is a terminal: gives what a verification calls as it goes on."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("verifying", total=None)
+        yield lambda reached: bar.update(task, completed=reached.height, total=reached.last)
 
 
 def _describe_report(report: pb.VerifyReport, deep: bool) -> str:
-    from node.cli.output import show_id
-
     checked = f"{report.blocks} blocks, {report.signatures} signatures"
     if deep:
         checked += f", {report.recomputed} aggregates recomputed"
@@ -274,9 +260,6 @@ def watch(
 
     Example: fednode chain watch --events block,rejected --config node.yaml
     """
-    from node.cli.output import print_json
-    from node.cli.target import open_node
-
     kinds = [kind.strip() for kind in events.split(",") if kind.strip()]
     with open_node(socket, config) as node:
         try:
@@ -295,7 +278,6 @@ def watch(
 def describe_event(time: str, kind: str, data: dict[str, object]) -> str:
     """One line: when, what, and the values it came with; whoever has a name is called by it."""
     from chain.schema import format_time
-    from node.cli.output import show_id, show_time
 
     words = []
     for key, value in data.items():
@@ -334,9 +316,6 @@ def export(
 
     Example: fednode chain export chain.pb --from 1 --to 100 --config node.yaml
     """
-    from node.cli.output import print_json
-    from node.cli.target import open_ledger
-
     if last is not None and last < first:
         raise typer.BadParameter(f"expected --to of at least --from (got {first} to {last})")
     with open_ledger(socket, config, data_dir) as ledger:
@@ -367,7 +346,6 @@ def _write(out: IO[bytes], file_format: ExportFormat, ledger: LedgerReader, bloc
     if file_format is ExportFormat.BINARY:
         return write_export(out, ledger.genesis.chain_id, blocks)
     from node.admin.json_view import to_json
-    from node.cli.output import MOST_AT_ONCE
 
     count, head = 0, None
     summaries: Iterator[pb.BlockSummary] = iter(())

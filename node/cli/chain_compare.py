@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.output import print_json, print_table, show_id, show_time
+from node.cli.target import DataDir, NodeConfigFile, Socket, choose_data_dir, open_ledger, open_node
 from node.errors import VerificationFailed
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ def diff(
     Examples: fednode chain diff --peer node2 -c node0.yaml; fednode chain diff --data-dir data/node0 --other data/node2
     """
     from node.admin.json_view import to_json
-    from node.cli.output import print_json
-    from node.cli.target import choose_data_dir, open_node
 
     if (peer is None) == (other is None):
         raise typer.BadParameter("expected either --peer ID|NAME or --other DIR")
@@ -87,14 +86,10 @@ def list_evidence(
 
     Examples: fednode chain evidence -c node0.yaml; fednode chain evidence --data-dir data/node0 --json
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json, print_table, show_id, show_time
-    from node.cli.target import open_ledger
-
     with open_ledger(socket, config, data_dir) as ledger:
         evidence = ledger.list_evidence().evidence
     if as_json:
-        print_json({"evidence": [to_json(entry) for entry in evidence]})
+        print_json({"evidence": evidence})
         return
     if not evidence:
         print("none: no member is known to have signed two things for one slot")
@@ -114,6 +109,4 @@ def list_evidence(
 
 
 def _show_digest(digest: str) -> str:
-    from node.cli.output import show_id
-
     return show_id(digest) if digest.strip("0") else "nil"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.errors import ConfigError, NodeError, VerificationFailed
+from node.cli.output import print_json, show_id
+from node.cli.target import read_store
+from node.errors import ConfigError, NodeError, NotFound, VerificationFailed
 
 if TYPE_CHECKING:
     from chain.genesis import Genesis
@@ -38,11 +39,8 @@ def import_file(
     """
     from chain.errors import ChainError, StoreLocked
     from chain.store.sqlite import SqliteStore
-    from node.cli.output import print_json, show_id
     from node.ledger.importing import import_chain
 
-    if (config is None) == (data_dir is None):
-        raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
     genesis, path, is_new = _find_store(config, data_dir)
     try:
         with ExitStack() as stack:
@@ -78,16 +76,8 @@ def _find_store(config: Path | None, data_dir: Path | None) -> tuple[Genesis, Pa
     from chain.errors import ChainError, StoreLocked
     from chain.genesis import Genesis
     from chain.store.sqlite import SqliteStore
-    from node.config.federation import load_federation
-    from node.config.node_config import load_config
-    from node.errors import NotFound
 
-    genesis = None
-    path = data_dir
-    if config is not None:
-        loaded = load_config(config, (), os.environ)
-        genesis, path = load_federation(loaded).genesis, loaded.node.data_dir
-    assert path is not None  # noqa: S101 (one of the two was given)
+    path, genesis = read_store(config, data_dir)
     try:
         stored = SqliteStore.stored_genesis(path)
     except StoreLocked as error:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import MAX_HEIGHT, AsJson
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.output import print_json
+from node.cli.target import NodeConfigFile, Socket, open_node
+from node.errors import ConfigError
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -29,8 +31,6 @@ def pause(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson 
 
     Example: fednode pause --config node.yaml
     """
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         part = node.pause()
     _print(part, as_json)
@@ -41,8 +41,6 @@ def resume(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson
 
     Example: fednode resume --config node.yaml
     """
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         part = node.resume()
     _print(part, as_json)
@@ -71,8 +69,6 @@ def stop(
 
     Examples: fednode stop --config node.yaml, or fednode stop --after-round 50 -c node.yaml
     """
-    from node.cli.target import open_node
-
     if sum((after_round is not None, withdraw, grace_s is not None)) > 1:
         raise typer.BadParameter("expected at most one of --after-round, --withdraw and --grace")
     with open_node(socket, config) as node:
@@ -86,11 +82,8 @@ def stop(
 
 
 def _print(part: pb.TakingPart, as_json: bool) -> None:
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json
-
     if as_json:
-        print_json(to_json(part))
+        print_json(part)
     else:
         print(describe(part))
 
@@ -121,14 +114,10 @@ def set_log_level(
 
     Example: fednode log-level debug --config node.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         changed = node.set_log_level(level)
     if as_json:
-        print_json(to_json(changed))
+        print_json(changed)
     else:
         print(f"{changed.level}; it was {changed.before}")
 
@@ -142,15 +131,10 @@ def reload(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson
 
     Example: fednode reload --config node.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json
-    from node.cli.target import open_node
-    from node.errors import ConfigError
-
     with open_node(socket, config) as node:
         reply = node.reload()
     if as_json:
-        print_json(to_json(reply))
+        print_json(reply)
     if reply.problems:
         count = f"{len(reply.problems)} problem{'s' if len(reply.problems) != 1 else ''}"
         raise ConfigError(f"{count} in the node's configuration; nothing was applied", problems=reply.problems)

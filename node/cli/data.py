@@ -13,7 +13,9 @@ import typer
 from node.cli.data_cache import clear_cache
 from node.cli.data_partition import partition
 from node.cli.data_resplit import resplit
+from node.cli.inspect_table import describe_raw, print_columns, print_proposed
 from node.cli.options import AsJson, TaskOption, make_group
+from node.cli.output import print_facts, print_json, print_table
 from node.cli.predict import read_columns
 from node.errors import ConfigError, NodeError
 
@@ -94,8 +96,6 @@ def inspect(
     from ml.data.checks import check_data
     from ml.data.published import recognise
     from ml.data.table_checks import compute_feature_stats
-    from node.cli.inspect_table import describe_raw, print_columns, print_proposed
-    from node.cli.output import print_json
 
     with open_once():
         asked, run, kept = _find(data, _add_label(settings, label), config, genesis, task)
@@ -167,7 +167,6 @@ def show_stats(
     Example: fednode data stats cifar:cifar-10-batches-py
     """
     from ml.data.checks import compute_stats
-    from node.cli.output import print_json
 
     asked, (train, _), wanted = _open(data, _add_label(settings, label), config, genesis, size, task)
     shape = train.shape if wanted is None else wanted.shape
@@ -335,7 +334,6 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
     import numpy as np
 
     from ml.data.source import SHARE
-    from node.cli.output import print_facts, print_table
 
     train = split[0]
     channels, height, width = train.shape
@@ -396,8 +394,6 @@ def _print_published(published: Sequence[Recognised]) -> None:
 
 def _print_targets(split: Split) -> None:
     """The range, mean and deviation of each target, on the training samples."""
-    from node.cli.output import print_table
-
     train = split[0]
     rows = [
         (name, *(f"{value:.4g}" for value in (y_N.min(), y_N.max(), y_N.mean(), y_N.std())))
@@ -409,8 +405,6 @@ def _print_targets(split: Split) -> None:
 
 def _print_features(features: Sequence[FeatureStats]) -> None:
     """The columns of a table, on the training rows."""
-    from node.cli.output import print_table
-
     rows = [
         (own.name, *(f"{value:.4g}" for value in (own.min, own.max, own.mean, own.std)))
         for own in features[:SHOWN_FEATURES]
@@ -429,8 +423,6 @@ def _print_findings(findings: Sequence[Finding], *, is_table: bool) -> None:
 
 
 def _print_domains(domains: Sequence[Domain]) -> None:
-    from node.cli.output import print_table
-
     rows = [
         (
             *(domain.name, domain.format, " x ".join(map(str, domain.train.shape))),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from node.cli.options import AsJson
+from node.cli.output import print_json, show_bytes
+from node.cli.target import read_data_dir
 from node.errors import NodeError
 
 
@@ -28,15 +29,8 @@ def clear_cache(
     Examples: fednode data clear-cache -c node.yaml; fednode data clear-cache --data-dir data/node3
     """
     from ml.data.image_cache import DIRECTORY, ImageCache
-    from node.cli.output import print_json, show_bytes
 
-    if (config is None) == (data_dir is None):
-        raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
-    if config is not None:
-        from node.config.node_config import load_config
-
-        data_dir = load_config(config, (), os.environ).node.data_dir
-    assert data_dir is not None  # noqa: S101 (one of the two was given)
+    data_dir = read_data_dir(config, data_dir)
     try:
         removed = ImageCache(data_dir / DIRECTORY, 0).clear()
     except OSError as error:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from node.cli.heat_map import print_heat_map
 from node.cli.options import AsJson
+from node.cli.output import format_table, print_facts, print_json
 from node.cli.testnet import DataOption, PartitionOption, SeedOption, ShotsOption
+from node.errors import ConfigError
 
 if TYPE_CHECKING:
     from ml.data.partition import ClientSplit
@@ -47,8 +50,6 @@ def partition(
     Example: fednode data partition cifar:cifar-10-batches-py --partition dirichlet:0.3 --clients 20 --png skew.png
     """
     from ml.errors import DataError
-    from node.cli.output import print_json
-    from node.errors import ConfigError
 
     try:
         dealt = _deal(given or data, scheme, clients, seed, shots, settings or ())
@@ -158,9 +159,6 @@ def _deal(data: str, scheme: str, clients: int, seed: int, shots: int | None, se
 
 def _print(dealt: _Dealt, png: Path | None) -> None:
     from rich.console import Console
-
-    from node.cli.heat_map import print_heat_map
-    from node.cli.output import format_table, print_facts
 
     print(f"{dealt.title}\n")
     owned = [sum(count > 0 for count in row) for row in dealt.counts]

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from node.cli.options import AsJson, ConfigFile
+from node.cli.output import print_json
 from node.errors import ConfigError, NodeError
 
 SHOWN = 10
@@ -36,7 +37,6 @@ def resplit(
     from ml.data.base import InputFormat
     from ml.data.split import SEED_BYTES, Sides, complete_val
     from ml.errors import DataError
-    from node.cli.output import print_json
     from node.config.federation import load_federation
     from node.config.genesis_members import read_head_state
     from node.config.node_config import load_config

@@ -17,6 +17,7 @@ import typer
 from node.cli import demo_control
 from node.cli.options import AsJson, DropOption, SiteOption, add_drop, make_group, read_sites
 from node.cli.output import print_json
+from node.cli.target import refuse_options_before
 from node.cli.testnet import (
     DataOption,
     HttpPortOption,
@@ -28,6 +29,7 @@ from node.cli.testnet import (
     SizeOption,
     UnderstandOption,
 )
+from node.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,7 +78,7 @@ def run(
 ) -> None:
     """Run a federation of real processes, and show the result. It uses bundled data unless told otherwise."""
     if context.invoked_subcommand is not None:
-        _refuse_options_before(context, context.invoked_subcommand)
+        refuse_options_before(context)
         return
     from node.testnet.layout import TestnetSpec
 
@@ -108,15 +110,6 @@ def run(
         raise typer.Exit(5)
 
 
-def _refuse_options_before(context: typer.Context, command: str) -> None:
-    """An option of the demo itself says nothing to the command that follows it."""
-    sources = (context.get_parameter_source(name) for name in context.params)
-    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
-        raise typer.BadParameter(
-            f"expected options after the command, as in fednode demo {command} --json", ctx=context
-        )
-
-
 def _run_to_the_end(spec: TestnetSpec, keep: Path | None, *, stay: bool, as_json: bool) -> DemoResult:
     """The result, which is shown as soon as it is there; with `stay` the nodes run on until told to end."""
     from node.testnet.layout import make_testnet
@@ -142,7 +135,6 @@ def _run_to_the_end(spec: TestnetSpec, keep: Path | None, *, stay: bool, as_json
 
 def _validate_free(first: int, count: int) -> None:
     """Raises ConfigError where a port for HTTP is taken."""
-    from node.errors import ConfigError
     from node.p2p.transport.base import AddressInUse
     from node.p2p.transport.rpc import validate_free
 
@@ -157,8 +149,6 @@ def _validate_free(first: int, count: int) -> None:
 
 def _find_free(count: int) -> int | None:
     """The first of so many free ports in a row for HTTP; None where there are none."""
-    from node.errors import ConfigError
-
     for first in range(FIRST_HTTP_PORT, FIRST_HTTP_PORT + 100 * count, count):
         try:
             _validate_free(first, count)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from node.cli.options import AsJson
+from node.cli.output import print_json, print_table, show_id, show_number
 from node.errors import NotFound
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def list_nodes(directory: _Directory = None, as_json: AsJson = False) -> None:
     Example: fednode demo ps
     """
     from node.admin.json_view import to_json
-    from node.cli.output import print_json, print_table, show_id, show_number
     from node.testnet.running import find_demos, read_demo
 
     demos = [read_demo(directory)] if directory is not None else find_demos()

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption, TimeoutOption
+from node.cli.output import print_json
+from node.cli.predict import name_model, read_columns
+from node.cli.target import NodeConfigFile, Socket, open_node
 from node.errors import ConfigError, NodeError
 
 TRAINED_ON = "members may have trained on rows of this: only samples that nobody trained on say what the model is worth"
@@ -57,10 +59,7 @@ def evaluate(
         str | None,
         typer.Option("--cuts", metavar="A,B,…", help="Where to cut the numbers of --by. Default: at the quartiles."),
     ] = None,
-    timeout_s: Annotated[
-        float,
-        typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long the node may train on first."),
-    ] = 60.0,
+    timeout_s: TimeoutOption = 60.0,
     calibrated: CalibratedOption = False,
     round_: RoundOption = "",
     socket: Socket = None,
@@ -99,9 +98,6 @@ def evaluate(
     from node.admin.asking import Labelled
     from node.admin.judging import Details, evaluate_node
     from node.cli.evaluation import print_evaluation, print_groups, print_points
-    from node.cli.output import print_json
-    from node.cli.predict import name_model, read_columns
-    from node.cli.target import open_node
 
     details = Details(threshold, prevalence, positive, by, list_cuts(cuts, by))
     try:

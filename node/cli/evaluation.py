@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ml.measures.alone import ALONE, FEDERATION, MIXED
 from node.cli.measures import (
-    MAX_CONFUSED,
+    OF_CLASSES,
     OF_TARGETS,
+    describe_lack,
     describe_measures,
     describe_progress,
     describe_shares,
@@ -26,14 +27,7 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 NOT_COMPARED = "not compared: set training.compare_local: true to train a model without the others beside it"
-OF_CLASSES = {
-    "sensitivity": "SENSITIVITY",
-    "specificity": "SPECIFICITY",
-    "auc": "AUC",
-    "precision": "PRECISION",
-    "f1": "F1",
-}
-AT_POINT = {"sensitivity": "SENSITIVITY", "specificity": "SPECIFICITY", "ppv": "PPV", "npv": "NPV"}
+AT_POINT = ("sensitivity", "specificity", "ppv", "npv")
 OF_GROUPS = ("auc", "balanced_accuracy", "accuracy", "exact_match", "micro_f1", "brier", "r2", "mae", "rmse")
 
 
@@ -46,7 +40,7 @@ def print_evaluation(found: Evaluation, model: str) -> None:
     if alone is None or not alone.HasField("measures"):
         why = NOT_COMPARED if alone is None else describe_lack(alone)
         print_facts([("model", model), *describe_measures(found.measures), ("alone", why)])
-        print_classes(found.measures)
+        print_classes({"": found.measures})
         return
     samples = str(found.measures.num_samples)
     facts = [
@@ -56,13 +50,13 @@ def print_evaluation(found: Evaluation, model: str) -> None:
         ("test samples", samples),
     ]
     print_facts([*describe_verdict(alone), *facts])
-    columns = [(FEDERATION, found.measures), (ALONE, alone.measures)]
-    columns += [] if found.mixed is None else [(MIXED, found.mixed)]
-    figures = {name: dict(list_figures(measures)) for name, measures in columns}
+    models = {FEDERATION: found.measures, ALONE: alone.measures}
+    models |= {} if found.mixed is None else {MIXED: found.mixed}
+    figures = {name: dict(list_figures(measures)) for name, measures in models.items()}
     rows = [(title, *(of.get(title, "-") for of in figures.values())) for title in figures[FEDERATION]]
     print()
     print_table(("MEASURE", *(f">{name.upper()}" for name in figures)), rows)
-    print_classes_beside(columns)
+    print_classes(models)
 
 
 def _describe_mixture(found: Evaluation) -> list[tuple[str, str]]:
@@ -71,62 +65,6 @@ def _describe_mixture(found: Evaluation) -> list[tuple[str, str]]:
         return []
     by = "" if found.answer_by is None else f"; predict answers by: {found.answer_by}"
     return [("mixed", f"{describe_shares(found.weight)}{by}")]
-
-
-def describe_lack(alone: pb.TrainedAlone) -> str:
-    """Why there is nothing to set beside."""
-    if alone.HasField("failure"):
-        return f"training alone has ended: {alone.failure}"
-    return f"no round is done yet, {alone.owed_steps} steps to do"
-
-
-def print_classes_beside(columns: Sequence[tuple[str, pb.Measures]]) -> None:
-    """A row by model for each class that occurs among the samples or the answers, and how each model confused them
-    where these are few."""
-    names = [name for name, _ in columns]
-    classes = list(zip(*(measures.classes for _, measures in columns), strict=True))
-    places = [i for i, of in enumerate(classes) if any(one.num_samples or one.num_given for one in of)]
-    if not places:
-        return
-    met = [_label(names, classes[i]) for i in places]
-    some = [one for rows in met for _, _, one in rows]
-    print()
-    if any("mae" in one.values for one in some):
-        _print_rows("TARGET", met, OF_TARGETS)
-        return
-    is_class = any(one.given for one in some)
-    _print_rows("CLASS" if is_class else "LABEL", met, OF_CLASSES, with_samples=True)
-    if is_class and len(met) <= MAX_CONFUSED:
-        rows = [(name, model, *(str(one.given[i]) for i in places)) for of in met for name, model, one in of]
-        headings = [f">AS {of[0][2].class_name}" for of in met]
-        print()
-        print_table(("CLASS", "MODEL", *headings), rows)
-
-
-_Row = tuple[str, str, "pb.ClassMeasures"]  # the class, which is named once, and the model
-
-
-def _print_rows(
-    heading: str, met: Sequence[Sequence[_Row]], titles: dict[str, str], *, with_samples: bool = False
-) -> None:
-    rows = [
-        (
-            name,
-            model,
-            *([str(one.num_samples) if name else ""] if with_samples else []),
-            *(show_of_class(one, figure) for figure in titles),
-        )
-        for of in met
-        for name, model, one in of
-    ]
-    headings = (heading, "MODEL", *([">SAMPLES"] if with_samples else []), *(f">{title}" for title in titles.values()))
-    print_table(headings, rows)
-
-
-def _label(models: Sequence[str], of: Sequence[pb.ClassMeasures]) -> list[_Row]:
-    return [
-        (one.class_name if not i else "", model, one) for i, (model, one) in enumerate(zip(models, of, strict=True))
-    ]
 
 
 def print_points(points: Sequence[OperatingPoint]) -> None:
@@ -144,7 +82,7 @@ def print_points(points: Sequence[OperatingPoint]) -> None:
         for point in points
     ]
     print()
-    print_table(("CLASS", ">THRESHOLD", ">PREVALENCE", ">CALLED", *(f">{title}" for title in AT_POINT.values())), rows)
+    print_table(("CLASS", ">THRESHOLD", ">PREVALENCE", ">CALLED", *(f">{name.upper()}" for name in AT_POINT)), rows)
 
 
 def print_groups(column: str, groups: Sequence[Group]) -> None:
@@ -166,13 +104,13 @@ def print_groups(column: str, groups: Sequence[Group]) -> None:
 def _print_classes_by_group(column: str, measured: Sequence[tuple[str, pb.Measures]]) -> None:
     """What each class is found and excluded with in each group; targets have rows of theirs alike."""
     found = [(one, value) for value, told in measured for one in told.classes if one.num_samples]
-    titles = OF_TARGETS if any("mae" in one.values for one, _ in found) else OF_CLASSES
+    names = OF_TARGETS if any("mae" in one.values for one, _ in found) else OF_CLASSES
     if len(found) <= len(measured):  # one target, which the rows above tell of
         return
     order = list(dict.fromkeys(one.class_name for one, _ in found))
     rows = [
-        (one.class_name, value, str(one.num_samples), *(show_of_class(one, name) for name in titles))
+        (one.class_name, value, str(one.num_samples), *(show_of_class(one, name) for name in names))
         for one, value in sorted(found, key=lambda pair: order.index(pair[0].class_name))
     ]
     print()
-    print_table(("CLASS", f"BY {column}", ">SAMPLES", *(f">{title}" for title in titles.values())), rows)
+    print_table(("CLASS", f"BY {column}", ">SAMPLES", *(f">{name.upper()}" for name in names)), rows)

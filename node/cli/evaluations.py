@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.measures import print_classes
 from node.cli.options import AsJson
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.output import print_facts, print_json, print_table
+from node.cli.target import DataDir, NodeConfigFile, Socket, open_ledger
+from node.ledger.measure_titles import MAIN, TITLES, show_with_interval
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -36,14 +39,10 @@ def evaluation(
 
     Examples: fednode evaluation -c node.yaml, or fednode evaluation --run 2 --json
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json
-    from node.cli.target import open_ledger
-
     with open_ledger(socket, config, data_dir) as ledger:
         found = ledger.list_evaluations(run)
     if as_json:
-        print_json({"evaluations": [to_json(one) for one in found]})
+        print_json({"evaluations": found})
         return
     if not found:
         print("No model was evaluated at all sites yet: fednode propose evaluation has it done.")
@@ -57,9 +56,6 @@ def evaluation(
 
 def _print_matrix(found: Sequence[pb.EvaluationView]) -> None:
     """A row for each model, a column for each site, by the first figure that any of them has."""
-    from node.cli.output import print_table
-    from node.ledger.measure_titles import MAIN, TITLES
-
     sites = list(dict.fromkeys(site.name for one in found for site in one.sites))
     told = {name for one in found for site in one.sites for name in site.measures.summary}
     figure = next((name for name in MAIN if name in told), MAIN[0])
@@ -73,8 +69,6 @@ def _print_matrix(found: Sequence[pb.EvaluationView]) -> None:
 
 
 def _describe_sites(one: pb.EvaluationView, sites: Sequence[str], figure: str) -> list[str]:
-    from node.ledger.measure_titles import show_with_interval
-
     own = {site.name: site.measures for site in one.sites if site.HasField("measures")}
     return [
         show_with_interval(own[name].summary, own[name].intervals, figure) if name in own else "-" for name in sites
@@ -82,10 +76,6 @@ def _describe_sites(one: pb.EvaluationView, sites: Sequence[str], figure: str) -
 
 
 def _print_one(one: pb.EvaluationView) -> None:
-    from node.cli.measures import print_classes
-    from node.cli.output import print_facts, print_table
-    from node.ledger.measure_titles import TITLES, show_with_interval
-
     measured = [site for site in one.sites if site.HasField("measures")]
     block = f"in block {one.height}" if one.HasField("height") else "not measured yet"
     print_facts([("model", describe_model(one)), ("by", f"run {one.run}, {block}"), ("digest", one.model or "-")])
@@ -100,7 +90,7 @@ def _print_one(one: pb.EvaluationView) -> None:
         print_table(("MEASURE", *(f">{site.name.upper()}" for site in measured)), [samples, *rows])
     for site in measured:
         print(f"\n{site.name}")
-        print_classes(site.measures)
+        print_classes({"": site.measures})
     if lack := describe_lack(one):
         print(f"\n{lack}")
     print(f"\ncounts are rounded down to a multiple of {one.min_count}; fewer than that are told as none")

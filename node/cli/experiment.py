@@ -27,11 +27,12 @@ from node.cli.experiment_options import (
 from node.cli.experiment_plan import plan
 from node.cli.experiment_reconstruct import reconstruct
 from node.cli.options import AsJson, make_group
+from node.cli.output import print_json, print_table
 from node.errors import ConfigError, NodeError
 
 if TYPE_CHECKING:
     from node.experiments.plan import Experiment, Run
-    from node.experiments.runner import Progress, Where
+    from node.experiments.runner import Progress
     from node.experiments.stock import Stock
 
 ESTIMATE_S = 600.0  # what the time left is estimated from
@@ -59,7 +60,11 @@ def run(
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option("--shard", metavar="I/N", help="Share DIR with others, as the I-th of N: Slurm arrays do so."),
+        typer.Option(
+            "--shard",
+            metavar="I/N",
+            help="Run the I-th of N shares of the runs, in a DIR shared with the others: a Slurm array.",
+        ),
     ] = None,
     save_every_s: Annotated[
         float | None,
@@ -79,37 +84,55 @@ def run(
 
     With --gpus each process sees one of this machine's GPUs and trains on it, whatever device FILE names. With --on ray
     other machines compute, and results come here; data are where FILE says on each of them, and runs under way begin
-    anew. With --shard several calls on machines that share DIR do each run once, and take over those of one that has
-    died.
+    again. With --shard N calls on machines that share DIR do a share of the runs each; call one that has died again.
 
     With --json how far it is goes to stderr, and stdout has one object when it ends, well or not.
 
     Example: fednode experiment run deploy/experiments/dfpl-table1-digits.yaml --set base.rounds=2 --dry-run
     """
-    from node.experiments.runner import SAVE_EVERY_S, Where, validate_runs
+    from node.experiments.runner import SAVE_EVERY_S, Where, run_experiment, validate_runs
 
     place = _read_on(on, jobs, gpus, jobs_per_gpu)
     if on is not None and save_every_s is not None:
         raise ConfigError("--save-every: expected it or --on, where runs keep no state, not both")
     every_s = SAVE_EVERY_S if save_every_s is None else save_every_s
-    where = Where(**place, shard=_read_shard(shard, on), save_every_s=every_s)
+    share = _read_shard(shard, on)
+    where = Where(**place, is_shared=shard is not None, save_every_s=every_s)
     experiment, directory, stock = open_experiment(file, overrides, out)
+    runs, pending = experiment.list_shard(share), stock.list_pending(experiment, share)
     if dry_run:
-        _list_runs(experiment, directory, stock, as_json)
+        _list_runs(experiment, runs, pending, directory, stock, as_json)
         return
-    for reason in stock.broken.values():
-        print(f"{reason}; it is run again", file=sys.stderr)
-    pending = stock.list_pending(experiment)
+    for run_id in (run.id for run in runs if run.id in stock.broken):
+        print(f"{stock.broken[run_id]}; it is run again", file=sys.stderr)
     root = (data_root or file.parent).absolute()
     validate_runs(pending, root)
     if on is not None and jobs is None and gpus is not None:
         jobs = gpus * (jobs_per_gpu or 1)
-    ended, was_interrupted = _run_pending(experiment, directory, stock, jobs, root, where, to_stderr=as_json)
+    with _until_interrupted() as interrupts:
+        progress = run_experiment(
+            experiment,
+            directory,
+            pending,
+            jobs=jobs,
+            data_root=root,
+            should_stop=lambda: bool(interrupts),
+            where=where,
+        )
+        ended = [news for news in _shown(progress, pending, to_stderr=as_json) if news.done]
     failed = [news for news in ended if news.error is not None]
-    summarise = _print_summary if as_json else _summarise
-    summarise(experiment, directory, stock, len(ended), failed)
-    if was_interrupted:
-        left = len(pending) - len(ended)
+    left = len(pending) - len(ended)
+    if as_json:
+        _print_summary(experiment, directory, len(runs), len(pending), left, failed)
+    else:
+        for news in failed:
+            print(f"failed: {news.run.label}: {news.error}", file=sys.stderr)
+        for misfit in _list_misfits(experiment):
+            print(f"does not fit: {misfit}", file=sys.stderr)
+        done = len(ended) - len(failed)
+        print(f"{_count(experiment, runs, pending)}; now {done} more done, {len(failed)} failed")
+        print(f"see them: fednode experiment report {directory}")
+    if interrupts:
         print(f"stopped: {left} runs are left; the same command goes on with them", file=sys.stderr)
         raise typer.Exit(INTERRUPTED)
     if failed:
@@ -118,7 +141,7 @@ def run(
 
 def _read_on(on: str | None, jobs: int | None, gpus: int | None, jobs_per_gpu: int | None) -> dict[str, Any]:
     """The settings of `Where` for these options. Raises ConfigError."""
-    from node.experiments.gpus import Gpus
+    from node.experiments.gpus import find_gpus, list_environments
 
     if on is not None:
         if not re.fullmatch(r"ray|ray://.+", on):
@@ -131,13 +154,13 @@ def _read_on(on: str | None, jobs: int | None, gpus: int | None, jobs_per_gpu: i
         return {}
     if jobs is not None:
         raise ConfigError("--jobs: expected it or --gpus, which comes with --jobs-per-gpu, not both")
-    return {"gpus": Gpus.find(gpus, jobs_per_gpu or 1)}
+    return {"environments": list_environments(find_gpus(gpus), jobs_per_gpu or 1)}
 
 
-def _read_shard(text: str | None, on: str | None) -> tuple[int, int] | None:
-    """Raises ConfigError."""
+def _read_shard(text: str | None, on: str | None) -> tuple[int, int]:
+    """The place of a shard and their number. Raises ConfigError."""
     if text is None:
-        return None
+        return 1, 1
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise ConfigError(f"--shard: expected I/N with I from 1 to N, as in 3/16 (got {text})")
@@ -154,7 +177,6 @@ def report(
 
     Example: fednode experiment report results/dfpl-table1-digits
     """
-    from node.cli.output import print_json
     from node.experiments.report import write_report
 
     written = write_report(directory)
@@ -165,35 +187,6 @@ def report(
     print(f"{written.page}: {written.summary}")
     for what, paths in (("runs and tables", written.tables), ("figures", written.figures)):
         print(f"{what}: {', '.join(str(path.relative_to(directory)) for path in paths) or 'none'}")
-
-
-def _run_pending(
-    experiment: Experiment,
-    directory: Path,
-    stock: Stock,
-    jobs: int | None,
-    root: Path,
-    where: Where,
-    *,
-    to_stderr: bool,
-) -> tuple[list[Progress], bool]:
-    """The runs that ended, well or not, and whether a signal kept others from it."""
-    from node.experiments.runner import run_experiment
-
-    pending = stock.list_pending(experiment)
-    with _until_interrupted() as interrupts:
-        progress = run_experiment(
-            experiment,
-            directory,
-            pending,
-            jobs=jobs,
-            data_root=root,
-            should_stop=lambda: bool(interrupts),
-            where=where,
-            before=stock.fingerprints,
-        )
-        ended = [news for news in _shown(progress, pending, to_stderr=to_stderr) if news.done]
-    return ended, bool(interrupts)
 
 
 @contextmanager
@@ -262,57 +255,45 @@ def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _list_runs(experiment: Experiment, directory: Path, stock: Stock, as_json: bool) -> None:
-    from node.cli.output import print_json, print_table
-
+def _list_runs(
+    experiment: Experiment, runs: Sequence[Run], pending: Sequence[Run], directory: Path, stock: Stock, as_json: bool
+) -> None:
     rows = []
-    pending = {one.id for one in stock.list_pending(experiment)}
-    for one in experiment.runs.values():
-        state = "done" if one.id not in pending else "failed" if one.id in stock.failed else "to run"
+    left = {one.id for one in pending}
+    for one in runs:
+        state = "done" if one.id not in left else "failed" if one.id in stock.failed else "to run"
         rows.append((one.id, "broken" if one.id in stock.broken else state, one.label))
     if as_json:
-        runs = [{"id": name, "state": state, "run": label} for name, state, label in rows]
-        print_json({"directory": str(directory), "runs": runs, "misfits": _list_misfits(experiment)})
+        listed = [{"id": name, "state": state, "run": label} for name, state, label in rows]
+        print_json({"directory": str(directory), "runs": listed, "misfits": _list_misfits(experiment)})
         return
     print_table(("ID", "STATE", "RUN"), rows)
     for misfit in _list_misfits(experiment):
         print(f"does not fit: {misfit}")
-    print(_count(experiment, stock))
+    print(_count(experiment, runs, pending))
 
 
 def _print_summary(
-    experiment: Experiment, directory: Path, stock: Stock, done: int, failed: Sequence[Progress]
+    experiment: Experiment, directory: Path, runs: int, pending: int, left: int, failed: Sequence[Progress]
 ) -> None:
-    from node.cli.output import print_json
-
-    pending = len(stock.list_pending(experiment))
     facts = {
         "directory": str(directory),
-        "runs": len(experiment.runs),
-        "done_before": len(experiment.runs) - pending,
-        "done_now": done - len(failed),
+        "runs": runs,
+        "done_before": runs - pending,
+        "done_now": pending - left - len(failed),
         "failed": [{"id": news.run.id, "run": news.run.label, "error": news.error} for news in failed],
-        "left": pending - done,
+        "left": left,
         "misfits": _list_misfits(experiment),
     }
     print_json(facts)
-
-
-def _summarise(experiment: Experiment, directory: Path, stock: Stock, done: int, failed: Sequence[Progress]) -> None:
-    for news in failed:
-        print(f"failed: {news.run.label}: {news.error}", file=sys.stderr)
-    for misfit in _list_misfits(experiment):
-        print(f"does not fit: {misfit}", file=sys.stderr)
-    print(f"{_count(experiment, stock)}; now {done - len(failed)} more done, {len(failed)} failed")
-    print(f"see them: fednode experiment report {directory}")
 
 
 def _list_misfits(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys(point.misfit for point in experiment.points if point.misfit is not None))
 
 
-def _count(experiment: Experiment, stock: Stock) -> str:
-    points = sum(point.run is not None for point in experiment.points)
-    shared = f" for {points} combinations" if points != len(experiment.runs) else ""
-    done = len(experiment.runs) - len(stock.list_pending(experiment))
-    return f"{len(experiment.runs)} runs{shared}, {done} of them done before"
+def _count(experiment: Experiment, runs: Sequence[Run], pending: Sequence[Run]) -> str:
+    ids = {run.id for run in runs}
+    points = sum(point.run is not None and point.run.id in ids for point in experiment.points)
+    shared = f" for {points} combinations" if points != len(runs) else ""
+    return f"{len(runs)} runs{shared}, {len(runs) - len(pending)} of them done before"

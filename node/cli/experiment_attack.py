@@ -77,7 +77,8 @@ def inversion(
     Example: fednode experiment attack inversion --sizes 1,5,100 --repeats 3 --png back.png
     """
     from node.experiments.leaks.inversion import run_inversion_bench
-    from node.experiments.reconstruct_plot import check_picture, draw_panels
+    from node.experiments.reconstruct_plot import draw_panels
+    from node.report.drawing import check_picture
 
     if png is not None:
         check_picture(png)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from node.cli.experiment_options import (
@@ -17,6 +18,7 @@ from node.cli.experiment_options import (
     open_experiment,
 )
 from node.cli.options import AsJson
+from node.cli.output import print_json, print_table, show_seconds
 
 if TYPE_CHECKING:
     from node.experiments.estimate import Estimate
@@ -42,18 +44,17 @@ def plan(
     Example: fednode experiment plan deploy/experiments/dfpl-table1-digits.yaml
     """
     from ml.data import open_once
-    from node.cli.output import print_json
     from node.experiments.estimate import estimate
-    from node.experiments.gpus import Gpus
+    from node.experiments.gpus import count_gpus, find_gpus
 
     experiment, _, stock = open_experiment(file, overrides, out)
     pending = stock.list_pending(experiment)
     shares = {"cpu": jobs or len(os.sched_getaffinity(0))}
-    if count := Gpus.count() if gpus is None else len(Gpus.find(gpus).names):
+    if count := count_gpus() if gpus is None else len(find_gpus(gpus)):
         shares["cuda"] = count
     with open_once():
         root = (data_root or file.parent).absolute()
-        found = estimate(pending, stock.finished.values(), tuple(shares), root, _tell)
+        found = estimate(pending, stock.finished.values(), tuple(shares), root, partial(print, file=sys.stderr))
     hours = {device: _add_hours(found, device, share) for device, share in shares.items()}
     if as_json:
         print_json(
@@ -70,10 +71,6 @@ def plan(
     for reason in dict.fromkeys(own.reason for own in found if own.reason is not None):
         print(f"unknown: {reason}", file=sys.stderr)
     print(f"{len(pending)} of {len(experiment.runs)} runs are left")
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _add_hours(found: Sequence[Estimate], device: str, share: int) -> float | None:
@@ -96,8 +93,6 @@ def _to_json(own: Estimate, shares: dict[str, int]) -> dict[str, object]:
 
 
 def _print(found: Sequence[Estimate], shares: dict[str, int], hours: dict[str, float | None]) -> None:
-    from node.cli.output import print_table
-
     headings = [f">TIME ON {'CPU' if device == 'cpu' else 'GPUS'} x {share}" for device, share in shares.items()]
     rows = [
         (
@@ -125,6 +120,4 @@ def _name_source(own: Estimate) -> str | None:
 
 
 def _show(hours: float | None) -> str:
-    from node.cli.output import show_seconds
-
     return "–" if hours is None else show_seconds(hours * HOUR_S)

@@ -72,8 +72,9 @@ def reconstruct(
     from node.config.genesis_file import translate_errors
     from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model
     from node.experiments.reconstruct import Attack, run_reconstruct_bench
-    from node.experiments.reconstruct_plot import check_picture, draw_panels
+    from node.experiments.reconstruct_plot import draw_panels
     from node.host.allocator import keep_freed_memory
+    from node.report.drawing import check_picture
 
     keep_freed_memory()
     if png is not None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.output import print_json
+from node.cli.target import NodeConfigFile, Socket, open_node
 from node.errors import HealthProblem, NodeUnreachable
 
 if TYPE_CHECKING:
@@ -43,9 +44,6 @@ def check(
 
     Example: fednode health --ready --config node.yaml
     """
-    from node.cli.output import print_json
-    from node.cli.target import open_node
-
     until_s = time.monotonic() + wait_s
     while True:
         unreachable: NodeUnreachable | None = None

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import AsJson
+from node.cli.options import AsJson, PassphraseFile
 
 
 def register(app: typer.Typer) -> None:
@@ -69,9 +69,7 @@ def init(
     key: Annotated[
         Path | None, typer.Option("--key", metavar="FILE", help="An identity there is already, instead of a new one.")
     ] = None,
-    passphrase_file: Annotated[
-        Path | None, typer.Option("--passphrase-file", metavar="FILE", help="Its first line opens the key.")
-    ] = None,
+    passphrase_file: PassphraseFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a site's identity key and its node.yaml. Prints id@host:port, which the others put into genesis; the id

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from node.cli.output import print_facts, print_json, print_table
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ class RawColumns:
 
     def show_alone(self, asked: Mapping[str, Any], *, as_json: bool) -> None:
         """Prints the columns of a table whose labels nobody has named yet."""
-        from node.cli.output import print_facts, print_json
-
         findings = self.add_findings((), ())
         if as_json:
             print_json(
@@ -99,13 +98,11 @@ def describe_raw(asked: Mapping[str, Any], task: str) -> RawColumns | None:
 
 def print_columns(columns: Sequence[ColumnSummary], labels: Collection[str]) -> None:
     """A line a column."""
-    from node.cli.output import print_table
-
     rows = []
     for own in columns[:SHOWN_COLUMNS]:
         low, high = own.range_ or (None, None)
         kind = f"{own.kind}, label" if own.name in labels else own.kind
-        numbers = (_show(value) for value in (low, high, own.mean, own.std))
+        numbers = ("" if value is None else f"{value:.4g}" for value in (low, high, own.mean, own.std))
         rows.append((own.name, kind, _show_share(own), *numbers, _show_values(own)))
     print_table(("COLUMN", "TYPE", ">MISSING", ">MIN", ">MAX", ">MEAN", ">DEVIATION", "VALUES"), rows)
     if len(columns) > SHOWN_COLUMNS:
@@ -138,10 +135,6 @@ def _write(value: Any) -> str:
         return f"[{', '.join(map(_write, value))}]"
     is_plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS
     return value if is_plain else json.dumps(value, ensure_ascii=False)
-
-
-def _show(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
 
 
 def _show_share(own: ColumnSummary) -> str:

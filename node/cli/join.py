@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.output import print_json
+from node.cli.target import DataDir, NodeConfigFile, Socket, open_ledger
 from node.host.whole_file import writing_whole
 
 
@@ -33,8 +34,6 @@ def make(
     Example: fednode join-file -o federation.join --config node.yaml
     """
     from chain.join_file import JoinFile
-    from node.cli.output import print_json
-    from node.cli.target import open_ledger
 
     with open_ledger(socket, config, data_dir) as ledger:
         data = ledger.make_join_file()

@@ -9,13 +9,9 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import AsJson
+from node.cli.options import AsJson, PassphraseFile
 
 SHORT_ID_CHARS = 8
-
-_PassphraseFile = Annotated[
-    Path | None, typer.Option("--passphrase-file", metavar="FILE", help="Its first line opens the key.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +23,7 @@ def generate_key(
     out: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where the key goes; never overwritten.")
     ] = Path("node.key"),
-    passphrase_file: _PassphraseFile = None,
+    passphrase_file: PassphraseFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a new identity key and print its node id. The key is Ed25519, its file PKCS#8 PEM of mode 0600.
@@ -47,7 +43,7 @@ def show_id(
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration that names the key.")
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="A key file, instead.")] = None,
-    passphrase_file: _PassphraseFile = None,
+    passphrase_file: PassphraseFile = None,
     short: Annotated[bool, typer.Option("--short", help=f"The first {SHORT_ID_CHARS} characters.")] = False,
     peer: Annotated[bool, typer.Option("--peer", help="id@host:port, as others write it under network.peers.")] = False,
     as_json: AsJson = False,

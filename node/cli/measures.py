@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from node.cli.output import print_table
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 BRIEF = ("balanced_accuracy", "exact_match", "auc", "r2", "mae", "rmse")
-OF_TARGETS = {"r2": "R2", "mae": "MAE", "rmse": "RMSE", "bias": "BIAS"}
+OF_TARGETS = ("r2", "mae", "rmse", "bias")
 OF_CLASSES = ("sensitivity", "specificity", "auc", "precision", "f1")
 MAX_CONFUSED = 12  # classes whose counts fit beside each other
 
@@ -60,11 +60,16 @@ def describe_privacy(privacy: pb.PrivacySpent) -> str:
 
 def describe_alone(alone: pb.TrainedAlone) -> str:
     """What the site's model is worth without the others, and how far that is."""
+    if alone.HasField("failure") or not alone.HasField("measures"):
+        return describe_lack(alone)
+    return f"{_describe_scores(alone.measures)}; {describe_progress(alone)}"
+
+
+def describe_lack(alone: pb.TrainedAlone) -> str:
+    """Why there is nothing to set beside."""
     if alone.HasField("failure"):
         return f"training alone has ended: {alone.failure}"
-    if not alone.HasField("measures"):
-        return f"no round is done yet, {alone.owed_steps} steps to do"
-    return f"{_describe_scores(alone.measures)}; {describe_progress(alone)}"
+    return f"no round is done yet, {alone.owed_steps} steps to do"
 
 
 def _describe_scores(measures: pb.Measures) -> str:
@@ -99,32 +104,36 @@ def describe_progress(alone: pb.TrainedAlone) -> str:
     return f"after the work of {alone.rounds} round{'s' if alone.rounds != 1 else ''}{behind}"
 
 
-def print_classes(measures: pb.Measures) -> None:
-    """A row for each class that occurs among the samples or the answers, and how they were confused where these are
-    few."""
-    places = [i for i, one in enumerate(measures.classes) if one.num_samples or one.num_given]
+def print_classes(models: Mapping[str, pb.Measures]) -> None:
+    """Prints a row by model for each class that occurs among the samples or the answers, and how each model confused
+    them where these are few. One model needs no name."""
+    classes = list(zip(*(measures.classes for measures in models.values()), strict=True))
+    places = [i for i, of in enumerate(classes) if any(one.num_samples or one.num_given for one in of)]
     if not places:
         return
-    met = [measures.classes[i] for i in places]
-    if any("mae" in one.values for one in met):
-        rows = [(one.class_name, *(show_of_class(one, name) for name in OF_TARGETS)) for one in met]
-        print()
-        print_table(("TARGET", *(f">{title}" for title in OF_TARGETS.values())), rows)
-        return
-    _print_counted(met, places)
-
-
-def _print_counted(met: Sequence[pb.ClassMeasures], places: Sequence[int]) -> None:
-    """Classes, or labels, with their counts."""
-    is_class = any(one.given for one in met)
-    names = [name for name in OF_CLASSES if any(name in one.values for one in met)]
-    rows = [(one.class_name, str(one.num_samples), *(show_of_class(one, name) for name in names)) for one in met]
+    several = ["MODEL"] * (len(models) > 1)
+    met = [
+        ([one.class_name if not k else "", *[model] * len(several)], one)  # the class is named once
+        for i in places
+        for k, (model, one) in enumerate(zip(models, classes[i], strict=True))
+    ]
     print()
-    print_table(("CLASS" if is_class else "LABEL", ">SAMPLES", *(f">{name.upper()}" for name in names)), rows)
-    if is_class and len(rows) <= MAX_CONFUSED:
+    if any("mae" in one.values for _, one in met):
+        rows = [(*names, *(show_of_class(one, figure) for figure in OF_TARGETS)) for names, one in met]
+        print_table(("TARGET", *several, *(f">{name.upper()}" for name in OF_TARGETS)), rows)
+        return
+    is_class = any(one.given for _, one in met)
+    figures = [name for name in OF_CLASSES if any(name in one.values for _, one in met)]
+    rows = [
+        (*names, str(one.num_samples) if names[0] else "", *(show_of_class(one, figure) for figure in figures))
+        for names, one in met
+    ]
+    headings = ("CLASS" if is_class else "LABEL", *several, ">SAMPLES", *(f">{name.upper()}" for name in figures))
+    print_table(headings, rows)
+    if is_class and len(places) <= MAX_CONFUSED:
         print()
-        headings = ("CLASS", *(f">AS {one.class_name}" for one in met))
-        print_table(headings, [(one.class_name, *(str(one.given[i]) for i in places)) for one in met])
+        given = [f">AS {classes[i][0].class_name}" for i in places]
+        print_table(("CLASS", *several, *given), [(*names, *(str(one.given[i]) for i in places)) for names, one in met])
 
 
 def print_published(entry: pb.Round) -> None:

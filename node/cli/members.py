@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
+from node.cli.output import print_facts, print_json, print_table, show_id, show_seconds
 from node.cli.peers import describe_reach
-from node.cli.target import NodeConfigFile, Socket, make_listing
+from node.cli.target import NodeConfigFile, Socket, make_listing, open_node
 from node.errors import NotFound
 
 if TYPE_CHECKING:
@@ -26,14 +27,10 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
 
     Example: fednode members list --config node.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json, print_table, show_id
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         reply = node.list_members()
     if as_json:
-        print_json(to_json(reply))
+        print_json(reply)
         return
     has_own_names = any(member.HasField("display_name") for member in reply.members)
     rows = [
@@ -68,14 +65,10 @@ def show(
 
     Example: fednode members show hospital-b --config node.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_facts, print_json, show_seconds
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         member = find(node.list_members(), which)
     if as_json:
-        print_json(to_json(member))
+        print_json(member)
         return
     facts = [
         ("member", f"{member.name}{' (this node)' if member.me else ''}"),

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli.options import MAX_HEIGHT, AsJson
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.output import print_json, print_table
+from node.cli.target import DataDir, NodeConfigFile, Socket, open_ledger
 from node.ledger.series import COUNTS, DEFAULT_SERIES, choose_measure, flatten, flatten_members, get_names
 
 if TYPE_CHECKING:
@@ -70,8 +71,6 @@ def show(
 
     Examples: fednode metrics --series accuracy,loss --csv --config node.yaml > run.csv, or with --data-dir data
     """
-    from node.cli.output import print_json
-
     if as_csv and as_json:
         raise typer.BadParameter("expected --csv or --json")
     if members:
@@ -98,8 +97,6 @@ def show(
 def _read(
     socket: str | None, config: Path | None, data_dir: Path | None, first: int, last: int | None
 ) -> Iterator[pb.Round]:
-    from node.cli.target import open_ledger
-
     following: int | None = first
     with open_ledger(socket, config, data_dir) as node:
         while following is not None and (last is None or following <= last):
@@ -112,8 +109,6 @@ def _read(
 
 def _show_members(rounds: Iterator[pb.Round], measure: str, *, as_csv: bool, as_json: bool) -> None:
     """A column for each member that has published something, and the rounds of which one has."""
-    from node.cli.output import print_json
-
     rows = [row for row in (flatten_members(one, measure) for one in rounds) if row["members"]]
     names = sorted({name for row in rows for name in row["members"]})
     if as_json:
@@ -131,7 +126,6 @@ def _query(
     socket: Any, config: Any, data_dir: Any, series: str | None, first: int, last: int | None, max_points: int
 ) -> tuple[Sequence[str], list[_Row]]:
     """The series and the rounds that remain, as whoever holds them chooses."""
-    from node.cli.target import open_ledger
     from node.pb import admin_pb2 as pb
 
     names: Sequence[str] = () if series is None or series == "all" else series.split(",")
@@ -169,8 +163,6 @@ def _write_csv(names: Sequence[str], rows: Iterable[tuple[_Row, _Row]]) -> None:
 
 def _print_table(names: Sequence[str], rows: Sequence[tuple[_Row, _Row]]) -> None:
     """The number of each round, where they are of several runs that, too, and its values by name."""
-    from node.cli.output import print_table
-
     place = ("run", "round") if len({row["run"] for row, _ in rows}) > 1 else ("round",)
     headings = (*(f">{name.upper()}" for name in place), *(f">{name.upper()}" for name in names))
     shown = [

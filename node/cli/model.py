@@ -9,8 +9,11 @@ from typing import Annotated
 
 import typer
 
+from node.cli.model_onnx import require_onnx, write_onnx
 from node.cli.options import AsJson, RoundOption, make_group
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.output import print_facts, print_json, print_table, show_bytes
+from node.cli.predict import name_model
+from node.cli.target import DataDir, NodeConfigFile, Socket, open_ledger
 from node.errors import NodeError
 
 SAFETENSORS, ONNX = ".safetensors", ".onnx"
@@ -37,14 +40,10 @@ def show_info(
 
     Examples: fednode model info --config node.yaml, or fednode model info --data-dir data --json
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_facts, print_json, print_table, show_bytes
-    from node.cli.target import open_ledger
-
     with open_ledger(socket, config, data_dir) as node:
         info = node.get_model_info(round_)
     if as_json:
-        print_json(to_json(info))
+        print_json(info)
         return
     print_facts(
         [
@@ -88,9 +87,6 @@ def export(
     """
     from node.admin.exported_model import write_model
     from node.admin.json_view import to_json
-    from node.cli.output import print_json, show_bytes
-    from node.cli.predict import name_model
-    from node.cli.target import open_ledger
 
     kind = out.suffix.lower()
     if kind not in (SAFETENSORS, ONNX):
@@ -114,9 +110,6 @@ def _export_onnx(
 ) -> None:
     from ml.plugins import NO_PLUGINS
     from node.admin.json_view import to_json
-    from node.cli.model_onnx import require_onnx, write_onnx
-    from node.cli.output import print_json, show_bytes
-    from node.cli.target import open_ledger
     from node.config.node_config import load_config
 
     require_onnx()

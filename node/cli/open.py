@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.output import print_json
+from node.cli.target import NodeConfigFile, Socket, open_node
 
 
 def register(app: typer.Typer) -> None:
@@ -37,9 +38,6 @@ def open_page(
 
     Examples: fednode open --config node.yaml, or where a port is forwarded fednode open --at http://localhost:8080
     """
-    from node.cli.output import print_json
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         given = node.open_page(read_only=read_only)
     address = f"{(at or given.address).rstrip('/')}/#key={given.key}"

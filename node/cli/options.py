@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from node.errors import ConfigError
+
+T = TypeVar("T")
 
 
 class LogFormat(StrEnum):
@@ -37,6 +40,13 @@ RoundOption = Annotated[
 CalibratedOption = Annotated[
     bool,
     typer.Option("--calibrated", help="Probabilities by one temperature, which this site's val samples give."),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long the node may train on first."),
+]
+PassphraseFile = Annotated[
+    Path | None, typer.Option("--passphrase-file", metavar="FILE", help="Its first line opens the key.")
 ]
 LabelOption = Annotated[
     list[str] | None,
@@ -93,6 +103,29 @@ def read_counts(option: str, text: str, example: str, *, are_different: bool = F
         which = "different whole numbers" if are_different else "whole numbers"
         raise ConfigError(f"{option}: expected {which} from 1 on, as in {example} (got {text!r})")
     return counts
+
+
+def join_options(draft: Callable[..., T], run: Callable[..., None]) -> Callable[..., None]:
+    """Returns the command that gives `run` what `draft` makes of its own options: it has the options of both, and the
+    help of `draft`. What both of them ask for they both get."""
+    own = inspect.signature(draft, eval_str=True).parameters
+    first, *shared = inspect.signature(run, eval_str=True).parameters.values()
+    names = {parameter.name for parameter in shared}
+
+    def command(**given: Any) -> None:
+        made = draft(**{name: given[name] for name in own})
+        run(**{first.name: made}, **{name: given[name] for name in names})
+
+    joined = [*(parameter for name, parameter in own.items() if name not in names), *shared]
+    command.__doc__ = draft.__doc__
+    give_signature(command, joined)
+    return command
+
+
+def give_signature(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
+    """Gives a function the parameters that typer makes options of."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
 def make_group(summary: str) -> typer.Typer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
 from node.finite import to_finite
@@ -26,8 +26,21 @@ def can_ask() -> bool:
 
 
 def print_json(value: Any) -> None:
-    """In one line, with null for numbers that are not finite."""
-    print(json.dumps(to_finite(value), allow_nan=False), flush=True)
+    """Prints a value in one line, with messages of admin.proto as objects and null for numbers that are not finite."""
+    print(json.dumps(to_finite(_to_plain(value)), allow_nan=False), flush=True)
+
+
+def _to_plain(value: Any) -> Any:
+    """Returns the value with each message in it as `node.admin.json_view` shows it."""
+    if hasattr(value, "DESCRIPTOR"):
+        from node.admin.json_view import to_json
+
+        return to_json(value)
+    if isinstance(value, Mapping):
+        return {key: _to_plain(below) for key, below in value.items()}
+    return (
+        [_to_plain(below) for below in value] if isinstance(value, Sequence) and not isinstance(value, str) else value
+    )
 
 
 def show_id(text: str) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.target import NodeConfigFile, Socket, make_listing
+from node.cli.output import print_facts, print_json, print_table, show_bytes, show_id, show_seconds
+from node.cli.target import NodeConfigFile, Socket, make_listing, open_node
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -30,14 +31,10 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
 
     Example: fednode peers list --config node.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_facts, print_json, print_table, show_bytes, show_id, show_seconds
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         peers = node.list_peers()
     if as_json:
-        print_json({"peers": [to_json(peer) for peer in peers]})
+        print_json({"peers": peers})
         return
     rows = []
     for peer in peers:
@@ -101,8 +98,6 @@ def add(
 
     Example: fednode peers add node3@198.51.100.7:7063 -c node0.yaml
     """
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         peer = node.add_peer(place)
     _print_address(peer, as_json)
@@ -113,19 +108,14 @@ def remove(which: _Which, socket: Socket = None, config: NodeConfigFile = None, 
 
     Example: fednode peers remove node3 -c node0.yaml
     """
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         peer = node.remove_peer(which)
     _print_address(peer, as_json)
 
 
 def _print_address(peer: pb.PeerView, as_json: bool) -> None:
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json, show_id
-
     if as_json:
-        print_json(to_json(peer))
+        print_json(peer)
     elif peer.HasField("address"):
         why = "" if peer.added else ", as configured"
         print(f"{peer.name} {show_id(peer.id)} is dialled at {peer.address}{why}")
@@ -146,14 +136,10 @@ def ban(
 
     Example: fednode peers ban node2 --minutes 30 -c node0.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json, show_id, show_seconds
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         peer = node.ban_peer(which, minutes)
     if as_json:
-        print_json(to_json(peer))
+        print_json(peer)
     else:
         print(f"{peer.name} {show_id(peer.id)} is refused for {show_seconds(peer.banned_s)}")
 
@@ -163,14 +149,10 @@ def unban(which: _Which, socket: Socket = None, config: NodeConfigFile = None, a
 
     Example: fednode peers unban node2 -c node0.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json, show_id
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         peer = node.unban_peer(which)
     if as_json:
-        print_json(to_json(peer))
+        print_json(peer)
     else:
         print(f"{peer.name} {show_id(peer.id)} may connect")
 

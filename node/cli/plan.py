@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
+from node.cli.output import print_facts, print_json, print_table
 from node.cli.plan_bound import EPOCHS, Goal, apply_bound, measure_bound, show_bound
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.rounds import get_work_unit
+from node.cli.target import DataDir, NodeConfigFile, Socket, open_ledger
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -215,8 +217,6 @@ def _measure(
     alpha_s: float | None, beta_s: float | None, socket: str | None, config: Path | None, data_dir: Path | None
 ) -> _Facts:
     """What is not given, as the node would reckon with it now. Raises NodeError when it has not measured it."""
-    from node.cli.rounds import get_work_unit
-    from node.cli.target import open_ledger
     from node.training.local_work import LocalWork
 
     local_work = LocalWork()
@@ -262,8 +262,6 @@ def _choose_rounds(most: int, usual: int) -> list[int]:
 
 def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan], theory: Theory | None) -> None:
     """As JSON."""
-    from node.cli.output import print_json
-
     print_json(
         {
             "budget_s": budget_s,
@@ -286,8 +284,6 @@ def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan], theo
 
 
 def _show_one(facts: _Facts, rounds: int, plan: Plan) -> None:
-    from node.cli.output import print_facts
-
     iterations = f"{plan.local_iterations} local {facts.unit}{'s' if plan.local_iterations != 1 else ''} a round"
     print_facts(
         [
@@ -301,8 +297,6 @@ def _show_one(facts: _Facts, rounds: int, plan: Plan) -> None:
 
 
 def _show_table(facts: _Facts, budget_s: float, plans: Mapping[int, Plan]) -> None:
-    from node.cli.output import print_table
-
     print(
         f"{budget_s:g} s, of which a local {facts.unit} takes {facts.alpha_s:g} s (alpha) "
         f"and mining {facts.beta_s:g} s a round (beta)"

@@ -8,10 +8,12 @@ round is taken to begin with gradients as long as those measured.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from node.cli.output import print_table
+from node.cli.own_client import load_own_run, make_own_client
 from node.errors import NodeError
 
 EPOCHS = "--bound: expected local iterations, got epochs"
@@ -40,17 +42,8 @@ class Bound:
     lambda_: float
 
     def to_json(self) -> dict[str, Any]:
-        constants = self.measured.constants
-        return {
-            "l1": constants.l1,
-            "l2": constants.l2,
-            "sigma": constants.sigma,
-            "g": constants.g,
-            "squares": list(self.measured.squares),
-            "num_train": self.num_train,
-            "lr": self.lr,
-            "lambda": self.lambda_,
-        }
+        own = {"squares": list(self.measured.squares), "num_train": self.num_train, "lr": self.lr}
+        return {**asdict(self.measured.constants), **own, "lambda": self.lambda_}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +63,8 @@ class Limits:
     is_enough: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "lambda_below": self.lambda_below,
-            "lr_below_first": self.lr_below_first,
-            "lr_below": self.lr_below,
-            "lr_below_without_lambda": self.lr_below_without_lambda,
-            "change": self.change,
-            "total_change": self.total_change,
-            **({} if self.is_enough is None else {"mean_square": self.mean_square, "is_enough": self.is_enough}),
-        }
+        left_out = {"iterations"} | ({"mean_square", "is_enough"} if self.is_enough is None else set())
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +90,6 @@ def measure_bound(config_file: Path) -> Bound:
     from ml.clients.loss_constants import measure_constants
     from ml.errors import MlError
     from ml.specs.methods.dfpl import DfplHyperparameters
-    from node.cli.own_client import load_own_run, make_own_client
 
     own = load_own_run(config_file)
     name, aux = own.run.method["name"], own.run.method.get("aux", "l2")
@@ -185,8 +170,6 @@ def _limit(bound: Bound, budget: Budget, rounds: int, total: float, goal: Goal |
 
 def show_bound(theory: Theory) -> None:
     """Two tables with a line for each number of rounds."""
-    from node.cli.output import print_table
-
     bound, goal = theory.bound, theory.goal
     constants, squares = bound.measured.constants, bound.measured.squares
     print(

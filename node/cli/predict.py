@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.options import AsJson, CalibratedOption, LabelOption, RoundOption, TimeoutOption
+from node.cli.output import print_json, print_table, show_id
+from node.cli.target import NodeConfigFile, Socket, open_node
 
 if TYPE_CHECKING:
     from node.admin.asking import Answered, Told
@@ -48,10 +49,7 @@ def predict(
         ),
     ] = "",
     label: LabelOption = None,
-    timeout_s: Annotated[
-        float,
-        typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long the node may train on first."),
-    ] = 60.0,
+    timeout_s: TimeoutOption = 60.0,
     round_: RoundOption = "",
     socket: Socket = None,
     config: NodeConfigFile = None,
@@ -84,8 +82,6 @@ def predict(
     Examples: fednode predict scan1.png scan2.png --config node0.yaml, or fednode predict test.npz --prior 0.25 --json
     """
     from node.admin.asking import AtRound, Labelled, Terms, ask
-    from node.cli.output import print_json, print_table
-    from node.cli.target import open_node
 
     try:
         with open_node(socket, config) as node:
@@ -178,8 +174,6 @@ def _show_top(said: pb.Prediction) -> str:
 
 
 def _show_nearest(said: pb.Prediction) -> str:
-    from node.cli.output import show_id
-
     return f"{said.nearest_name} {show_id(said.nearest)}" if said.HasField("nearest") else "-"
 
 

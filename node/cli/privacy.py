@@ -10,6 +10,8 @@ import typer
 
 from ml.accountant import MAX_EPSILON, MOST_PHASES
 from node.cli.options import AsJson
+from node.cli.output import print_json, print_table
+from node.cli.own_client import load_own_run, make_own_client
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -54,8 +56,6 @@ def show(
     from ml.accountant import compute_epsilon, count_phases_within
     from ml.errors import MlError
     from ml.specs.privacy import strengthen
-    from node.cli.output import print_json
-    from node.cli.own_client import load_own_run, make_own_client
     from node.training.privacy_ledger import PRIVACY_FILE, describe_guessable, read_told
 
     own = load_own_run(config)
@@ -131,7 +131,6 @@ def _print(
     hyper: Hyperparameters, release: Release | None, num_samples: int, told: Told, spent: float, ahead: dict[int, float]
 ) -> None:
     from ml.specs.sharing import ModelHyperparameters
-    from node.cli.output import print_table
 
     if release is None:
         print("the first run of the chain hides nothing: what was told was told in others")

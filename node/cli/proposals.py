@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson
-from node.cli.target import NodeConfigFile, Socket, make_listing
+from node.cli.output import YELLOW, can_ask, paint, print_facts, print_json, print_table, show_id, show_name
+from node.cli.target import NodeConfigFile, Socket, make_listing, open_node
 from node.errors import NodeError
 
 if TYPE_CHECKING:
@@ -42,14 +43,10 @@ def list_all(socket: Socket = None, config: NodeConfigFile = None, as_json: AsJs
 
     Example: fednode proposals list --config node.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json, print_table, show_id, show_name
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         proposals = node.list_proposals()
     if as_json:
-        print_json({"proposals": [to_json(proposal) for proposal in proposals]})
+        print_json({"proposals": proposals})
         return
     if not proposals:
         print("no change waits for approval")
@@ -74,14 +71,10 @@ def show(which: _Id, socket: Socket = None, config: NodeConfigFile = None, as_js
 
     Example: fednode proposals show 3f9a2c11 --config node.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json
-    from node.cli.target import open_node
-
     with open_node(socket, config) as node:
         proposal = node.get_proposal(which)
     if as_json:
-        print_json(to_json(proposal))
+        print_json(proposal)
     else:
         print_proposal(proposal)
 
@@ -111,10 +104,6 @@ def approve(
 
     Examples: fednode approve 3f9a -c node.yaml, or fednode approve 3f9a --no-train -c node.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import can_ask, print_json
-    from node.cli.target import open_node
-
     if not yes and (as_json or not can_ask()):
         raise NodeError("expected --yes and the whole id, where nobody can be asked")
     with open_node(socket, config) as node:
@@ -126,7 +115,7 @@ def approve(
             typer.confirm(f"\nApprove this{besides}?", abort=True)
         proposal = node.approve(which, no_train=no_train, lend=lend)
     if as_json:
-        print_json(to_json(proposal))
+        print_json(proposal)
         return
     if yes:
         print_proposal(proposal)
@@ -138,8 +127,6 @@ def approve(
 
 def print_proposal(proposal: pb.ProposalView) -> None:
     """A change with what it does, who agreed, and what it lacks."""
-    from node.cli.output import YELLOW, paint, print_facts, show_name
-
     is_executed = proposal.HasField("executed")
     is_signed = proposal.open or is_executed
     title = f"{KINDS.get(proposal.kind, proposal.kind)}, by {show_name(proposal.proposer, proposal.proposer_id)}"
@@ -181,8 +168,6 @@ def describe_differences(proposal: pb.ProposalView) -> list[str]:
 
 def describe_approvals(approvals: Iterable[pb.ApprovalView]) -> str:
     """Who agreed; to a run also who will not train in it."""
-    from node.cli.output import show_name
-
     named = [(show_name(each.name, each.id), each.trains) for each in approvals]
     return ", ".join(name if trains else f"{name} (does not train)" for name, trains in named) or "nobody"
 

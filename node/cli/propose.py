@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from node.cli.options import MAX_HEIGHT, AsJson, make_group
-from node.cli.proposals import SENDS_OWN
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.options import MAX_HEIGHT, AsJson, join_options, make_group
+from node.cli.output import can_ask, print_json
+from node.cli.proposals import SENDS_OWN, print_proposal
+from node.cli.target import NodeConfigFile, Socket, open_node
 from node.errors import NodeError
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="A member's name or id.")]
@@ -19,45 +21,47 @@ _Request = Annotated[
     str,
     typer.Argument(metavar="REQUEST", help="The line of a join request; or NAME=ID on a network to try things out."),
 ]
-_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; it stands on the chain.")]
-_Expires = Annotated[int, typer.Option("--expires", metavar="N", min=1, max=1000, help="It stays open for N heights.")]
-_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Sign without asking.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and sign nothing.")]
-_EXPIRES = 500
 NEW = Path("new")  # in the place of a file: the node draws the first parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A change that a command proposes; `said` goes before what would change, once the node has found that it may be
+    proposed."""
+
+    kind: str
+    terms: Mapping[str, Any]
+    first: int | None = None
+    said: str = ""
+    lend: bool = False
 
 
 def register(app: typer.Typer) -> None:
     group = make_group("Propose a change of the federation.")
-    group.command("add-member")(add_member)
-    group.command("remove-member")(remove_member)
-    group.command("run")(start_run)
-    group.command("statistics")(start_statistics)
-    group.command("evaluation")(start_evaluation)
-    group.command("rounds")(set_rounds)
-    group.command("end-run")(end_run)
-    group.command("set")(set_rules)
-    group.command("upgrade")(upgrade)
-    group.command("pardon")(pardon)
-    group.command("add-observer")(add_observer)
-    group.command("remove-observer")(remove_observer)
+    drafts: dict[str, Callable[..., Proposal]] = {
+        "add-member": add_member,
+        "remove-member": remove_member,
+        "run": start_run,
+        "statistics": start_statistics,
+        "evaluation": start_evaluation,
+        "rounds": set_rounds,
+        "end-run": end_run,
+        "set": set_rules,
+        "upgrade": upgrade,
+        "pardon": pardon,
+        "add-observer": add_observer,
+        "remove-observer": remove_observer,
+    }
+    for name, draft in drafts.items():
+        group.command(name)(join_options(draft, propose))
     app.add_typer(group, name="propose")
-    app.command("leave")(leave)
+    app.command("leave")(join_options(leave, propose))
 
 
 # ---- who takes part
 
 
-def add_member(
-    request: _Request,
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+def add_member(request: _Request) -> Proposal:
     """Propose a new member.
 
     A quorum of the members has to approve it, and of those who will be members; the joiner's node has to run and to
@@ -65,39 +69,23 @@ def add_member(
 
     Example: fednode propose add-member "$(cat hospital-d.request)" --note "ethics vote 2026-11" -c node.yaml
     """
-    _propose("add_member", {"request": request}, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("add_member", {"request": request})
 
 
-def remove_member(
-    name: _Name,
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+def remove_member(name: _Name) -> Proposal:
     """Propose that a member goes.
 
     A quorum of the members has to approve it, and of those who stay.
 
     Example: fednode propose remove-member hospital-d --note "left the study" -c node.yaml
     """
-    _propose("remove_member", {"name": name}, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("remove_member", {"name": name})
 
 
 def replace_key(
     name: _Name,
     request: _Request,
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Proposal:
     """Propose another key for a member who lost its own.
 
     Or had it stolen. A quorum has to approve it, and a node with the new key has to run. Compare its id with the member
@@ -105,70 +93,34 @@ def replace_key(
 
     Example: fednode key replace hospital-b "$(cat hospital-b.request)" -c node.yaml
     """
-    terms = {"name": name, "request": request}
-    _propose("replace_key", terms, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("replace_key", {"name": name, "request": request})
 
 
-def pardon(
-    name: _Name,
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+def pardon(name: _Name) -> Proposal:
     """Propose that a suspended member contributes again.
 
     Example: fednode propose pardon hospital-c --note "restored from a backup" -c node.yaml
     """
-    _propose("pardon", {"name": name}, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("pardon", {"name": name})
 
 
-def add_observer(
-    request: _Request,
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+def add_observer(request: _Request) -> Proposal:
     """Propose an observer, which reads and decides nothing.
 
     Example: fednode propose add-observer registry=K5RY2M4A… -c node.yaml
     """
-    _propose("add_observer", {"request": request}, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("add_observer", {"request": request})
 
 
-def remove_observer(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An observer's name or id.")],
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+def remove_observer(name: Annotated[str, typer.Argument(metavar="NAME", help="An observer's name or id.")]) -> Proposal:
     """Propose that an observer reads no more.
 
     Example: fednode propose remove-observer registry -c node.yaml
     """
-    _propose("remove_observer", {"name": name}, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("remove_observer", {"name": name})
 
 
-def leave(
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+def leave() -> Proposal:
     """Leave the federation.
 
     This node proposes that it goes; a quorum of the others has to approve. Until then it votes, and what it is needed
@@ -177,7 +129,7 @@ def leave(
     Example: fednode leave --note "end of the study" -c node.yaml
     """
     said = "This node asks to leave. It votes until the others have approved that; what it contributed stays.\n"
-    _propose("leave", {}, (socket, config), note, expires, yes, dry_run, as_json, said=said)
+    return Proposal("leave", {}, said=said)
 
 
 # ---- what is trained
@@ -202,14 +154,7 @@ def start_run(
             "--initial", metavar="FILE|new", help="Begin from this model, on the node's machine; or draw a new one."
         ),
     ] = None,
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Proposal:
     """Propose the next run.
 
     What neither FILE nor --set names stays as it is in the run in force. Enough of those who approve it have to train
@@ -229,7 +174,7 @@ def start_run(
         "rounds": rounds,
         "initial": "continue" if initial is None else "new" if initial == NEW else str(initial.absolute()),
     }
-    _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("start_run", terms)
 
 
 def start_statistics(
@@ -256,14 +201,9 @@ def start_statistics(
             help="Hide each sample: noise in all numbers, in units of what one sample has in them at most.",
         ),
     ] = None,
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
     socket: Socket = None,
     config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Proposal:
     """Propose to count what members have.
 
     It is a run of one round, before anything is trained. Each member tells how many training samples it has, by class,
@@ -280,7 +220,6 @@ def start_statistics(
     """
     from ml.tasks import CLASSIFICATION
     from node.cli.statistics_terms import draft_statistics, read_columns
-    from node.cli.target import open_node
     from node.config.yaml_source import read_sections
 
     read = read_columns(file, dict(read_sections(file).value))
@@ -290,7 +229,7 @@ def start_statistics(
     terms = draft_statistics(file, read, task=task, min_count=min_count, **asked)
     what = "The sums of what members tell of their samples are" if masked else "What members tell of their samples is"
     said = f"{what} seen by all of them, and stay{'' if masked else 's'} on the chain for ever.\n"
-    _propose("start_run", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said)
+    return Proposal("start_run", terms, said=said)
 
 
 def start_evaluation(
@@ -312,14 +251,7 @@ def start_evaluation(
     lend: Annotated[
         bool, typer.Option("--lend", help="As --may-lend, and this site lends its own: all others get its weights.")
     ] = False,
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Proposal:
     """Propose to measure a model at every site.
 
     It is a run of one round, in which nothing is trained: each member that approves it measures the common model on its
@@ -344,42 +276,27 @@ def start_evaluation(
     }
     said = "What members measure on their test samples is seen by all of them, and stays on the chain for ever.\n"
     said += f"By this you {SENDS_OWN}.\n" if lend else ""
-    _propose("evaluation", terms, (socket, config), note, expires, yes, dry_run, as_json, said=said, lend=lend)
+    return Proposal("evaluation", terms, said=said, lend=lend)
 
 
 def set_rounds(
     rounds: Annotated[int, typer.Argument(metavar="N", min=0, max=MAX_HEIGHT, help="How many in all; 0: no end.")],
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Proposal:
     """Propose another number of rounds for the run in force.
 
     Example: fednode propose rounds 200 -c node.yaml
     """
-    _propose("set_rounds", {"rounds": rounds}, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("set_rounds", {"rounds": rounds})
 
 
-def end_run(
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+def end_run() -> Proposal:
     """Propose that the run in force ends.
 
     The federation is idle then, until another run is agreed on.
 
     Example: fednode propose end-run --note "diverges everywhere" -c node.yaml
     """
-    _propose("end_run", {}, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("end_run", {})
 
 
 # ---- by which rules
@@ -387,14 +304,7 @@ def end_run(
 
 def set_rules(
     values: Annotated[list[str], typer.Argument(metavar="PATH=VALUE…", help="As in waits.collect_s=5.")],
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Proposal:
     """Propose other values of the rules.
 
     They are those of genesis: quorum, waits, pow, limits, min_contributions, keep_heights, evidence_heights. A number
@@ -402,7 +312,7 @@ def set_rules(
 
     Example: fednode propose set waits.collect_s=5 waits.delta_s=1 -c node.yaml
     """
-    _propose("set_rules", {"set": values}, (socket, config), note, expires, yes, dry_run, as_json)
+    return Proposal("set_rules", {"set": values})
 
 
 def upgrade(
@@ -410,14 +320,7 @@ def upgrade(
     first: Annotated[
         int, typer.Option("--from", metavar="H", min=1, max=MAX_HEIGHT, help="The height from which it is spoken.")
     ],
-    note: _Note = "",
-    expires: _Expires = _EXPIRES,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Proposal:
     """Propose another protocol from a height on.
 
     Each node that cannot speak it stops before that height. Update all of them first: fednode version says what a
@@ -425,45 +328,45 @@ def upgrade(
 
     Example: fednode propose upgrade 3 --from 5000 -c node.yaml
     """
-    terms = {"protocol": protocol}
-    _propose("upgrade", terms, (socket, config), note, expires, yes, dry_run, as_json, first=first)
+    return Proposal("upgrade", {"protocol": protocol}, first=first)
 
 
 # ---- shown, asked, signed
 
 
-def _propose(
-    kind: str,
-    terms: Mapping[str, Any],
-    target: tuple[str | None, Path | None],
-    note: str,
-    expires: int,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-    *,
-    first: int | None = None,
-    said: str = "",
-    lend: bool = False,
+def propose(
+    proposal: Proposal,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; it stands on the chain.")] = "",
+    expires: Annotated[
+        int, typer.Option("--expires", metavar="N", min=1, max=1000, help="It stays open for N heights.")
+    ] = 500,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Sign without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and sign nothing.")] = False,
+    socket: Socket = None,
+    config: NodeConfigFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """`said` goes before what would change, once the node has found that it may be proposed."""
-    from node.admin.json_view import to_json
-    from node.cli.output import can_ask, print_json
-    from node.cli.proposals import print_proposal
-    from node.cli.target import open_node
+    """Shows a change and signs it, with the options that all proposals have."""
     from node.pb import admin_pb2 as pb
 
-    request = pb.ProposeRequest(kind=kind, terms=json.dumps(terms), note=note, first=first, heights=expires, lend=lend)
+    request = pb.ProposeRequest(
+        kind=proposal.kind,
+        terms=json.dumps(proposal.terms),
+        note=note,
+        first=proposal.first,
+        heights=expires,
+        lend=proposal.lend,
+    )
     if not (yes or dry_run) and (as_json or not can_ask()):
         raise NodeError("expected --yes, or --dry-run, where nobody can be asked")
-    with open_node(*target) as node:
+    with open_node(socket, config) as node:
         if not yes:
             request.dry_run = True
             draft = node.propose(request)
             if dry_run and as_json:
-                print_json(to_json(draft))
+                print_json(draft)
                 return
-            print(said, end="\n" if said else "")
+            print(proposal.said, end="\n" if proposal.said else "")
             print_proposal(draft)
             if dry_run:
                 return
@@ -471,9 +374,9 @@ def _propose(
             request.dry_run, request.shown = False, draft.terms
         signed = node.propose(request)
     if as_json:
-        print_json(to_json(signed))
+        print_json(signed)
         return
     if yes:
-        print(said, end="\n" if said else "")
+        print(proposal.said, end="\n" if proposal.said else "")
         print_proposal(signed)
     print(f"\nproposed; the others agree with: fednode approve {signed.id}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Annotated
 import typer
 
 from node.cli.options import AsJson
+from node.cli.output import print_json
+from node.cli.target import read_data_dir
 from node.errors import NodeError, NotFound, VerificationFailed
 
 
@@ -42,16 +43,9 @@ def reset(
     """
     from chain.errors import ChainError, StoreCorrupted, StoreLocked
     from chain.store.sqlite import SqliteStore
-    from node.cli.output import print_json
     from node.training.checkpoint import CHECKPOINTS
 
-    if (config is None) == (data_dir is None):
-        raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
-    if config is not None:
-        from node.config.node_config import load_config
-
-        data_dir = load_config(config, (), os.environ).node.data_dir
-    assert data_dir is not None  # noqa: S101 (one of the two was given)
+    data_dir = read_data_dir(config, data_dir)
     try:
         if SqliteStore.stored_genesis(data_dir) is None:
             raise NotFound(f"{data_dir}: expected a node's data directory, but no node has run there")

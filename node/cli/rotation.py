@@ -7,14 +7,16 @@ import sys
 
 import typer
 
-from node.cli.options import AsJson, ConfigFile, make_group
-from node.cli.propose import replace_key
+from node.cli.options import AsJson, ConfigFile, join_options, make_group
+from node.cli.output import print_json
+from node.cli.propose import propose, replace_key
+from node.cli.target import open_node
 
 
 def register(app: typer.Typer) -> None:
     group = make_group("Give a seat another key.")
     group.command("rotate")(rotate)
-    group.command("replace")(replace_key)
+    group.command("replace")(join_options(replace_key, propose))
     app.add_typer(group, name="key")
 
 
@@ -27,8 +29,6 @@ def rotate(config: ConfigFile, as_json: AsJson = False) -> None:
 
     Example: fednode key rotate --config node.yaml
     """
-    from node.cli.output import print_json
-    from node.cli.target import open_node
     from node.config.identity import create_identity, read_passphrase
     from node.config.node_config import load_config
 

@@ -7,8 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import MAX_HEIGHT, AsJson, make_group
-from node.cli.target import DataDir, NodeConfigFile, Socket, refuse_options_before
+from node.cli.measures import (
+    describe_measures,
+    describe_privacy,
+    describe_verdict,
+    get_scores,
+    list_alone,
+    print_classes,
+    print_published,
+)
+from node.cli.options import MAX_HEIGHT, AsJson
+from node.cli.output import (
+    gather_pages,
+    print_facts,
+    print_json,
+    print_table,
+    show_bytes,
+    show_id,
+    show_number,
+    show_time,
+)
+from node.cli.peers import describe_not_taken
+from node.cli.target import DataDir, NodeConfigFile, Socket, make_listing, open_ledger
 from node.errors import NotFound
 
 if TYPE_CHECKING:
@@ -26,6 +46,7 @@ SIGNS = {
     "miscalibrated": "miscalibrated",
     "averaging": "averaging costs",
 }
+NOT_MEASURED = "no: this node caught up with the round later"
 PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
 _First = Annotated[int | None, typer.Option("--from", metavar="R", min=1, max=MAX_HEIGHT, help="Begin at this round.")]
@@ -34,28 +55,9 @@ _Reverse = Annotated[bool, typer.Option("--reverse", help="Oldest first.")]
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show the rounds of a federation as one node saw them.")
-    group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
-    group.command("list")(list_some)
+    group = make_listing("Show the rounds of a federation as one node saw them.", list_some)
     group.command("show")(show)
     app.add_typer(group, name="rounds")
-
-
-def list_by_default(
-    context: typer.Context,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    data_dir: DataDir = None,
-    first: _First = None,
-    limit: _Limit = 20,
-    reverse: _Reverse = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the rounds of a federation as one node saw them."""
-    if context.invoked_subcommand is None:
-        list_some(socket, config, data_dir, first, limit, reverse, as_json)
-    elif socket or config is not None or data_dir is not None or first is not None or reverse or as_json:
-        refuse_options_before(context)
 
 
 def list_some(
@@ -74,11 +76,6 @@ def list_some(
 
     Example: fednode rounds list --config node.yaml --limit 5
     """
-    from node.admin.json_view import to_json
-    from node.cli.measures import get_scores
-    from node.cli.output import gather_pages, print_json, print_table, show_bytes, show_number, show_time
-    from node.cli.target import open_ledger
-
     with open_ledger(socket, config, data_dir) as ledger:
 
         def get_page(at: int | None, count: int) -> tuple[list[pb.Round], int | None]:
@@ -87,7 +84,7 @@ def list_some(
 
         entries = gather_pages(get_page, first, limit)
     if as_json:
-        print_json({"rounds": [to_json(entry) for entry in entries]})
+        print_json({"rounds": entries})
         return
     has_best = any(entry.best for entry in entries)
     has_branches = any("dropout" in entry.apply for entry in entries)
@@ -121,13 +118,11 @@ def list_some(
     found = [">BEFORE", ">AFTER"]
     found += [name for name, has in (("CHOICE", has_best), ("BRANCH", has_branches), ("TROUBLE", has_troubles)) if has]
     print_table((*who, *cost, *found), rows)
-    newest = max((entry for entry in entries if entry.alone.HasField("verdict")), key=_get_height, default=None)
+    newest = max(
+        (entry for entry in entries if entry.alone.HasField("verdict")), key=lambda entry: entry.height, default=None
+    )
     if newest is not None:
         print(f"\n{newest.alone.verdict.sentence}")
-
-
-def _get_height(entry: pb.Round) -> int:
-    return entry.height
 
 
 def _get_branch(entry: pb.Round) -> str:
@@ -169,21 +164,16 @@ def show(
 
     Examples: fednode rounds show 13 --scores --config node.yaml, or fednode rounds show head --data-dir data
     """
-    from node.admin.json_view import to_json
-    from node.cli.measures import print_classes, print_published
-    from node.cli.output import print_facts, print_json
-    from node.cli.target import open_ledger
-
     asked = _read_height(which)
     with open_ledger(socket, config, data_dir) as ledger:
         height = _find_newest(ledger) if asked is None else asked
         entry = ledger.get_round(height, timeout_s if scores else None)
     if as_json:
-        print_json(to_json(entry))
+        print_json(entry)
         return
     print_facts(describe_round(entry, get_work_unit(entry)))
     if entry.HasField("measures"):
-        print_classes(entry.measures)
+        print_classes({"": entry.measures})
     print_published(entry)
     print_scores(entry)
     if entry.HasField("statistics"):
@@ -229,70 +219,60 @@ def _name_round(entry: pb.Round) -> str:
 
 
 def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
-    from node.cli.measures import describe_measures, describe_privacy, describe_verdict, get_scores, list_alone
-    from node.cli.output import show_bytes, show_id, show_number, show_time
-    from node.cli.peers import describe_not_taken
-
-    facts = [
+    left_out, rejected = sorted(entry.left_out.items()), sorted(entry.rejected.items())
+    facts: list[tuple[str, str | None]] = [
         ("round", _name_round(entry)),
         ("block", f"{show_id(entry.block)} by {entry.miner_name}, {show_time(entry.time)} UTC"),
         ("votes", f"{entry.votes} in view {entry.view}"),
         ("contributed", ", ".join(entry.contributor_names)),
+        ("best", "of the run so far, by val samples" if entry.best else None),
+        ("left out", ", ".join(entry.absent_names) or None),
+        *((f"without {show_id(author)}", why) for author, why in left_out),
+        *((f"refused {show_id(author)}", why) for author, why in rejected if entry.left_out.get(author) != why),
+        *((f"candidate {show_id(one.id)}", f"of {one.miner_name}: {one.reason}") for one in entry.candidates),
+        *((f"signed twice {show_id(author)}", what) for author, what in sorted(entry.signed_twice.items())),
+        *((f"not taken of {other.name}", describe_not_taken(other.counts)) for other in entry.not_taken),
+        ("payloads", show_bytes(entry.payload_bytes)),
     ]
-    if entry.best:
-        facts.append(("best", "of the run so far, by val samples"))
-    if entry.absent_names:
-        facts.append(("left out", ", ".join(entry.absent_names)))
-    facts += [(f"without {show_id(author)}", why) for author, why in sorted(entry.left_out.items())]
-    facts += [
-        (f"refused {show_id(author)}", why)
-        for author, why in sorted(entry.rejected.items())
-        if entry.left_out.get(author) != why
-    ]
-    facts += [
-        (f"candidate {show_id(other.id)}", f"of {other.miner_name}: {other.reason}") for other in entry.candidates
-    ]
-    facts += [(f"signed twice {show_id(author)}", what) for author, what in sorted(entry.signed_twice.items())]
-    facts += [(f"not taken of {other.name}", describe_not_taken(other.counts)) for other in entry.not_taken]
-    facts.append(("payloads", show_bytes(entry.payload_bytes)))
-    if not entry.measured:
-        return [*facts, ("measured", "no: this node caught up with the round later")]
-    if entry.HasField("failure"):
-        facts.append(("not trained", entry.failure))
-    if entry.HasField("went_back"):
-        facts.append(("began from its own model", entry.went_back))
-    if entry.HasField("data_change"):
-        facts.append(("trained on other data than before", entry.data_change))
-    if entry.HasField("spoiled"):
-        facts.append(("aggregate not taken over", entry.spoiled))
-    if entry.clipped:
-        facts.append(("clipped", f"{entry.clipped:,} numbers of the mean, which were outside of masked_radius"))
-    if "iterations" in entry.train:
-        facts.append((f"local {unit}s", f"{entry.train['iterations']:.0f}"))
-    if "sets" in entry.train:
-        facts.append(("trained on", _describe_sets(entry)))
-    facts += [(f"seconds {phase}", f"{entry.seconds[phase]:.3f}") for phase in PHASES if phase in entry.seconds]
-    if "alpha_s" in entry.train:
-        facts.append(("alpha", f"{entry.train['alpha_s']:.6f} s a local {unit}"))
-    if entry.HasField("beta_s"):
-        facts.append(("beta", f"{entry.beta_s:.3f} s of mining"))
-    facts += [(f"sent {kind}", show_bytes(count)) for kind, count in sorted(entry.bytes_sent.items()) if count]
-    if entry.HasField("pulled_bytes"):
-        facts.append(("pulled", f"{show_bytes(entry.pulled_bytes)}{_describe_peers(entry)}"))
-    facts += [(f"went without {show_id(author)}", why) for author, why in sorted(entry.gone.items())]
+    facts += _describe_measured(entry, unit) if entry.measured else [("measured", NOT_MEASURED)]
+    return [(name, text) for name, text in facts if text is not None]
+
+
+def _describe_measured(entry: pb.Round, unit: str) -> list[tuple[str, str | None]]:
+    """What this node measured of a round that it lived through."""
     score, before, after = get_scores(entry)
-    facts += describe_verdict(entry.alone)
-    facts.append((score, f"{show_number(before)} before the exchange, {show_number(after)} after"))
-    if entry.HasField("measures"):
-        facts += [(title, told) for title, told in describe_measures(entry.measures) if title != "accuracy"]
-    if "val_loss" in entry.apply:
-        area = f", AUC {entry.apply['val_auc']:.3f}" if "val_auc" in entry.apply else ""
-        facts.append(("val", f"loss {entry.apply['val_loss']:.3f}{area}, {entry.apply['val_samples']:.0f} samples"))
-    if entry.HasField("alone"):
-        facts += list_alone(entry.alone)
-    if entry.HasField("privacy"):
-        facts.append(("privacy", describe_privacy(entry.privacy)))
-    return facts + list_signs(entry)
+    numbers, clipped = entry.train, f"{entry.clipped:,} numbers of the mean, which were outside of masked_radius"
+    measures = describe_measures(entry.measures) if entry.HasField("measures") else []
+    return [
+        ("not trained", entry.failure if entry.HasField("failure") else None),
+        ("began from its own model", entry.went_back if entry.HasField("went_back") else None),
+        ("trained on other data than before", entry.data_change if entry.HasField("data_change") else None),
+        ("aggregate not taken over", entry.spoiled if entry.HasField("spoiled") else None),
+        ("clipped", clipped if entry.clipped else None),
+        (f"local {unit}s", f"{numbers['iterations']:.0f}" if "iterations" in numbers else None),
+        ("trained on", _describe_sets(entry) if "sets" in numbers else None),
+        *((f"seconds {phase}", f"{entry.seconds[phase]:.3f}") for phase in PHASES if phase in entry.seconds),
+        ("alpha", f"{numbers['alpha_s']:.6f} s a local {unit}" if "alpha_s" in numbers else None),
+        ("beta", f"{entry.beta_s:.3f} s of mining" if entry.HasField("beta_s") else None),
+        *((f"sent {kind}", show_bytes(count)) for kind, count in sorted(entry.bytes_sent.items()) if count),
+        (
+            "pulled",
+            f"{show_bytes(entry.pulled_bytes)}{_describe_peers(entry)}" if entry.HasField("pulled_bytes") else None,
+        ),
+        *((f"went without {show_id(author)}", why) for author, why in sorted(entry.gone.items())),
+        *describe_verdict(entry.alone),
+        (score, f"{show_number(before)} before the exchange, {show_number(after)} after"),
+        *((title, told) for title, told in measures if title != "accuracy"),
+        ("val", _describe_val(entry) if "val_loss" in entry.apply else None),
+        *(list_alone(entry.alone) if entry.HasField("alone") else ()),
+        ("privacy", describe_privacy(entry.privacy) if entry.HasField("privacy") else None),
+        *list_signs(entry),
+    ]
+
+
+def _describe_val(entry: pb.Round) -> str:
+    area = f", AUC {entry.apply['val_auc']:.3f}" if "val_auc" in entry.apply else ""
+    return f"loss {entry.apply['val_loss']:.3f}{area}, {entry.apply['val_samples']:.0f} samples"
 
 
 def list_signs(entry: pb.Round) -> list[tuple[str, str]]:
@@ -324,8 +304,6 @@ def _describe_peers(entry: pb.Round) -> str:
 
 def print_scores(entry: pb.Round) -> None:
     """What is known of each contribution, and why not more."""
-    from node.cli.output import print_table
-
     if not entry.scores:
         return
     rows = [
@@ -346,8 +324,6 @@ def print_scores(entry: pb.Round) -> None:
 
 def print_peering(peering: pb.Peering) -> None:
     """Who was how far from whom, where that was measured, and who took what from whom."""
-    from node.cli.output import print_table, show_number
-
     print()
     if not peering.held:
         print("who took what from whom: not known here, as the aggregate of this round is not held")

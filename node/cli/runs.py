@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.options import AsJson, make_group
+from node.cli.options import AsJson
+from node.cli.output import print_facts, print_json, print_table, show_number
 from node.cli.proposals import describe_approvals
 from node.cli.runs_report import report
-from node.cli.target import DataDir, NodeConfigFile, Socket, refuse_options_before
+from node.cli.status import describe_selected
+from node.cli.target import DataDir, NodeConfigFile, Socket, make_listing, open_ledger
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -24,26 +26,10 @@ _PHASES = {
 
 
 def register(app: typer.Typer) -> None:
-    group = make_group("Show what was trained, run by run.")
-    group.callback(invoke_without_command=True, no_args_is_help=False)(list_by_default)
-    group.command("list")(list_all)
+    group = make_listing("Show what was trained, run by run.", list_all)
     group.command("show")(show)
     group.command("report")(report)
     app.add_typer(group, name="runs")
-
-
-def list_by_default(
-    context: typer.Context,
-    socket: Socket = None,
-    config: NodeConfigFile = None,
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what was trained, run by run."""
-    if context.invoked_subcommand is None:
-        list_all(socket, config, data_dir, as_json)
-    elif socket or config is not None or data_dir is not None or as_json:
-        refuse_options_before(context)
 
 
 def list_all(
@@ -53,14 +39,10 @@ def list_all(
 
     Examples: fednode runs list --config node.yaml, or with --data-dir data of a stopped node
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json, print_table, show_number
-    from node.cli.target import open_ledger
-
     with open_ledger(socket, config, data_dir) as ledger:
         runs = ledger.list_runs()
     if as_json:
-        print_json({"runs": [to_json(run) for run in runs]})
+        print_json({"runs": runs})
         return
     rows = [
         (
@@ -88,15 +70,10 @@ def show(
 
     Examples: fednode runs show 2 --config node.yaml, or with --data-dir data of a stopped node
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_facts, print_json, show_number
-    from node.cli.status import describe_selected
-    from node.cli.target import open_ledger
-
     with open_ledger(socket, config, data_dir) as ledger:
         (run,) = ledger.list_runs(number)
     if as_json:
-        print_json(to_json(run))
+        print_json(run)
         return
     facts = [
         ("run", f"{run.number}: {describe_phase(run)}"),

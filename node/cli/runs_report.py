@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.chain import describe_fault, show_progress
 from node.cli.options import AsJson
-from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket
+from node.cli.output import print_json
+from node.cli.target import DataDir, LedgerReader, NodeConfigFile, Socket, open_ledger
 from node.errors import NodeError, VerificationFailed
 
 if TYPE_CHECKING:
@@ -46,9 +48,6 @@ def report(
     Examples: fednode runs report 2 -o report.html --config node.yaml, or with --data-dir data of a stopped node;
     fednode runs report --json > report.json
     """
-    from node.cli.chain import describe_fault, show_progress
-    from node.cli.output import print_json
-    from node.cli.target import open_ledger
     from node.report.page import render_report
     from node.report.record import gather
 

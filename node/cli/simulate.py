@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.evaluations import describe_lack
 from node.cli.options import AsJson, DropOption, SiteOption, TaskOption, add_drop, read_sites
 from node.cli.output import print_json, print_table, show_bytes
 from node.cli.testnet import (
@@ -19,6 +20,7 @@ from node.cli.testnet import (
     ShotsOption,
     SizeOption,
 )
+from node.ledger.measure_titles import MAIN, TITLES, show_with_interval
 
 if TYPE_CHECKING:
     from ml.simulation.results import RoundResult
@@ -208,8 +210,6 @@ def _print_result(result: SimulationResult) -> None:
 def _print_evaluation(result: SimulationResult, classes: Sequence[str]) -> None:
     """A row for each client, of what it tells of the best round's model at the end of the run."""
     from node.admin.simulated_evaluation import show_evaluation
-    from node.cli.evaluations import describe_lack
-    from node.ledger.measure_titles import MAIN, TITLES, show_with_interval
 
     if (shown := show_evaluation(result, classes)) is None:
         return

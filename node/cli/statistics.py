@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from node.cli.options import AsJson
-from node.cli.target import DataDir, NodeConfigFile, Socket
+from node.cli.output import print_json, print_table
+from node.cli.target import DataDir, NodeConfigFile, Socket, open_ledger
 
 if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
@@ -40,10 +41,6 @@ def statistics(
 
     Examples: fednode statistics -c node.yaml, or fednode statistics 2 --suggest > input.yaml
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_json, print_table
-    from node.cli.target import open_ledger
-
     with open_ledger(socket, config, data_dir) as ledger:
         told = ledger.get_statistics(run)
         terms = ledger.list_runs(told.run)[0].terms if suggest else ""
@@ -51,13 +48,13 @@ def statistics(
         _print_suggestion(told, terms)
         return
     if as_json:
-        print_json(to_json(told))
+        print_json(told)
         return
     sites = [told.all] * told.HasField("all") + [site for site in told.sites if site.held]
     print(f"run {told.run}, height {told.height}: {len(told.sites)} sites, {told.all.samples} training samples\n")
     names = ["ALL" if site is told.all else site.name for site in sites]
     rows = [
-        _describe_feature(feature, [site.features[i] for site in sites], [site.samples for site in sites])
+        (feature.name, *(_describe_values(feature, site.features[i], site.samples) for site in sites))
         for i, feature in enumerate(told.features)
     ]
     if any(site.classes for site in sites):
@@ -73,12 +70,6 @@ def statistics(
         print(f"\nwhat {', '.join(gone)} told is not here")
     print(f"\ncounts of bins and categories are rounded down to a multiple of {told.min_count}: few are told as none")
     print("\n".join(told.differences or ["nothing differs between sites as units do"]))
-
-
-def _describe_feature(
-    feature: pb.StatisticsFeature, own: Sequence[pb.FeatureStatistics], samples: Sequence[int]
-) -> tuple[str, ...]:
-    return (feature.name, *(_describe_values(feature, one, count) for one, count in zip(own, samples, strict=True)))
 
 
 def _describe_values(feature: pb.StatisticsFeature, one: pb.FeatureStatistics, samples: int) -> str:
@@ -97,8 +88,6 @@ def _show_share(share: float) -> str:
 
 def _print_correlations(told: pb.StatisticsReply, sites: Sequence[pb.SiteStatistics], names: Sequence[str]) -> None:
     """Of two classes with the second, site by site; of more with each, of all sites."""
-    from node.cli.output import print_table
-
     if not sites or not any(feature.classes for feature in sites[0].features):
         return
     if len(told.classes) == 2:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from node.cli.measures import describe_briefly, describe_privacy, describe_verdict, list_alone
 from node.cli.options import AsJson
-from node.cli.target import NodeConfigFile, Socket
+from node.cli.output import print_facts, print_json, show_bytes, show_id, show_number, show_seconds, show_time
+from node.cli.target import NodeConfigFile, Socket, find_socket, open_place
 
 if TYPE_CHECKING:
     from node.admin.address import AdminAddress
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_TRANSFERS = 12  # to a screen
 MAX_NOT_AWAITED = 6
+MAX_LINES = 100  # of what an operator should know first
 
 _Facts = list[tuple[str, str]]
 
@@ -44,10 +47,6 @@ def show(
 
     Examples: fednode status --config node.yaml --watch, or fednode status --socket run/node.sock --json
     """
-    from node.admin.json_view import to_json
-    from node.cli.output import print_facts, print_json
-    from node.cli.target import find_socket, open_place
-
     place = find_socket(socket, config)
     try:
         if watch and not as_json and sys.stdout.isatty():
@@ -58,7 +57,7 @@ def show(
                 return
             for status in _follow(node, interval_s):
                 if as_json:
-                    print_json(to_json(status))
+                    print_json(status)
                 else:
                     print(describe_in_a_line(status), flush=True)
                 if not watch:
@@ -85,9 +84,6 @@ def _follow(node: AdminClient, interval_s: float) -> Iterator[pb.NodeStatus]:
 
 
 def describe(status: pb.NodeStatus) -> _Facts:
-    from node.cli.measures import describe_briefly, describe_privacy, describe_verdict, list_alone
-    from node.cli.output import show_bytes, show_id, show_number, show_seconds
-
     worker = status.unready_reason or "not ready"
     if status.HasField("device"):
         samples = (
@@ -101,99 +97,70 @@ def describe(status: pb.NodeStatus) -> _Facts:
     elif "r2" in status.measures.summary:
         score, accuracy = "R2", f"{show_number(status.measures.summary['r2'])} after round {status.measured_round}"
     peers = f"{status.peers_connected} connected; {status.members_in_sight} of {status.members} members in sight"
-    facts = [
+    facts: list[tuple[str, str | None]] = [
         ("node", f"{status.name}  {show_id(status.id)}"),
         ("chain", f"{status.chain_name} ({show_id(status.chain_id)}), {status.method}"),
         ("head", f"height {status.height}  {show_id(status.head)}  {_describe_head_time(status)}"),
         ("round", _describe_round(status)),
         *describe_verdict(status.alone),
+        ("changes", describe_changes(status) if status.open_changes else None),
         (score, accuracy),
+        ("budget", _describe_budget(status) if status.HasField("budget_s") else None),
+        ("measures", describe_briefly(status.measures) if status.HasField("measures") else None),
+        (
+            "best round",
+            describe_selected(status.selected, is_over=status.done) if status.HasField("selected") else None,
+        ),
+        ("own best", _describe_own_best(status.own_best) if status.HasField("own_best") else None),
+        *(list_alone(status.alone) if status.HasField("alone") else ()),
+        ("privacy", describe_privacy(status.privacy) if status.HasField("privacy") else None),
         ("pace", _describe_pace(status)),
+        ("statistics", status.statistics if status.HasField("statistics") else None),
         ("worker", worker),
         ("peers", f"{peers}, {status.quorum} needed"),
+        *_list_some("not awaited", [f"{one.name}: {one.reason}" for one in status.not_awaited], MAX_NOT_AWAITED),
+        *_list_some("transfers", [describe_transfer(transfer) for transfer in status.transfers], MAX_TRANSFERS),
         ("sent", f"{show_bytes(status.bytes_sent)}, received {show_bytes(status.bytes_received)}"),
         ("mining", f"difficulty {status.difficulty:,}, {status.hashes:,} hashes tried here"),
         ("disk", f"{show_bytes(status.database_bytes)} of chain, {show_bytes(status.disk_free_bytes)} free"),
         ("up", f"{show_seconds(status.uptime_s)}, process {status.pid}, fednode {status.version}"),
     ]
-    if status.HasField("selected"):
-        facts.insert(5, ("best round", describe_selected(status.selected, is_over=status.done)))
-    if status.HasField("own_best"):
-        own, at = status.own_best, 6 if status.HasField("selected") else 5
-        facts.insert(at, ("own best", f"{own.round} by val {own.by} {show_number(own.score)}"))
-    if status.HasField("measures") and (told := describe_briefly(status.measures)):
-        at = next(i for i, (name, _) in enumerate(facts) if name == score)
-        facts.insert(at + 1, ("measures", told))
-    if status.HasField("alone"):
-        at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
-        facts[at:at] = list_alone(status.alone)
-    if status.HasField("privacy"):
-        at = next(i for i, (name, _) in enumerate(facts) if name == "pace")
-        facts.insert(at, ("privacy", describe_privacy(status.privacy)))
-    if status.HasField("statistics"):
-        at = next(i for i, (name, _) in enumerate(facts) if name == "worker")
-        facts.insert(at, ("statistics", status.statistics))
-    if status.HasField("budget_s"):
-        at = next(i for i, (name, _) in enumerate(facts) if name == score)
-        facts.insert(at + 1, ("budget", _describe_budget(status)))
-    if status.not_awaited:
-        at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
-        facts[at:at] = _list_not_awaited(status)
-    if status.transfers:
-        at = next(i for i, (name, _) in enumerate(facts) if name == "sent")
-        facts[at:at] = _list_transfers(status)
-    if status.open_changes:
-        at = next(i for i, (name, _) in enumerate(facts) if name == score)
-        facts.insert(at, ("changes", describe_changes(status)))
-    return list_troubles(status) + facts
+    return list_troubles(status) + [(name, text) for name, text in facts if text]
 
 
 def list_troubles(status: pb.NodeStatus) -> _Facts:
     """What an operator should know first, in capital letters; the worst at the top."""
-    facts: _Facts = []
-    if status.stalled:
-        facts.append(("STALLED", status.stall_reason))
-    if status.HasField("other_history"):
-        facts.append(("OTHER HISTORY", status.other_history))
-    if status.HasField("training_trouble"):
-        facts.append(("NOT TRAINED", status.training_trouble))
-    if status.HasField("data_change"):
-        facts.append(("DATA CHANGED", status.data_change))
-    facts += [("NOT LEARNING" if i == 0 else "", line) for i, line in enumerate(status.not_learning)]
-    facts += [("MODEL" if i == 0 else "", line) for i, line in enumerate(status.model_signs)]
-    if status.HasField("spoiled_round"):
-        facts.append(("SPOILED", _describe_spoiled(status)))
-    if status.paused:
-        facts.append(("PAUSED", _describe_pause(status)))
-    if status.HasField("not_approved"):
-        facts.append(("NOT APPROVED", f"it votes and does not train: {status.not_approved}"))
-    if status.HasField("silence"):
-        facts.append(("SILENT", status.silence))
-    if status.HasField("upgrade"):
-        facts.append(("UPGRADE", status.upgrade))
-    facts += [("CLOCK" if i == 0 else "", line) for i, line in enumerate(status.clocks_wrong)]
-    if status.HasField("stops_after"):
-        facts.append(("ENDS", f"after round {status.stops_after}"))
-    return facts
+    told: list[tuple[str, str | None]] = [
+        ("STALLED", status.stall_reason if status.stalled else None),
+        ("OTHER HISTORY", status.other_history if status.HasField("other_history") else None),
+        ("NOT TRAINED", status.training_trouble if status.HasField("training_trouble") else None),
+        ("DATA CHANGED", status.data_change if status.HasField("data_change") else None),
+        *_list_some("NOT LEARNING", status.not_learning),
+        *_list_some("MODEL", status.model_signs),
+        ("SPOILED", _describe_spoiled(status) if status.HasField("spoiled_round") else None),
+        ("PAUSED", _describe_pause(status) if status.paused else None),
+        (
+            "NOT APPROVED",
+            f"it votes and does not train: {status.not_approved}" if status.HasField("not_approved") else None,
+        ),
+        ("SILENT", status.silence if status.HasField("silence") else None),
+        ("UPGRADE", status.upgrade if status.HasField("upgrade") else None),
+        *_list_some("CLOCK", status.clocks_wrong),
+        ("ENDS", f"after round {status.stops_after}" if status.HasField("stops_after") else None),
+    ]
+    return [(name, text) for name, text in told if text is not None]
 
 
-def _list_not_awaited(status: pb.NodeStatus) -> _Facts:
-    lines = [f"{one.name}: {one.reason}" for one in status.not_awaited[:MAX_NOT_AWAITED]]
-    if (more := len(status.not_awaited) - len(lines)) > 0:
-        lines.append(f"and {more} more")
-    return [("not awaited" if i == 0 else "", line) for i, line in enumerate(lines)]
+def _list_some(name: str, lines: Sequence[str], most: int = MAX_LINES) -> _Facts:
+    shown = [*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else [])]
+    return [(name if i == 0 else "", line) for i, line in enumerate(shown)]
 
 
-def _list_transfers(status: pb.NodeStatus) -> _Facts:
-    lines = [describe_transfer(transfer) for transfer in status.transfers[:MAX_TRANSFERS]]
-    if (more := len(status.transfers) - len(lines)) > 0:
-        lines.append(f"and {more} more")
-    return [("transfers" if i == 0 else "", line) for i, line in enumerate(lines)]
+def _describe_own_best(own: pb.OwnBest) -> str:
+    return f"{own.round} by val {own.by} {show_number(own.score)}"
 
 
 def describe_transfer(transfer: pb.Transfer) -> str:
-    from node.cli.output import show_bytes, show_id
-
     blob = f"blob {show_id(transfer.digest)}"
     if transfer.HasField("kind"):
         blob = f"{transfer.kind.replace('_', ' ')} of {transfer.author_name}"
@@ -205,8 +172,6 @@ def describe_transfer(transfer: pb.Transfer) -> str:
 
 def _describe_head_time(status: pb.NodeStatus) -> str:
     """When the head was made, and how long ago by this node's clock, unless that is behind its miner's."""
-    from node.cli.output import show_seconds, show_time
-
     shown = f"{show_time(status.head_time)} UTC"
     if not status.time or not status.head_time:
         return shown
@@ -215,8 +180,6 @@ def _describe_head_time(status: pb.NodeStatus) -> str:
 
 
 def _describe_pace(status: pb.NodeStatus) -> str:
-    from node.cli.output import show_seconds
-
     unit = "epoch" if status.counts_epochs else "iteration"
     parts = ["nothing to train now"]
     if status.local_iterations:
@@ -229,8 +192,6 @@ def _describe_pace(status: pb.NodeStatus) -> str:
 
 
 def _describe_budget(status: pb.NodeStatus) -> str:
-    from node.cli.output import show_seconds
-
     parts = [f"{status.budget_s:g} s a round"]
     if status.HasField("train_s"):
         spent = [f"{show_seconds(status.train_s)} of training"]
@@ -263,8 +224,6 @@ def describe_changes(status: pb.NodeStatus) -> str:
 
 def describe_selected(selected: pb.Selected, *, is_over: bool) -> str:
     """The best round by val samples, and how much patience is left."""
-    from node.cli.output import show_number
-
     if not selected.best_round:
         lacks = "no quorum of members has measured a round by val samples" + ("" if is_over else " yet")
         return f"{lacks}; the run goes on to its rounds" if selected.patience and not is_over else lacks
@@ -295,16 +254,12 @@ def _describe_round(status: pb.NodeStatus) -> str:
 
 
 def describe_score(status: pb.NodeStatus) -> str:
-    from node.cli.output import show_number
-
     if not status.HasField("accuracy") and "r2" in status.measures.summary:
         return f"R2 {show_number(status.measures.summary['r2'])}"
     return f"accuracy {show_number(status.accuracy if status.HasField('accuracy') else None)}"
 
 
 def describe_in_a_line(status: pb.NodeStatus) -> str:
-    from node.cli.output import show_id, show_time
-
     parts = [
         show_time(status.time),
         status.name,

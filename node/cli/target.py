@@ -9,18 +9,19 @@ stderr.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 import typer.main
 
-from node.cli.options import AsJson, make_group
+from node.cli.options import give_signature, make_group
 from node.errors import NodeUnreachable
 
 if TYPE_CHECKING:
@@ -54,27 +55,53 @@ DataDir = Annotated[
 ]
 
 
-def make_listing(summary: str, list_all: Callable[[str | None, Path | None, bool], None]) -> typer.Typer:
-    """A group of commands that lists where none of them is named: `fednode members` is `fednode members list`."""
+def make_listing(summary: str, list_all: Callable[..., None]) -> typer.Typer:
+    """Returns a group of commands that lists where none of them is named: `fednode members` is `fednode members list`,
+    with the same options."""
 
-    def list_by_default(
-        context: typer.Context, socket: Socket = None, config: NodeConfigFile = None, as_json: AsJson = False
-    ) -> None:
+    def list_by_default(context: typer.Context, **given: Any) -> None:
         if context.invoked_subcommand is None:
-            list_all(socket, config, as_json)
-        elif socket or config is not None or as_json:
+            list_all(**given)
+        else:
             refuse_options_before(context)
 
+    own = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    give_signature(list_by_default, [own, *inspect.signature(list_all, eval_str=True).parameters.values()])
     group = make_group(summary)
     group.callback(help=summary, invoke_without_command=True, no_args_is_help=False)(list_by_default)
     group.command("list")(list_all)
     return group
 
 
-def refuse_options_before(context: typer.Context) -> NoReturn:
-    """Options of the group count for its list alone: an operator would think that the command had got them."""
-    command = f"{context.command_path} {context.invoked_subcommand}"
-    raise typer.BadParameter(f"expected options after the command, as in {command} --json", ctx=context)
+def refuse_options_before(context: typer.Context) -> None:
+    """Refuses options of a group that say nothing to the command after them: an operator would think that it had got
+    them."""
+    sources = (context.get_parameter_source(name) for name in context.params)
+    if any(source is not None and source.name == "COMMANDLINE" for source in sources):
+        command = f"{context.command_path} {context.invoked_subcommand}"
+        raise typer.BadParameter(f"expected options after the command, as in {command} --json", ctx=context)
+
+
+def read_data_dir(config: Path | None, data_dir: Path | None) -> Path:
+    """Returns the data directory of a node that is not asked: as it is given, or as its configuration names it."""
+    if (config is None) == (data_dir is None):
+        raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
+    if config is None:
+        return cast(Path, data_dir)
+    from node.config.node_config import load_config
+
+    return load_config(config, (), os.environ).node.data_dir
+
+
+def read_store(config: Path | None, data_dir: Path | None) -> tuple[Path, Genesis | None]:
+    """Returns the data directory as `read_data_dir` does, and the genesis that its configuration names."""
+    path = read_data_dir(config, data_dir)
+    if config is None:
+        return path, None
+    from node.config.federation import load_federation
+    from node.config.node_config import load_config
+
+    return path, load_federation(load_config(config, (), os.environ)).genesis
 
 
 def offer_token_file(command: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from node.cli.options import AsJson, make_group
+from node.cli.output import print_json, print_table, show_time
+from node.cli.target import read_data_dir
+from node.errors import NodeError
 
 if TYPE_CHECKING:
     from node.admin.tokens import Tokens
@@ -58,8 +60,6 @@ def make(
 
     from chain.schema import format_time
     from node.admin.tokens import Role
-    from node.cli.output import print_json
-    from node.errors import NodeError
     from node.host.private_file import write_private
 
     tokens = _open(config, data_dir)
@@ -85,8 +85,6 @@ def list_all(config: _Config = None, data_dir: _DataDir = None, as_json: AsJson 
 
     Example: fednode token list -c node3.yaml --json
     """
-    from node.cli.output import print_json, print_table, show_time
-
     tokens = _open(config, data_dir).get_all()
     if as_json:
         print_json({"tokens": [{"name": t.name, "role": t.role.value, "created": t.created} for t in tokens]})
@@ -99,8 +97,6 @@ def revoke(name: _Name, config: _Config = None, data_dir: _DataDir = None, as_js
 
     Example: fednode token revoke grafana -c node3.yaml
     """
-    from node.cli.output import print_json
-
     _open(config, data_dir).revoke(name)
     if as_json:
         print_json({"name": name, "revoked": True})
@@ -110,14 +106,9 @@ def revoke(name: _Name, config: _Config = None, data_dir: _DataDir = None, as_js
 
 def _open(config: Path | None, data_dir: Path | None) -> Tokens:
     from node.admin.tokens import Tokens
+    from node.host.private_file import make_private_folder
 
-    if (config is None) == (data_dir is None):
-        raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
+    path = read_data_dir(config, data_dir)
     if config is not None:
-        from node.config.node_config import load_config
-        from node.host.private_file import make_private_folder
-
-        data_dir = load_config(config, (), os.environ).node.data_dir
-        make_private_folder(data_dir)
-    assert data_dir is not None  # noqa: S101 (one of the two was given)
-    return Tokens(data_dir)
+        make_private_folder(path)
+    return Tokens(path)

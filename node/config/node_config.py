@@ -8,6 +8,7 @@ keys that something reads are accepted. What validators must agree on stands in 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,11 @@ from pydantic import ValidationError
 from ml.errors import suggest
 from ml.plugins import Plugins, list_offered
 from node.addresses import ANY_HOSTS, is_on_loopback, parse_address
+from node.config.http_section import HttpSection
 from node.config.node_sections import (
     AdminSection,
     ConsensusSection,
     DataSection,
-    HttpSection,
     LogSection,
     NetworkSection,
     NodeSection,
@@ -38,7 +39,18 @@ from node.config.value_types import DataFormat, FilePath
 from node.config.yaml_source import Keys, YamlSource, parse_value, read_sections, show_value
 from node.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 ENV_PREFIX = "FEDNODE__"
+
+# Keys below `network` that are constants now. Release 0.3 takes and ignores them; the one after it is to refuse them.
+REMOVED = {
+    "limits": (
+        *("max_streams", "peer_statuses_s", "block_requests_s", "block_requests"),
+        *("blob_requests_s", "blob_streams", "queue_messages", "queue_mib"),
+    ),
+    "timeouts": ("connect_s", "handshake_s", "ask_s", "request_s", "blob_s", "write_s"),
+}
 
 
 class NodeConfig(Section):
@@ -129,6 +141,7 @@ def load_config_source(
         if not equals or not all(key.split(".")):
             raise ConfigError(f"--set {override}: expected KEY=VALUE with a dotted key, as in training.seed=5")
         source = source.with_value(tuple(key.split(".")), parse_value(text, origin), origin)
+    _leave_out_removed(source)
     directory = Path(os.path.abspath(path)).parent
     tree = json.dumps(source.value if source.value is not None else {})
     try:
@@ -141,6 +154,23 @@ def load_config_source(
     if problems:
         raise report(problems, path)
     return LoadedConfig(config, source)
+
+
+def _leave_out_removed(source: YamlSource) -> None:
+    """Takes the removed keys out of the source's value, and warns of each."""
+    network = (source.value or {}).get("network")
+    if not isinstance(network, dict):
+        return
+    for section, removed in REMOVED.items():
+        given = network.get(section)
+        if not isinstance(given, dict):
+            continue
+        for key in [key for key in removed if key in given]:
+            keys = ("network", section, key)
+            log.warning("%s", Problem.at(source, keys, "has no effect, as it is a constant now; leave it out").text)
+            del given[key]
+        if section == "timeouts" and not given:  # of that section no key is left
+            del network[section]
 
 
 def _find_shared_ports(config: NodeConfig) -> list[tuple[Keys, str]]:
@@ -231,11 +261,6 @@ def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
         found.append((("http", "tls", key), "expected a file, as the other of certificate_file and key_file is set"))
     found += _find_useless_noise(config)
     found += _find_shared_ports(config)
-    limits = network.limits
-    needed = limits.block_requests + limits.blob_streams
-    if limits.max_streams < needed:
-        said = f"expected at least {needed}, block_requests and blob_streams together (got {limits.max_streams})"
-        found.append((("network", "limits", "max_streams"), said))
     seen: dict[str, int] = {}
     for index, peer in enumerate(network.peers):
         first = seen.setdefault(peer.split("@", 1)[0], index)

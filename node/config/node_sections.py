@@ -12,7 +12,6 @@ from chain.signing import decode_id
 from ml.accountant import MAX_EPSILON
 from ml.data.source import SHARE
 from ml.measures.alone import FEDERATION
-from node.addresses import is_on_loopback, parse_address
 from node.config.value_types import (
     DataFormat,
     Device,
@@ -65,41 +64,17 @@ class NodeSection(Section):
         return self.next_key_file or self.identity_key_file.with_name(f"{self.identity_key_file.name}.next")
 
 
-PerSecond = Annotated[float, Field(ge=0.5, le=1_000_000)]
-Seconds = Annotated[float, Field(ge=0.1, le=3600)]
-
-
 class LimitsSection(Section):
     """What one peer may cost this node. Nobody is refused for more: it is read more slowly, left out or turned away.
 
     How large a message of each kind may be is the protocol's to say, and a payload genesis', so that all judge alike.
+    What depends neither on the size of a federation nor on a site's link is a constant (`node.p2p.transport`).
     """
 
     max_connections: Annotated[int, Field(ge=16, le=100_000)] = 512  # at once, of everybody, strangers too
-    max_streams: Annotated[int, Field(ge=4, le=4096)] = 64  # calls at once on one connection
     peer_rate_mib_s: Annotated[float, Field(ge=1, le=100_000)] = 20.0  # of what a peer pushes
-    peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = (
-        1000.0  # in the long run; at once four times as many
-    )
-    peer_statuses_s: Annotated[float, Field(ge=1, le=1000)] = 4.0  # an honest peer sends no more than 4
-    block_requests_s: PerSecond = 4.0
-    block_requests: Annotated[int, Field(ge=1, le=64)] = 2  # at once, either way
-    blob_requests_s: PerSecond = 128.0
-    blob_streams: Annotated[int, Field(ge=1, le=256)] = 4  # at once, either way
+    peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = 1000.0  # in the long run; at once four times
     blob_min_kib_s: Annotated[float, Field(ge=1, le=1_000_000)] = 128.0  # a transfer slower than this ends
-    queue_messages: Annotated[int, Field(ge=64, le=1_000_000)] = 1024  # waiting to be sent to one peer
-    queue_mib: Annotated[float, Field(ge=1, le=4096)] = 4.0
-
-
-class TimeoutsSection(Section):
-    """How long this node waits for a peer."""
-
-    connect_s: Seconds = 5.0  # for a connection to come about
-    handshake_s: Seconds = 10.0  # for a caller to say who it is
-    ask_s: Seconds = 10.0  # for a caller to say what it asks
-    request_s: Seconds = 30.0  # for blocks asked for
-    blob_s: Seconds = 10.0  # that a transfer may lag behind `blob_min_kib_s`
-    write_s: Seconds = 10.0  # for a peer to take anything of what is pushed to it
 
 
 NOT_SAID = ""
@@ -117,7 +92,6 @@ class NetworkSection(Section):
     tls: Literal["mutual", "off"] = "mutual"
     peers: tuple[Peer, ...] = ()
     limits: LimitsSection = LimitsSection()
-    timeouts: TimeoutsSection = TimeoutsSection()
 
     @field_validator("listen", mode="before")
     @classmethod
@@ -399,58 +373,6 @@ class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "text", "json"] = "auto"
     file: FilePath | None = None
-
-
-class HttpTlsSection(Section):
-    """What the node shows to browsers and scrapers: a chain in PEM, its own certificate first, and the key of that,
-    without a passphrase; off where none is named. On reload both are read again, where the configuration says
-    then that they are, so that a renewed certificate needs no restart; turning TLS on or off does."""
-
-    certificate_file: FilePath | None = None
-    key_file: FilePath | None = None
-
-    @property
-    def files(self) -> tuple[Path, Path] | None:
-        """Both, or None where TLS is off."""
-        both = self.certificate_file, self.key_file
-        return None if both[0] is None or both[1] is None else (both[0], both[1])
-
-
-class HttpSection(Section):
-    """Where the node answers HTTP: its page, metrics for Prometheus, and probes. Off without a port, as in
-    `127.0.0.1:0`.
-
-    With a `token_file` metrics need the token that it holds (`Authorization: Bearer …`), which does nothing else, and
-    the page shows nothing without a key; beyond loopback there must be one. The probes say no more than yes or no to
-    whoever comes without.
-
-    With `tls` all of it speaks HTTPS. Beyond loopback the page is served by no other way, unless `tls_in_front` says
-    that something else speaks TLS with its visitors, or that nobody else comes near this port.
-    """
-
-    listen: ListenAddress | None = None
-    page: bool = True
-    metrics: bool = True
-    token_file: FilePath | None = None
-    tls: HttpTlsSection = HttpTlsSection()
-    tls_in_front: bool = False
-
-    @property
-    def is_on(self) -> bool:
-        return self.listen is not None and parse_address(self.listen)[1] != 0
-
-    @property
-    def serves_page(self) -> bool:
-        return self.is_on and self.page and not self.withholds_page
-
-    @property
-    def withholds_page(self) -> bool:
-        """A page would cross a network in the clear, and its keys with it."""
-        return self.listen is not None and not (is_on_loopback(self.listen) or self.tls.files or self.tls_in_front)
-
-    @property
-    def scheme(self) -> str:
-        return "http" if self.tls.files is None else "https"
 
 
 class SinksSection(Section):

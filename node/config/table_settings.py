@@ -16,8 +16,8 @@ from ml.data import open_train
 from ml.data.cells import Cells, find_marks, is_empty, parse_number, to_text
 from ml.data.column_checks import find_identifiers
 from ml.data.columns import ONE_VALUE
+from ml.data.part import Part
 from ml.data.readers.images import SUFFIXES
-from ml.data.source import Part
 from ml.data.table_input import MAX_VALUES, Column, TableInput, detect_columns
 from ml.errors import DataError, suggest
 

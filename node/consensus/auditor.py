@@ -46,7 +46,7 @@ class Auditor:
         *,
         disk: Offload,
         arithmetic: Offload,
-        boundary: Boundary | None = None,
+        boundary: Boundary,
     ) -> None:
         self._runs = runs
         self._store = store
@@ -54,7 +54,7 @@ class Auditor:
         self._blobs = blobs
         self._aggregates = aggregates
         self._arithmetic = arithmetic
-        self._boundary = boundary or Boundary()
+        self._boundary = boundary
         self._waiting: deque[tuple[Block, Block]] = deque(maxlen=MAX_WAITING)
         self._added = asyncio.Event()
         self._idle = asyncio.Event()

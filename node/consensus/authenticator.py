@@ -8,6 +8,7 @@ from collections.abc import Callable
 from chain import codec, validation
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import DecodeError, InvalidBody, InvalidKey, InvalidSeal, InvalidSignature, NotAMember
+from chain.evidence import decode_evidence
 from chain.pow import is_valid_work
 from chain.state import State
 from node.p2p.refusals import Reason, get_reason
@@ -115,7 +116,7 @@ class Authenticator:
             case MessageKind.VOTE:
                 return codec.decode_vote(message.data)
             case MessageKind.EVIDENCE:
-                return codec.decode_evidence(message.data)
+                return decode_evidence(message.data)
             case _:
                 raise DecodeError(f"a {message.kind.name.lower()} is not an object of one height")
 

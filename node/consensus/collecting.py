@@ -19,10 +19,11 @@ from node.consensus.credit import VainWait
 class Collecting:
     """One height's, as one member sees it; `me` is None for an observer.
 
-    `awaited` are the members worth waiting for, `collect_s` at most, but for the `overdrawn`, whose credit is used up.
-    `accused` are left out of the body. `contributes`: whether this node does. A contribution that `is_empty` is one,
-    and does not count towards the quorum that others are waited for after, while one of `may_give` may come: a member
-    that sends nothing at once would have the slower ones left out.
+    `awaited` are the members worth waiting for, `collect_s` at most (the state's own by default): the parent's authors,
+    and those seen alive since, but for the `overdrawn`, whose credit is used up. `accused` are the authors with
+    evidence, left out of the body. `contributes`: whether this node does. A contribution that `is_empty` is one, and
+    does not count towards the quorum that others are waited for after, while one of `may_give` may come: a member that
+    sends nothing at once would have the slower ones left out.
     """
 
     def __init__(
@@ -31,10 +32,10 @@ class Collecting:
         me: Id | None,
         *,
         awaited: Collection[Id],
-        overdrawn: Collection[Id],
-        accused: Collection[Id],
-        contributes: bool,
-        collect_s: float,
+        overdrawn: Collection[Id] = (),
+        accused: Collection[Id] = (),
+        contributes: bool = True,
+        collect_s: float | None = None,
         is_empty: Callable[[Contribution], bool] | None = None,
         may_give: Collection[Id] = (),
     ) -> None:
@@ -44,7 +45,7 @@ class Collecting:
         self.contributions: dict[Id, Contribution] = {}  # by author, the first seen of each
         self.refused: dict[Id, str] = {}  # authors whose payloads did not fit, and why
         self.accused = set(accused)
-        self.collect_s = collect_s
+        self.collect_s = state.rules.waits.collect_s if collect_s is None else collect_s
         self.cutoff_s: float | None = None  # when the body was fixed
         self._state = state
         self._me = me

@@ -19,14 +19,11 @@ from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
 from node.consensus.halted import Halted
+from node.consensus.payload_wiring import Payloads
 from node.consensus.sync import ChainsDiverge, FinalBlock
 from node.offload import Offload
-from node.payloads.aggregates import Aggregates
 from node.payloads.checks import Aggregate
-from node.payloads.fetcher import BlobFetcher
 from node.payloads.retention import Retention
-from node.payloads.transfers import Transfers
-from node.payloads.waiting_blobs import WaitingBlobs
 from node.runs.specs import RunSpecs
 
 DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were certified at one height
@@ -51,9 +48,7 @@ class Coming:
 
 
 class Committer:
-    """The only one that moves the tip. `blobs` pulls for the vote of the height in hand, what is `waiting` needs no
-    pull, and those in `behind` pull of blocks that are final: retention is told of all. `followers` hear of each new
-    state."""
+    """The only one that moves the tip. Retention is told of all that was pulled. `followers` hear of each new state."""
 
     def __init__(
         self,
@@ -61,27 +56,23 @@ class Committer:
         runs: RunSpecs,
         store: SqliteStore,
         disk: Offload,
+        payloads: Payloads,
         *,
-        aggregates: Aggregates,
         retention: Retention,
-        blobs: BlobFetcher,
-        waiting: WaitingBlobs,
-        behind: Sequence[BlobFetcher],
         followers: Sequence[StateFollower],
-        transfers: Transfers,
         boundary: Boundary,
     ) -> None:
         self._current = current
         self._runs = runs
         self._store = store
         self._disk = disk
-        self._aggregates = aggregates
         self.retention = retention
-        self._blobs = blobs
-        self._waiting = waiting
-        self._behind = tuple(behind)
+        self._aggregates = payloads.aggregates
+        self._blobs = payloads.blobs
+        self._waiting = payloads.waiting
+        self._behind = payloads.behind
+        self._transfers = payloads.transfers
         self._followers = tuple(followers)
-        self._transfers = transfers
         self._boundary = boundary
         self._just_named: set[Digest] = get_block_digests(current.tip.block)  # by the blocks that were appended last
 

@@ -14,11 +14,16 @@ from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.clock import Clock
+from node.consensus.current import CurrentRound
 from node.consensus.miner import Miner
+from node.consensus.record import Records
+from node.consensus.signer import Signer
+from node.events import Events
 from node.offload import Offload
 from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
 from node.p2p.overlay import MESH_MAX
+from node.p2p.peers import Peers
 from node.p2p.transport.base import Transport
 from node.payloads.fetcher import USUAL_SLOWNESS, Slowness
 from node.runs.specs import RunSpecs
@@ -63,3 +68,20 @@ class NodeContext:
     @property
     def me(self) -> Id:
         return self.key.id
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundContext:
+    """Holds what every room of one node's rounds stands on: the node's collaborators, the chain's tip with the round on
+    top of it, and those that sign, are told and keep records."""
+
+    node: NodeContext
+    current: CurrentRound
+    peers: Peers
+    events: Events
+    signer: Signer
+    records: Records
+
+    def get_status_s(self) -> float:
+        """Returns the time between two statuses, by the rules in force."""
+        return self.current.tip.state.rules.waits.status_s

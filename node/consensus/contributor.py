@@ -1,4 +1,4 @@
-"""Contributor: signs and sends what the worker has learned, and hears what came of the rounds it applied.
+"""Contributor: signs and sends what the worker has learned.
 
 A contribution's blobs are durable first, then the contribution, then it is sent. Where training fails, or the disk is
 full, the round goes on without this node's contribution. Where a change took the height that a contribution was for, it
@@ -8,95 +8,65 @@ is signed anew for the next: nothing is trained again.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import partial
 
-from chain.block import Contribution, Id
+from chain.block import Contribution
 from chain.errors import StoreFull
-from chain.run import Run
 from chain.tip import Tip
-from ml.measures.collapse import find_signs
-from ml.specs import MaskedSpec
-from node.boundary import Boundary
-from node.clock import Clock
 from node.consensus.actions import ContributionSeen, TrainingFailed
-from node.consensus.authenticator import Authenticator
 from node.consensus.current import CurrentRound
 from node.consensus.end_evaluation import EndEvaluation
-from node.consensus.gossip import Gossip
+from node.consensus.gossip_parts import GossipParts
 from node.consensus.masking import Masking
 from node.consensus.masks import MaskingRefused, is_masked, is_opening
-from node.consensus.published import PublishedRounds
 from node.consensus.record import Records
-from node.consensus.round_measure import RoundMeasure
 from node.consensus.signer import Signer
 from node.consensus.standing import Standing
 from node.events import Events
-from node.offload import Offload
-from node.p2p.peers import Peers
-from node.p2p.refusals import Reason
 from node.payloads.checks import PayloadRefused, check_refs
-from node.payloads.on_demand import OnDemand
 from node.payloads.pushed import PushedPayloads, choose_pushed
 from node.runs.specs import RunRound, RunSpecs
-from node.training.kept_rounds import KeptRounds
-from node.training.trainer import Measured, Metrics, Trained
+from node.training.trainer import Trained
 
 log = logging.getLogger(__name__)
 
 
 class Contributor:
-    """The learner's listener."""
+    """Contributes for one node. `evaluation` makes what it sends where a run is evaluated, and nothing is trained."""
 
     def __init__(
         self,
         current: CurrentRound,
         runs: RunSpecs,
-        clock: Clock,
         signer: Signer,
-        authenticator: Authenticator,
-        gossip: Gossip,
-        records: Records,
-        published: PublishedRounds,
-        measure: RoundMeasure,
-        evaluation: EndEvaluation,
-        kept: KeptRounds,
-        *,
-        on_demand: OnDemand,
+        gossip: GossipParts,
         pushed: PushedPayloads,
-        peers: Peers,
+        records: Records,
         events: Events,
+        *,
         standing: Standing,
         masking: Masking,
-        boundary: Boundary,
-        offload: Offload,
+        evaluation: EndEvaluation,
     ) -> None:
-        self._boundary = boundary
-        self._offload = offload
-        self._standing = standing
-        self._masking = masking
         self._current = current
         self._runs = runs
-        self._clock = clock
         self._signer = signer
-        self._authenticator = authenticator
-        self._gossip = gossip
-        self._records = records
-        self._published = published
-        self._measure = measure
-        self._evaluation = evaluation
-        self._kept = kept
-        self._on_demand = on_demand
+        self._authenticator = gossip.authenticator
+        self._gossip = gossip.gossip
         self._pushed = pushed
-        self._peers = peers
+        self._records = records
         self._events = events
+        self._standing = standing
+        self._masking = masking
+        self._evaluation = evaluation
+        self._measure = evaluation.measure
 
     async def on_trained(self, height: int, trained: Trained) -> None:
         """The worker's local phase is done: make its blobs durable, then the contribution, then send it."""
         tip, record = self._current.tip, self._records.current
         if record is None or tip.height + 1 != height:
             return
-        record.mark("trained", self._clock.monotonic())
+        self._records.mark("trained")
         if self._standing.is_leaving:
             await self.on_training_failed(height, "this node is leaving")
             return
@@ -105,7 +75,7 @@ class Contributor:
         try:
             adopted = await self._signer.adopt_files(trained)
         except StoreFull as error:
-            number = self._get_round(height)
+            number = self._runs.get_number(height)
             log.error("round %d goes on without this node's contribution, the disk is full: %s", number, error)
             await self.on_training_failed(height, f"the disk is full: {error}")
             return
@@ -192,78 +162,6 @@ class Contributor:
         me = self._signer.id.hex()
         self._events.publish("rejected", height=height, author=me, reason=f"training failed: {reason}")
         self._current.post(height, TrainingFailed())
-
-    def on_applied(self, height: int, metrics: Metrics) -> None:
-        """The worker has applied the aggregate of `height`."""
-        self._records.on_applied(height, metrics)
-        span = self._runs.calendar.get_span(height)
-        self._measure.note(span.run, span.run.get_round(height), metrics, span.rules.limits.max_weight)
-        if span.run.select is not None:
-            self._current.call(self.close)
-        selection = self._current.tip.selection
-        best = selection.best if selection.run == span.run.number else 0
-        self._current.call(partial(self._keep, span.run, span.run.get_round(height), metrics, best))
-
-    async def _keep(self, run: Run, number: int, metrics: Metrics, best: int) -> None:
-        """Notes and deletes off the event loop: a large file takes its time."""
-        with self._boundary.around("kept rounds"):
-            await self._offload.run(self._kept.take_in, run, number, metrics, best)
-
-    def on_measured(self, height: int, measured: Measured) -> None:
-        """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last
-        thing there is to know of the round, but for training alone, which may catch up later."""
-        classes = tuple(self._runs.calendar.get_span(height).run.classes)
-        alone = None if measured.alone is None else measured.alone.with_classes(classes)
-        record = self._records.get(height)
-        if record is None and alone is not None:
-            self._records.renew_alone(height, alone)
-        if record is not None:
-            if measured.measures is not None:
-                record.measures = replace(measured.measures, classes=classes)
-            record.alone, record.privacy = alone, measured.privacy
-            round_ = self._runs.find(height)
-            if round_ is None or has_trained(round_):
-                watch, place = self._records.learning, record.place
-                losses = watch.list_losses(place, record.train, record.applied) if place is not None else ()
-                missing = [classes[c] for c in measured.missing]
-                record.signs = find_signs(record.measures, record.train, measured.before, losses, missing)
-            self._records.curves = {"height": height, **measured.curves} if measured.curves else None
-            self._published.publish(record)
-        self._records.on_measured(height)
-
-    def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
-        """What this peer offered would have harmed the client, and was not taken."""
-        name = self._peers.get_name(peer)
-        log.warning(
-            "round %d: what %s offered is not taken here, as it does harm: %s", self._get_round(height), name, reason
-        )
-        self._peers.refuse(peer, Reason.HARM)
-        self._on_demand.leave_out(peer, height, reason)
-        if (record := self._records.get(height)) is not None:
-            record.gone[peer] = f"does harm here: {reason}"
-        self._events.publish("rejected", height=height, author=peer.hex(), reason=reason)
-
-    def on_spoiled(self, height: int, reason: str) -> None:
-        """The aggregate of this height is not in the client's model; of one that was, and that the next training has
-        undone, the next round's record tells."""
-        number = self._get_round(height)
-        log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", number, reason)
-        if (record := self._records.get(height)) is not None and not record.is_applied:
-            record.spoiled = reason
-        self._events.publish("spoiled", height=height, reason=reason)
-
-    def _get_round(self, height: int) -> int:
-        """What people call it by; the height where that is no round."""
-        round_ = self._runs.find(height)
-        return height if round_ is None else round_.number
-
-
-def has_trained(round_: RunRound) -> bool:
-    """Whether the model that a round leaves comes of training: not of statistics, or first keys."""
-    if isinstance(round_.spec, MaskedSpec):
-        own = round_.spec.to_inner(round_.number)
-        return own > 0 and round_.spec.inner.get_local_work(own) > 0
-    return round_.spec.get_local_work(round_.number) > 0
 
 
 def _fits(round_: RunRound, contribution: Contribution) -> bool:

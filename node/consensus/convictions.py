@@ -15,8 +15,8 @@ from contextlib import suppress
 from chain.block import Id
 from chain.changes.change import Change
 from chain.changes.members import Convict
-from chain.codec import encode_evidence
 from chain.errors import ChainError
+from chain.evidence import encode_evidence
 from chain.proposals import Proposal
 from chain.state import State
 from chain.store.interface import StoredEvidence

@@ -36,13 +36,13 @@ class EndEvaluation:
         self._trainer = c.trainer
         self._measure_from = c.measure_from
         self._aggregates = aggregates
-        self._measure = measure
+        self.measure = measure
 
     async def make(self, tip: Tip, round_: RunRound) -> Trained:
         """What is sent at the height after `tip`, once this site's worker has taken in the last round."""
         if not isinstance(round_.spec, ClosingEvaluationSpec):
             return Trained(1, {}, {})  # of a run that has no whole model in common
-        told = await self._tell(tip, round_, round_.spec) if self._measure.tells else None
+        told = await self._tell(tip, round_, round_.spec) if self.measure.tells else None
         if told is None:
             task = round_.spec.task
             told = encode_arrays(tell_nothing(task.kind, task.num_classes))
@@ -51,7 +51,7 @@ class EndEvaluation:
     async def _tell(self, tip: Tip, round_: RunRound, spec: ClosingEvaluationSpec) -> bytes | None:
         run = round_.run
         number = tip.selection.get_evaluated(run)
-        await self._measure.wait_for(run, run.last_round)
+        await self.measure.wait_for(run, run.last_round)
         model = await self._find_model(Place(run.number, number), round_.collect_s / 2)
         if model is None:
             log.warning("the model of round %d is not here, and this site tells nothing of it", number)

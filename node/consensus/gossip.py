@@ -5,14 +5,12 @@ and at least every `status_s`; whoever receives one pushes what its sender lacks
 holders each time it is still missing. So nothing depends on a message arriving once: queues may drop, links may break.
 Nor do all who hold an object give it to each who lacks it, n^3 messages where a slow network delivers late. Of many
 members a status goes to some in turn, and of these again a few give. Where members have no connections with all others
-(`node.p2p.overlay`) what they sign goes from neighbour to neighbour (`spreading`), and neighbours give each other all
-that is missing.
+what they sign goes from neighbour to neighbour: a `Spreader` knows how, for the network that the members form.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,27 +18,24 @@ from dataclasses import dataclass
 from chain import codec
 from chain.approvals import encode_approval, encode_proposal, encode_readiness
 from chain.block import Approval, Block, Contribution, Digest, Evidence, Id, Phase, Vote
+from chain.evidence import encode_evidence
 from chain.proposals import Proposal
 from chain.protocol import get_newest
 from chain.state import State
 from chain.tip import Tip
 from node.clock import Clock
 from node.consensus.machine import RoundMachine
-from node.consensus.spreading import Spreading, post_parts
-from node.p2p.admission import Role
+from node.consensus.relay import Relay
+from node.consensus.spreader import MeshSpreader, NeighbourSpreader, Spreader
+from node.consensus.spreading import Spreading
 from node.p2p.delays import Delays
-from node.p2p.peers import Peers, compute_cycle
+from node.p2p.peers import Peers
 from node.p2p.status import MAX_OPEN_TOLD, MAX_VERSION_CHARS, OpenChange, Status, VoteBitmap, status_to_bytes
-from node.p2p.transport.base import GUEST_KINDS, Message, MessageKind, Transport
+from node.p2p.transport.base import Message, MessageKind, Transport
 from node.version import get_version
 
 MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
-FIRST_GIVERS = 3  # holders besides the author that give what is missing in one status; twice as many in the next
-GIVERS_OF_SOME = 2  # the same, where a status goes to some
-MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is given as if it were missing anew
 MAX_GIVEN_PAUSE = 32.0  # statuses between two gifts of one change to a peer that goes on to lack it, or says so
-# Of payloads that go with a contribution from neighbour to neighbour; larger ones are pulled.
-MAX_SPREAD_BYTES = 4 * 1024
 MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
 
 
@@ -71,79 +66,68 @@ class Gossip:
         delays: Delays | None = None,
     ) -> None:
         self._delays = delays or Delays(dict, peers.count_liars)
-        self._find_payload = find_payload
         self.spreading = spreading or Spreading(transport, lambda: transport.connected())
+        self._mesh = MeshSpreader(transport, peers, lambda: self._state)
+        self._neighbours = NeighbourSpreader(
+            transport,
+            peers,
+            clock,
+            lambda: self._state,
+            lambda: self._position().machine,
+            self._mesh,
+            self.spreading,
+            find_payload,
+        )
         self._transport = transport
         self._peers = peers
         self._clock = clock
         self._position = position
         self._changed = asyncio.Event()
         self._held_since_s: dict[Hashable, float] = {}
-        self._missed: Counter[tuple[Id, Hashable]] = Counter()  # in how many statuses a peer lacked an object
         self._given: dict[
             tuple[Id, Id, Hashable], tuple[float, float]
         ] = {}  # of changes: when last, and the pause since
         self._encoded: dict[Id, Message] = {}
         self._proved: set[tuple[Id, Hashable]] = set()  # to whom the prevotes behind a block were given, in which view
         self._evidence: list[Message] = []
-        self._turn = 0  # of those that statuses go to
-        self._repaired_s: dict[Id, float] = {}  # when a neighbour was last given what it lacked
+
+    @property
+    def spreader(self) -> Spreader:
+        """Returns that of the network that the members form now."""
+        return self._mesh if self._peers.is_meshed else self._neighbours
+
+    @property
+    def relay(self) -> Relay:
+        """Returns the mesh's."""
+        return self._mesh.relay
 
     # ---- own objects
 
     def push_contribution(self, contribution: Contribution, payloads: Iterable[bytes] = ()) -> None:
         """With small ones of its payloads behind it, in one batch."""
         parts = [Message(MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))]
-        parts += [Message(MessageKind.PAYLOAD, data) for data in payloads]
-        if not self._peers.is_meshed and sum(len(part.data) for part in parts[1:]) > MAX_SPREAD_BYTES:
-            parts = parts[:1]
-        self._tell(parts)
+        self.spreader.push([*parts, *(Message(MessageKind.PAYLOAD, data) for data in payloads)])
 
     def push_block(self, block: Block) -> None:
-        self._tell([Message(MessageKind.BLOCK, codec.encode_block(block))])
+        self.spreader.push([Message(MessageKind.BLOCK, codec.encode_block(block))])
 
     def push_vote(self, vote: Vote) -> None:
-        self._tell([Message(MessageKind.VOTE, codec.encode_vote(vote))])
+        self.spreader.push([Message(MessageKind.VOTE, codec.encode_vote(vote))])
 
     def push_evidence(self, evidence: Evidence) -> None:
-        self._push(self.keep_evidence(evidence))
+        self._mesh.push([self.keep_evidence(evidence)])
 
     def push_proposal(self, change: bytes, approval: Approval) -> None:
-        self._push(Message(MessageKind.PROPOSAL, encode_proposal(change, approval)))
+        self._mesh.push([Message(MessageKind.PROPOSAL, encode_proposal(change, approval))])
 
     def push_approval(self, approval: Approval) -> None:
-        self._push(Message(MessageKind.APPROVAL, encode_approval(approval)))
+        self._mesh.push([Message(MessageKind.APPROVAL, encode_approval(approval))])
 
     def keep_evidence(self, evidence: Evidence) -> Message:
         """Tells it to every peer that comes up from now on."""
-        message = Message(MessageKind.EVIDENCE, codec.encode_evidence(evidence))
+        message = Message(MessageKind.EVIDENCE, encode_evidence(evidence))
         self._evidence = [*self._evidence, message][-MAX_EVIDENCE_PUSHED:]
         return message
-
-    def _tell(self, parts: Sequence[Message]) -> None:
-        """Something that this node has signed for the height in hand."""
-        if not self._peers.is_meshed:  # so this node is a member
-            self.spreading.add(parts)
-            return
-        for part in parts:
-            self._push(part)
-
-    def pass_on(self, message: Message, digest: Digest, sender: Id) -> None:
-        """Something new for the height in hand was taken in."""
-        if not self._peers.is_meshed:
-            self.spreading.add([message], digest, sender)
-
-    def _push(self, message: Message) -> None:
-        if not self._is_member and message.kind is not MessageKind.STATUS:
-            return
-        for peer in sorted(self._transport.connected()):
-            if message.kind in GUEST_KINDS or not self._is_guest(peer):
-                self._transport.post(peer, message)
-
-    def _is_guest(self, peer: Id) -> bool:
-        """Whether it is told of changes, and not of rounds."""
-        entry = self._peers.get(peer)
-        return entry is not None and entry.role is Role.GUEST
 
     # ---- what is held, and since when
 
@@ -162,7 +146,7 @@ class Gossip:
     def on_height(self) -> None:
         """A new height: what was held for the old one no longer matters."""
         self._held_since_s.clear()
-        self._missed.clear()
+        self._mesh.on_height()
         self._encoded.clear()
         self._proved.clear()
         still_open = {proposal.id for proposal in self._position().proposals}
@@ -188,19 +172,8 @@ class Gossip:
         return self._clock.monotonic() - since_s >= self._delays.compute_repair_s(peer, self._state)
 
     def _gives(self, peer: Id, key: Hashable, author: Id) -> bool:
-        """Whether it is this node's turn to give `peer` an object that its status shows it lacks: the author always
-        does, of the others first those that follow it among the members. Neighbours hear of few, and give it all."""
-        state = self._state
-        if not self._peers.is_meshed and state.index_of(peer) is not None:
-            return self._is_settled(peer, key)
-        me, first = state.index_of(self._transport.me), state.index_of(author)
-        if me is None or first is None or not self._is_settled(peer, key):
-            return False
-        missed = self._missed[peer, key]
-        self._missed[peer, key] += 1
-        if len(self._missed) > MAX_MISSED:
-            del self._missed[next(iter(self._missed))]
-        return (me - first) % state.n >> missed <= max(FIRST_GIVERS, GIVERS_OF_SOME * compute_cycle(state.n))
+        """Whether it is this node's turn to give `peer` an object that its status shows it lacks."""
+        return self._is_settled(peer, key) and self.spreader.is_turn(peer, key, author)
 
     def _is_due(self, peer: Id, change_id: Id, what: Hashable = None) -> bool:
         """Whether enough time has passed since this was given to `peer`, twice as much each time: it may have no room
@@ -233,35 +206,21 @@ class Gossip:
                         await asyncio.sleep(self._delays.compute_delta_s(self._state))
             self._changed.clear()
             message = self._status_message()
-            for peer in self._take_turn():
+            for peer in self.spreader.take_turn():
                 self._transport.post(peer, message)
             due_s = loop.time() + self._state.rules.waits.status_s
-
-    def _take_turn(self) -> list[Id]:
-        """Whom the next status goes to: everyone, or of many members each so-manieth, and all others."""
-        state, cycle = self._state, self._peers.cycle
-        self._turn = (self._turn + 1) % cycle
-        if not self._peers.is_meshed:
-            return [
-                peer for at, peer in enumerate(sorted(self._transport.connected())) if (at - self._turn) % cycle == 0
-            ]
-        place = (state.index_of(self._transport.me) or 0) + self._turn
-        told = []
-        for peer in sorted(self._transport.connected()):
-            index = state.index_of(peer)
-            if index is None or (index - place) % cycle == 0:
-                told.append(peer)
-        return told
 
     def greet(self, peer: Id) -> None:
         """A peer has just come up: tell it where we stand, and who lies."""
         self._transport.post(peer, self._status_message())
-        for message in self._evidence if self._is_member and not self._is_guest(peer) else ():
+        for message in self._evidence if self._is_member and not self._peers.is_guest(peer) else ():
             self._transport.post(peer, message)
 
     def send_status(self) -> None:
         """Tells everyone at once, to be given what is missing here."""
-        self._push(self._status_message())
+        message = self._status_message()
+        for peer in sorted(self._transport.connected()):
+            self._transport.post(peer, message)
 
     def _status_message(self) -> Message:
         return Message(MessageKind.STATUS, status_to_bytes(self.get_status()))
@@ -317,37 +276,11 @@ class Gossip:
         machine, members = position.machine, position.tip.state.member_ids
         if machine is None or status.height != machine.height or not self._is_member:
             return
-        if not self._is_guest(peer) and self._may_repair(peer):
+        if not self._peers.is_guest(peer) and self.spreader.may_repair(peer):
             missing = [*self._list_missing(peer, status, machine, members)]
             missing += self._list_proof(peer, status, machine.voting.get_proof())
-            if self._peers.is_meshed:
-                for message in missing:
-                    self._transport.post(peer, message)
-            else:
-                post_parts(self._transport, peer, map(self._with_payloads, missing))
+            self.spreader.give(peer, missing)
         self._repair_proposals(peer, status, position)
-
-    def _with_payloads(self, message: Message) -> list[Message]:
-        """A contribution, and small payloads of it that are here, as its author has pushed them."""
-        if message.kind is not MessageKind.CONTRIBUTION:
-            return [message]
-        found = (self._find_payload(ref.digest) for ref in codec.decode_contribution(message.data).payloads)
-        payloads = [Message(MessageKind.PAYLOAD, data) for data in found if data]
-        is_small = sum(len(payload.data) for payload in payloads) <= MAX_SPREAD_BYTES
-        return [message, *payloads] if is_small else [message]
-
-    def _may_repair(self, peer: Id) -> bool:
-        """Whether enough time has passed since a neighbour was given all that it lacked: it may say so again and
-        again."""
-        if self._peers.is_meshed:
-            return True
-        now_s = self._clock.monotonic()
-        if now_s - self._repaired_s.get(peer, float("-inf")) < self._state.rules.waits.status_s / 4:
-            return False
-        connected = self._transport.connected()
-        self._repaired_s = {other: at_s for other, at_s in self._repaired_s.items() if other in connected}
-        self._repaired_s[peer] = now_s
-        return True
 
     def _list_missing(
         self, peer: Id, status: Status, machine: RoundMachine, members: Sequence[Id]

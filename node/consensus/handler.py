@@ -10,29 +10,22 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator, Hashable
 from contextlib import suppress
-from typing import Protocol
 
 from chain import codec, validation
 from chain import evidence as evidence_rules
 from chain.beacon import list_commitments
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import ChainError, DecodeError, InvalidEvidence, InvalidSignature
-from chain.votes import VIEW_WINDOW
 from node.boundary import Boundary
 from node.consensus import actions
-from node.consensus.authenticator import Authenticator, get_signer
+from node.consensus.authenticator import get_signer
 from node.consensus.current import CurrentRound
-from node.consensus.gossip import Gossip
-from node.consensus.hints import AddressHints
-from node.consensus.member_clocks import MemberClocks
+from node.consensus.gossip_parts import GossipParts
 from node.consensus.proposals import ProposalBook
-from node.consensus.published import PublishedRounds
-from node.consensus.relay import Relay
 from node.consensus.serving import StoreServer
-from node.consensus.sync import Sync
 from node.events import Events
 from node.p2p.bundle import BundleError, decode_bundle
-from node.p2p.peers import Peer, Peers
+from node.p2p.peers import Peer
 from node.p2p.refusals import Reason, get_reason
 from node.p2p.status import Status, StatusError, check_bounds, list_bits, status_from_bytes
 from node.p2p.transport.base import CONSENT_KINDS, Message, MessageKind, PeerFault, takes
@@ -44,51 +37,31 @@ MAX_EVIDENCE_AHEAD = 8  # heights above the head: this node may be behind
 MAX_BUFFERED_VIEW = 8  # votes for the next height are kept up to this view
 
 
-class Accusations(Protocol):
-    """Where evidence goes (`node.consensus.evidence`)."""
-
-    def is_accused(self, author: Id, height: int) -> bool:
-        """Whether there is evidence against `author` of this height, or a later one."""
-
-    def on_evidence(self, evidence: Evidence, author: Id, height: int) -> None:
-        """Evidence that proves what it says."""
-
-
 class PeerHandler:
     """One node's open door. Of the next height one object a slot is kept, as far as that is bounded (I6)."""
 
     def __init__(
         self,
         current: CurrentRound,
-        authenticator: Authenticator,
-        evidence: Accusations,
-        server: StoreServer,
+        gossip: GossipParts,
         proposals: ProposalBook,
-        hints: AddressHints,
-        published: PublishedRounds,
         pushed: PushedPayloads,
-        *,
-        peers: Peers,
-        clocks: MemberClocks,
-        gossip: Gossip,
-        relay: Relay,
-        sync: Sync,
+        server: StoreServer,
         events: Events,
         boundary: Boundary,
     ) -> None:
         self._current = current
-        self._authenticator = authenticator
-        self._evidence = evidence
-        self._server = server
+        self._peers = gossip.peers
+        self._clocks = gossip.clocks
+        self._gossip = gossip.gossip
+        self._evidence = gossip.evidence
+        self._authenticator = gossip.authenticator
+        self._hints = gossip.hints
+        self._published = gossip.published
+        self._sync = gossip.sync
         self._proposals = proposals
-        self._hints = hints
-        self._published = published
         self._pushed = pushed
-        self._peers = peers
-        self._clocks = clocks
-        self._gossip = gossip
-        self.relay = relay
-        self._sync = sync
+        self._server = server
         self._events = events
         self._boundary = boundary
         self._next: dict[Hashable, Contribution | Block | Vote] = {}
@@ -180,7 +153,7 @@ class PeerHandler:
             return
         says = status.contributes or status.abstains
         is_news = says and self._hear(peer, contributes=status.contributes)
-        if is_news and self._peers.is_meshed and self.relay.list_cut_off(peer):
+        if is_news and self._gossip.spreader.has_cut_off(peer):
             self._gossip.on_step()  # they hear of it from this node
         if (sender := self._peers.get(peer)) is not None and sender.is_member:
             self._hear_through(status)
@@ -196,14 +169,8 @@ class PeerHandler:
 
     def _hear_through(self, status: Status) -> None:
         """What a status of our height tells of members that this node is not connected with, as far as it is news."""
-        members, connected = self._current.tip.state.member_ids, self._peers.connected_members
-        if not self._peers.is_meshed:  # one word is enough, and this is one
-            for index in list_bits(status.contributing & ~connected):
-                if self._peers.get(members[index]) is not None:
-                    self._hear(members[index], contributes=True)
-            return
-        told = status.reaches & (status.contributing | status.abstaining) & ~connected
-        for index in list_bits(told):
+        members = self._current.tip.state.member_ids
+        for index in list_bits(self._gossip.spreader.select_told(status) & ~self._peers.connected_members):
             member, contributes = members[index], bool(status.contributing >> index & 1)
             if (member, contributes) in self._heard or self._peers.get(member) is None:  # the latter: this node itself
                 continue
@@ -282,15 +249,7 @@ class PeerHandler:
             if isinstance(opened, Contribution):
                 self._pushed.expect(opened)
             self._peers.on_sign(get_signer(opened))
-            if self._peers.is_meshed:
-                self.relay.pass_on(sender.id, get_signer(opened), message)
-            elif not isinstance(opened, Vote) or self._is_in_window(opened):
-                self._gossip.pass_on(message, digest, sender.id)
-
-    def _is_in_window(self, vote: Vote) -> bool:
-        """Whether a vote is of a view that others are near to, as far as this node is."""
-        machine = self._current.machine
-        return machine is not None and vote.view <= machine.view + VIEW_WINDOW
+            self._gossip.spreader.pass_on(message, digest, opened, sender.id)
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
         """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. One of

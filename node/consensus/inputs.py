@@ -23,14 +23,12 @@ from node.boundary import Boundary
 from node.consensus.current import CurrentRound
 from node.consensus.lending import find_lendable, lends_in
 from node.consensus.masks import is_opening
+from node.consensus.payload_wiring import Payloads
 from node.consensus.record import Records
 from node.consensus.recount import Recount
 from node.offload import Offload
-from node.payloads.aggregates import Aggregates
-from node.payloads.fetcher import BlobFetcher
-from node.payloads.on_demand import OnDemand, get_kinds
+from node.payloads.on_demand import get_kinds
 from node.payloads.pulled import Pulled
-from node.payloads.shared_sets import SharedSets
 from node.runs.initial import combine, holds_whole_model
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
@@ -41,8 +39,7 @@ RECALLED_ROUNDS = 64  # before the last, in which an older aggregate is looked f
 
 
 class BlockInputs:
-    """One learner's `RoundInputs`. `me` is this client; `disk` is the store's thread, and `blobs` pulls what is of no
-    height."""
+    """One learner's `RoundInputs`. `me` is this client; `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -51,11 +48,8 @@ class BlockInputs:
         runs: RunSpecs,
         store: SqliteStore,
         disk: Offload,
+        payloads: Payloads,
         *,
-        blobs: BlobFetcher,
-        aggregates: Aggregates,
-        on_demand: OnDemand,
-        shared_sets: SharedSets,
         records: Records,
         recount: Recount,
         get_name: Callable[[Id], str],
@@ -66,10 +60,10 @@ class BlockInputs:
         self._runs = runs
         self._store = store
         self._disk = disk
-        self._blobs = blobs
-        self._aggregates = aggregates
-        self._on_demand = on_demand
-        self._shared_sets = shared_sets
+        self._blobs = payloads.late_blobs
+        self._aggregates = payloads.aggregates
+        self._on_demand = payloads.on_demand
+        self._shared_sets = payloads.shared_sets
         self._records = records
         self._recount = recount
         self._get_name = get_name

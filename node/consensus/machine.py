@@ -9,11 +9,12 @@ carried out; every socket, clock, disk and process is behind that. The same even
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from chain import codec, finality
+from chain import finality
 from chain.block import ApprovedChange, Block, Certificate, Contribution, Id, Vote
+from chain.evidence import make_evidence
 from chain.state import State
 from node.consensus.actions import (
     Accuse,
@@ -62,51 +63,32 @@ from node.consensus.collecting import Collecting
 class RoundMachine:
     """The rules of one height for one node, as `state` has them, on a parent of the time `parent_ms`.
 
-    `awaited` are the members worth waiting for, `collect_s` at most (the state's own by default): the parent's authors,
-    and those seen alive since, but for the `overdrawn`, whose credit is used up. `accused` are the authors with
-    evidence, left out of the body built here. `me` is None for an observer. A member that does not contribute
-    (`contributes`) collects, mines and votes like any other. `crossing_s` is for how long a candidate that nobody is
-    missing from waits for others that may cross it, and `delta_s` for how long one that somebody is missing from does
-    (the state's own by default). Some contributions say that there is none (`is_empty`); the others are those of
-    `may_give`. A complete `change` is mined at once; with a run's rounds over nothing else is.
+    `collecting` says whom the height waits for, and whether this node contributes. `me` is None for an observer. A
+    member that does not contribute collects, mines and votes like any other. `crossing_s` is for how long a candidate
+    that nobody is missing from waits for others that may cross it, and `delta_s` for how long one that somebody is
+    missing from does (the state's own by default). A complete `change` is mined at once; with a run's rounds over
+    nothing else is.
     """
 
     def __init__(
         self,
         state: State,
+        collecting: Collecting,
         *,
         me: Id | None,
         height: int,
         parent_ms: int,
-        awaited: Collection[Id],
-        overdrawn: Collection[Id] = (),
-        accused: Collection[Id] = (),
         mine: bool = True,
-        contributes: bool = True,
-        collect_s: float | None = None,
         crossing_s: float = 0.0,
         delta_s: float | None = None,
         change: ApprovedChange | None = None,
-        is_empty: Callable[[Contribution], bool] | None = None,
-        may_give: Collection[Id] = (),
     ) -> None:
         self.height = height
         self._has_round = state.has_round(height)
         self._change = change
         self._me = me
         self._mines = mine and me is not None
-        patience_s = state.rules.waits.collect_s if collect_s is None else collect_s
-        self._collecting = Collecting(
-            state,
-            me,
-            awaited=awaited,
-            overdrawn=overdrawn,
-            accused=accused,
-            contributes=contributes,
-            collect_s=patience_s,
-            is_empty=is_empty,
-            may_give=may_give,
-        )
+        self._collecting = collecting
         self._body: tuple[Contribution, ...] = ()
         self._candidates = Candidates(state, parent_ms)
         self._crossing_s = crossing_s
@@ -411,7 +393,7 @@ class RoundMachine:
     def _accuse(
         self, author: Id, first: Contribution | Block | Vote, second: Contribution | Block | Vote, now: Now
     ) -> list[Action]:
-        return [Accuse(codec.make_evidence(first, second), author), *self._leave_out(author, now)]
+        return [Accuse(make_evidence(first, second), author), *self._leave_out(author, now)]
 
     def _leave_out(self, author: Id, now: Now) -> list[Action]:
         """From now on this node neither awaits the author nor takes it into a body."""

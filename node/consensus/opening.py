@@ -14,20 +14,16 @@ from chain.calendar import Place, get_next_place
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
-from node.consensus.awaiting import Awaiting
-from node.consensus.consent import Consent
+from node.consensus.collecting import Collecting
 from node.consensus.crossing import Crossing
-from node.consensus.evidence import EvidencePool
+from node.consensus.gossip_parts import GossipParts
+from node.consensus.governance_parts import GovernanceParts
 from node.consensus.machine import RoundMachine
 from node.consensus.masking import Masking
 from node.consensus.participation import Participation
-from node.consensus.proposals import ProposalBook
 from node.consensus.restored import RESTORED, Restored, is_needed
 from node.consensus.signer import Signer
-from node.consensus.standing import Standing
 from node.offload import Offload
-from node.p2p.delays import Delays
-from node.p2p.peers import Peers
 
 log = logging.getLogger(__name__)
 
@@ -40,34 +36,28 @@ class RoundOpener:
         signer: Signer,
         store: SqliteStore,
         disk: Offload,
-        *,
-        peers: Peers,
-        delays: Delays,
-        awaiting: Awaiting,
-        evidence: EvidencePool,
-        proposals: ProposalBook,
-        crossing: Crossing,
-        participation: Participation,
-        consent: Consent,
-        standing: Standing,
+        gossip: GossipParts,
+        governance: GovernanceParts,
         masking: Masking,
+        participation: Participation,
+        *,
         mines: bool,
     ) -> None:
         self.mines = mines
         self.restored = Restored(store.get_meta(RESTORED))
         self.participation = participation
-        self.consent = consent
-        self.standing = standing
+        self.consent = governance.consent
+        self.standing = governance.standing
         self.masking = masking
-        self.crossing = crossing
+        self.crossing = Crossing()
         self._signer = signer
         self._store = store
         self._disk = disk
-        self._peers = peers
-        self._delays = delays
-        self._awaiting = awaiting
-        self._evidence = evidence
-        self._proposals = proposals
+        self._peers = gossip.peers
+        self._delays = gossip.delays
+        self._awaiting = gossip.awaiting
+        self._evidence = gossip.evidence
+        self._proposals = governance.proposals
 
     async def open(self, tip: Tip, collect_s: float, *, seen: Collection[Id] = (), is_behind: bool) -> RoundMachine:
         """The machine of the height after `tip`. `seen` are those whose contribution to the head was good here, also
@@ -87,22 +77,28 @@ class RoundOpener:
             overdrawn -= authors  # without any one of these the round is lost
             # and whoever else is here shows a key for the round to come
             awaited |= {member for member in state.active_ids if self._peers.is_level(member, tip.height)}
-        return RoundMachine(
+        speaker = me if speaks else None
+        collecting = Collecting(
             state,
-            me=me if speaks else None,
-            height=height,
-            parent_ms=tip.header.time_ms,
+            speaker,
             awaited=awaited | {me} if awaited else state.active_ids,  # a change block has no authors
             overdrawn=overdrawn,
             accused=self._evidence.get_accused(height),
-            mine=self.mines and state.is_active(me),
             contributes=has_round and state.is_active(me) and contributes,
             collect_s=collect_s,
+            is_empty=self.masking.is_empty if self.masking.has_inputs else None,
+            may_give=authors,  # who has shown a key
+        )
+        return RoundMachine(
+            state,
+            collecting,
+            me=speaker,
+            height=height,
+            parent_ms=tip.header.time_ms,
+            mine=self.mines and state.is_active(me),
             crossing_s=self.crossing.compute_wait_s(state.rules.waits.delta_s),
             delta_s=self._delays.compute_delta_s(state),
             change=self._proposals.choose(),
-            is_empty=self.masking.is_empty if self.masking.has_inputs else None,
-            may_give=authors,  # who has shown a key
         )
 
     def may_contribute_to(self, place: Place) -> bool:

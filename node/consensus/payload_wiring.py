@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from chain.block import Block, Contribution, Id
+from chain.tip import Tip
 from node.consensus.awaiting import Awaiting
 from node.consensus.context import NodeContext
 from node.consensus.current import CurrentRound
@@ -13,6 +15,7 @@ from node.offload import Offload
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
 from node.payloads.aggregates import Aggregates
+from node.payloads.checks import RoundPayloads
 from node.payloads.fetcher import BlobFetcher
 from node.payloads.on_demand import OnDemand
 from node.payloads.partial_files import PartialFiles
@@ -22,11 +25,12 @@ from node.payloads.retention import read_sharing_blocks
 from node.payloads.shared_sets import SharedSets
 from node.payloads.transfers import Transfers
 from node.payloads.waiting_blobs import WaitingBlobs
+from node.runs.specs import RunRound
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payloads:
-    """Three ways to pull blobs, so that none waits for another, those that are pushed, and what is done with them."""
+    """Ways to pull blobs, so that none waits for another, those that are pushed, and what is done with them."""
 
     transfers: Transfers
     waiting: WaitingBlobs
@@ -34,12 +38,29 @@ class Payloads:
     blobs: BlobFetcher  # for the vote of the height in hand, abandoned with it
     demanded_blobs: BlobFetcher  # of single peers; votes wait for the other two threads
     late_blobs: BlobFetcher  # of blocks that are final
+    relayed_blobs: BlobFetcher  # for peers that cannot reach their authors
     aggregates: Aggregates
     late_aggregates: Aggregates
     on_demand: OnDemand
     shared_sets: SharedSets
-    relayed_blobs: BlobFetcher  # for peers that cannot reach their authors
     relayed: RelayedBlobs
+    arithmetic: Offload
+
+    @property
+    def behind(self) -> tuple[BlobFetcher, ...]:
+        """Returns all that pull what no vote waits for."""
+        return self.demanded_blobs, self.late_blobs, self.relayed_blobs
+
+    def make_round(self, tip: Tip, round_: RunRound) -> RoundPayloads:
+        """Returns what is to be known of the payloads of a round on a tip."""
+        return RoundPayloads(
+            round_.spec,
+            round_number=round_.number,
+            parent=partial(self.aggregates.get_arrays, tip.block),
+            blobs=self.blobs,
+            arithmetic=self.arithmetic,
+            pushed=self.pushed,
+        )
 
 
 def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting: Awaiting) -> Payloads:
@@ -102,12 +123,13 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
         blobs,
         demanded_blobs,
         late_blobs,
+        relayed_blobs,
         make_aggregates(blobs),
         make_aggregates(late_blobs),
         on_demand,
         shared_sets,
-        relayed_blobs,
         RelayedBlobs(c.runs, peers, relayed_blobs, own, get_open=get_open, boundary=c.boundary),
+        c.arithmetic,
     )
 
 

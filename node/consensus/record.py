@@ -258,6 +258,11 @@ class Records:
             self.current.train, self.current.went_back = before.train, before.went_back
             self.current.data_change = before.data_change
 
+    def mark(self, step: str) -> None:
+        """Notes that a step of the round in hand ends now."""
+        if self.current is not None:
+            self.current.mark(step, self._clock.monotonic())
+
     def end(self) -> None:
         """No round is in hand."""
         self.current = None

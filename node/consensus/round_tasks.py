@@ -23,12 +23,11 @@ from node.consensus import actions
 from node.consensus.current import CurrentRound
 from node.consensus.gossip import Gossip
 from node.consensus.initial_models import InitialModelRefused, InitialModels
+from node.consensus.payload_wiring import Payloads
 from node.events import Events
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason, get_reason
 from node.payloads.checks import Aggregate, PayloadRefused, RoundPayloads
-from node.payloads.fetcher import BlobFetcher
-from node.payloads.transfers import Transfers
 from node.runs.specs import RunRound, RunSpecs
 
 log = logging.getLogger(__name__)
@@ -40,35 +39,32 @@ Mine = Callable[[Tip, Body, Digest], Awaitable[Block]]
 
 
 class RoundTasks:
-    """One node's. `make_payloads` gives what is to be known of the payloads of a round on a tip, `mine` a signed and
-    durable candidate, and `send_untrained` sends what this member does not train for. `blobs` is what pulls
-    payloads."""
+    """One node's. `mine` gives a signed and durable candidate, and `send_untrained` sends what this member does not
+    train for."""
 
     def __init__(
         self,
         current: CurrentRound,
         runs: RunSpecs,
-        *,
-        make_payloads: Callable[[Tip, RunRound], RoundPayloads],
+        payloads: Payloads,
         initial_models: InitialModels,
+        *,
         mine: Mine,
         send_untrained: Callable[[Tip, RunRound], Awaitable[None]],
-        blobs: BlobFetcher,
         gossip: Gossip,
-        transfers: Transfers,
         peers: Peers,
         events: Events,
         boundary: Boundary,
     ) -> None:
         self._current = current
         self._runs = runs
-        self._make_payloads = make_payloads
+        self._make_payloads = payloads.make_round
+        self._blobs = payloads.blobs
+        self._transfers = payloads.transfers
         self._initial_models = initial_models
         self._mine = mine
         self._send_untrained = send_untrained
-        self._blobs = blobs
         self._gossip = gossip
-        self._transfers = transfers
         self._peers = peers
         self._events = events
         self._boundary = boundary

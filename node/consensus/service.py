@@ -17,48 +17,27 @@ from typing import Any
 from chain.block import Contribution, Id
 from chain.calendar import get_next_place
 from chain.tip import Tip
-from node.boundary import Boundary
-from node.clock import Clock
 from node.consensus import actions
-from node.consensus.auditor import Auditor
-from node.consensus.authenticator import Authenticator
-from node.consensus.awaiting import Awaiting
 from node.consensus.commit import Committer
-from node.consensus.contributor import Contributor
-from node.consensus.convictions import Convictions
+from node.consensus.context import RoundContext
 from node.consensus.credit import VainWait
-from node.consensus.current import Adopted, CurrentRound, Posted
-from node.consensus.evidence import EvidencePool
+from node.consensus.current import Adopted, Posted
 from node.consensus.executor import ActionExecutor
-from node.consensus.gossip import Gossip
+from node.consensus.gossip_parts import GossipParts
+from node.consensus.governance_parts import GovernanceParts
 from node.consensus.handler import PeerHandler
-from node.consensus.hints import AddressHints
+from node.consensus.learning_parts import LearningParts
 from node.consensus.machine import RoundMachine
-from node.consensus.member_clocks import MemberClocks
-from node.consensus.neighbours import Neighbours
 from node.consensus.opening import RoundOpener
 from node.consensus.payload_wiring import Payloads
-from node.consensus.proposals import ProposalBook
-from node.consensus.published import PublishedRounds
-from node.consensus.readiness import StandsReady
-from node.consensus.record import Records
-from node.consensus.recount import Recount
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import AGAIN_S, RoundTasks
-from node.consensus.scheduler import TrainingScheduler
-from node.consensus.sightings import Sightings
-from node.consensus.signer import SignedBefore, Signer
-from node.consensus.silence import SilenceWatch
+from node.consensus.signer import SignedBefore
 from node.consensus.stall import StallWatch
-from node.consensus.sync import ChainsDiverge, FinalBlock, Sync
+from node.consensus.sync import ChainsDiverge, FinalBlock
 from node.consensus.upgrade import check_release
-from node.events import Events
-from node.p2p.peers import Peers
 from node.p2p.refusals import Refusals
-from node.p2p.transport.base import Transport
 from node.payloads.checks import Aggregate
-from node.training.learner import Learner
-from node.training.local_work import LocalWork
 
 log = logging.getLogger(__name__)
 
@@ -67,90 +46,57 @@ log = logging.getLogger(__name__)
 class RoundParts:
     """The parts of one node's rounds, as `node.consensus.wiring` puts them together."""
 
-    clock: Clock
-    clocks: MemberClocks
-    boundary: Boundary
-    transport: Transport
-    peers: Peers
-    events: Events
+    context: RoundContext
+    gossip: GossipParts
     payloads: Payloads
-    current: CurrentRound
-    signer: Signer
+    governance: GovernanceParts
+    learning: LearningParts
     committer: Committer
-    awaiting: Awaiting
-    proposals: ProposalBook
     opener: RoundOpener
     tasks: RoundTasks
     executor: ActionExecutor
-    records: Records
-    reporter: RoundReporter
-    local_work: LocalWork
-    gossip: Gossip
-    sync: Sync
-    evidence: EvidencePool
-    authenticator: Authenticator
     handler: PeerHandler
-    hints: AddressHints
-    published: PublishedRounds
-    neighbours: Neighbours
-    learner: Learner
-    scheduler: TrainingScheduler
-    contributor: Contributor
+    reporter: RoundReporter
     stall: StallWatch
-    silence: SilenceWatch
-    auditor: Auditor
-    stands_ready: StandsReady
-    convictions: Convictions
-    sightings: Sightings
-    recount: Recount
 
 
 class RoundService:
     """One node's rounds, from the store's head on. `run` goes on until cancelled."""
 
     def __init__(self, parts: RoundParts) -> None:
+        context, gossip, governance, learning = parts.context, parts.gossip, parts.governance, parts.learning
         self.parts = parts
-        self.peers = parts.peers  # these are here for status, metrics and the operator
-        self.events = parts.events
+        self.peers = context.peers  # these are here for status, metrics and the operator
+        self.events = context.events
         self.blobs = parts.payloads.blobs
         self.transfers = parts.payloads.transfers
         self.participation = parts.opener.participation
         self.restored = parts.opener.restored
-        self.consent = parts.opener.consent
-        self.standing = parts.opener.standing
-        self.credits = parts.awaiting.credits
-        self.local_work = parts.local_work
-        self.clocks = parts.clocks  # and these are worked with
-        self.current = parts.current
-        self.signer = parts.signer
-        self.proposals = parts.proposals
+        self.consent = governance.consent
+        self.standing = governance.standing
+        self.credits = gossip.awaiting.credits
+        self.local_work = learning.local_work
+        self.published = gossip.published
+        self.clocks = gossip.clocks  # and these are worked with
+        self.current = context.current
+        self.signer = context.signer
+        self.proposals = governance.proposals
         self.opener = parts.opener
         self.tasks = parts.tasks
-        self.records = parts.records
-        self.gossip = parts.gossip
+        self.records = context.records
+        self.gossip = gossip.gossip
         self.handler = parts.handler
-        self.hints = parts.hints
-        self.published = parts.published
-        self.neighbours = parts.neighbours
-        self.learner = parts.learner
-        self._clock = parts.clock
-        self._boundary = parts.boundary
-        self._transport = parts.transport
+        self.hints = gossip.hints
+        self.learner = learning.learner
+        self._clock = context.node.clock
+        self._boundary = context.node.boundary
         self._committer = parts.committer
-        self._awaiting = parts.awaiting
         self._executor = parts.executor
         self._reporter = parts.reporter
-        self._scheduler = parts.scheduler
-        self._contributor = parts.contributor
-        self._sync = parts.sync
-        self._stall = parts.stall
-        self._silence = parts.silence
-        self._auditor = parts.auditor
-        self._stands_ready = parts.stands_ready
-        self._convictions = parts.convictions
-        self._sightings = parts.sightings
-        self._recount = parts.recount
-        self._relayed = parts.payloads.relayed
+        self._scheduler = learning.scheduler
+        self._contributor = learning.contributor
+        self._auditor = learning.auditor
+        self._sync = gossip.sync
 
     # ---- for status and admin
 
@@ -167,7 +113,7 @@ class RoundService:
     @property
     def stall(self) -> str | None:
         """Why no height can be finalised now, or is not though it could be; None while all is well."""
-        return self._stall.reason
+        return self.parts.stall.reason
 
     @property
     def other_history(self) -> str | None:
@@ -186,7 +132,7 @@ class RoundService:
 
     def describe_not_awaited(self) -> dict[Id, str]:
         """Whose contribution this node does not wait for in the round in hand, and why."""
-        return self._awaiting.describe(self.machine)
+        return self.parts.gossip.awaiting.describe(self.machine)
 
     def get_refusals(self) -> dict[Id, Refusals]:
         """What was not taken since the node started, of each peer of which there is such."""
@@ -199,23 +145,24 @@ class RoundService:
 
     async def run(self) -> None:
         """Everything of this node that waits. Raises Halted, or what the store raises when it can go no further."""
+        parts, gossip, governance = self.parts, self.parts.gossip, self.parts.governance
         await self._committer.raise_if_diverged()
-        self.neighbours.look()
+        gossip.neighbours.look()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._transport.run(self.handler), name="transport")
+                group.create_task(parts.context.node.transport.run(self.handler), name="transport")
                 group.create_task(self.learner.run(), name="learner")
                 group.create_task(self._keep("status", self.gossip.run), name="gossip")
                 group.create_task(self._keep("hints", self.hints.run), name="hints")
                 group.create_task(self._keep("measures", self.published.run), name="published")
-                group.create_task(self._keep("neighbours", self.neighbours.run), name="neighbours")
+                group.create_task(self._keep("neighbours", gossip.neighbours.run), name="neighbours")
                 group.create_task(self._run_sync(), name="sync")
-                group.create_task(self._keep("stall", self._stall.run), name="stall")
-                group.create_task(self._keep("silence", self._silence.run), name="silence")
-                group.create_task(self._keep("readiness", self._stands_ready.run), name="readiness")
-                group.create_task(self._keep("convictions", self._convictions.run), name="convictions")
-                group.create_task(self._keep("sightings", self._sightings.run), name="sightings")
-                group.create_task(self._keep("relayed blobs", self._relayed.run), name="relayed")
+                group.create_task(self._keep("stall", parts.stall.run), name="stall")
+                group.create_task(self._keep("silence", gossip.silence.run), name="silence")
+                group.create_task(self._keep("readiness", governance.stands_ready.run), name="readiness")
+                group.create_task(self._keep("convictions", governance.convictions.run), name="convictions")
+                group.create_task(self._keep("sightings", gossip.sightings.run), name="sightings")
+                group.create_task(self._keep("relayed blobs", parts.payloads.relayed.run), name="relayed")
                 group.create_task(self._auditor.run(), name="auditor")
                 group.create_task(self._auditor.audit_imported(self.tip.height), name="imported")
                 group.create_task(self._decide(), name="rounds")
@@ -264,8 +211,8 @@ class RoundService:
         tip, height = self.tip, self.tip.height + 1
         check_release(tip, self.peers)
         self.handler.on_height(height)
-        self._relayed.on_block(tip.block)
-        await self._recount.catch_up()
+        self.parts.payloads.relayed.on_block(tip.block)
+        await self.parts.learning.recount.catch_up()
         is_done = self.is_done
         collect_s = self.tasks.get_collect_s(height)
         machine = await self.opener.open(tip, collect_s, seen=seen, is_behind=self._sync.is_behind)
@@ -384,4 +331,4 @@ class RoundService:
             seen, vain = machine.contributions.values(), machine.collecting.get_vain_waits(first, self._get_now())
         await self._committer.append(blocks, aggregate, seen)
         for final in blocks:
-            self._awaiting.on_final(final.block.height, vain if final.block is first else {})
+            self.parts.gossip.awaiting.on_final(final.block.height, vain if final.block is first else {})

@@ -87,16 +87,15 @@ class Sync:
         peers: Peers,
         get_tip: Callable[[], Tip],
         adopt: Adopt,
-        boundary: Boundary | None = None,
-        *,
+        second: SecondHistories,
+        boundary: Boundary,
         checkpoint: Checkpoint | None = None,
-        second: SecondHistories | None = None,
     ) -> None:
         self._transport = transport
         self._peers = peers
         self._get_tip = get_tip
         self._adopt = adopt
-        self._boundary = boundary or Boundary()
+        self._boundary = boundary
         self._checkpoint = checkpoint
         self._second = second
         self._wake = asyncio.Event()
@@ -142,7 +141,7 @@ class Sync:
     @property
     def other_history(self) -> str | None:
         """Another history that a peer has proved; None where none has."""
-        return None if self._second is None else self._second.describe()
+        return self._second.describe()
 
     def describe_way(self) -> str | None:
         """The reason why this node does not come to its checkpoint; None where it is there, or on its way."""
@@ -216,7 +215,7 @@ class Sync:
     def _get_below(self) -> list[Peer]:
         """Peers whose head is another block than ours of that height, below our own."""
         tip = self._get_tip()
-        if self._second is None or not self.is_beyond(tip.height):
+        if not self.is_beyond(tip.height):
             return []
         return [
             peer
@@ -345,14 +344,13 @@ class Sync:
             if theirs.height == ours.height and theirs.id != ours.id:
                 if self.is_beyond(ours.height):
                     raise ChainsDiverge(ours, theirs, certificate)
-                if self._second is not None:  # ours leads to the checkpoint: it is theirs that is the other
-                    self._second.tell(peer, theirs)
+                self._second.tell(peer, theirs)  # ours leads to the checkpoint: it is theirs that is the other
             return
         self._on_failed(peer)
 
     async def _look_below(self, peer: Peer) -> None:
         """Asks `peer` for the block that is its head, and another than ours of that height."""
-        if self._second is None or peer.status is None:
+        if peer.status is None:
             return
         height = peer.status.head_height
         try:
@@ -373,31 +371,31 @@ class Sync:
         """Looks for the lowest block of `peer` that is another than ours, at `height` at most, where it has another: up
         to there members are the same, so that its certificate there counts for both, whoever certified what follows.
         That takes one answer's time at most."""
-        now_s, second = self._get_time_s(), self._second
-        if second is None or now_s < self._searched_s.get(peer.id, -inf) + PARTING_S:
+        now_s = self._get_time_s()
+        if now_s < self._searched_s.get(peer.id, -inf) + PARTING_S:
             return
         self._searched_s[peer.id] = now_s
         try:
             async with asyncio.timeout(ANSWER_S):
-                found = await self._find_parting(peer, second, height)
+                found = await self._find_parting(peer, height)
             if found is not None:
                 height, block_bytes, certificate_bytes = found
-                if not second.is_told(codec.decode_block(self._get_tip().state.chain_id, block_bytes)):
-                    await second.look(peer, height, block_bytes, certificate_bytes)
+                if not self._second.is_told(codec.decode_block(self._get_tip().state.chain_id, block_bytes)):
+                    await self._second.look(peer, height, block_bytes, certificate_bytes)
                 self._searched_s[peer.id] = inf
         except (PeerUnavailable, TimeoutError) as error:
             log.debug("where the chain of %s parts from ours: %s", peer.name, error)
         except ChainError as error:
             log.warning("%s shows no certificate where its chain parts from ours: %s", peer.name, error)
 
-    async def _find_parting(self, peer: Peer, second: SecondHistories, height: int) -> tuple[int, bytes, bytes] | None:
+    async def _find_parting(self, peer: Peer, height: int) -> tuple[int, bytes, bytes] | None:
         """The height, the block and the certificate, by halving; None where `peer` gives less than it did before."""
         chain_id, common, other = self._get_tip().state.chain_id, 0, height
         replies = await self._request(peer, other, 1)
         while replies and other - common > 1:
             middle = (common + other) // 2
             asked = await self._request(peer, middle, 1)
-            if asked and await second.has(codec.decode_block(chain_id, asked[0][0])):
+            if asked and await self._second.has(codec.decode_block(chain_id, asked[0][0])):
                 common = middle
             else:
                 other, replies = middle, asked

@@ -5,16 +5,13 @@ They are drawn of the snapshots that `node.experiments.embeddings` is drawn of, 
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ml.measures.classification import Ints, compute_areas, count_confusion
 from ml.measures.curves import Reliability, Roc, compute_reliability, compute_roc
-from node.experiments.axes import Key, name_figure
-from node.experiments.embeddings import Snapshots, list_shown
+from node.experiments.embeddings import Snapshots, list_panels
 from node.experiments.plan import Experiment
 from node.experiments.results import Kept
 from node.experiments.sections import AnswersSection
@@ -25,6 +22,11 @@ TITLES: Mapping[Kind, str] = {
     "confusion": "Confusion of classes",
     "roc": "ROC, each class against all others",
     "calibration": "Calibration",
+}
+HEADINGS: Mapping[Kind, tuple[str, ...]] = {
+    "confusion": ("panel", "class", "given", "samples"),
+    "roc": ("panel", "class", "false_positive_rate", "true_positive_rate", "threshold"),
+    "calibration": ("panel", "from", "to", "samples", "confidence", "accuracy"),
 }
 
 
@@ -53,19 +55,37 @@ class AnswersFigure:
     kind: Kind
     panels: tuple[Answers, ...]
 
+    @property
+    def note(self) -> str:
+        seeds = dict.fromkeys(panel.seed for panel in self.panels)
+        return (
+            "Answers of a client, 0 where none is named, after the last round to samples of the global test set. Each "
+            f"panel is of one run: seed {', '.join(seeds)}. The CSV of the same name has every number."
+        )
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(panel.label, "; ".join(say_figures(self.kind, panel))) for panel in self.panels]
+
+    def list_numbers(self) -> Iterator[Sequence[object]]:
+        """Yields headings, and every number that is drawn."""
+        yield HEADINGS[self.kind]
+        for panel in self.panels:
+            if self.kind == "confusion":
+                for c, row in enumerate(panel.confusion.tolist()):
+                    yield from ((panel.label, panel.names[c], panel.names[k], count) for k, count in enumerate(row))
+            elif self.kind == "roc":
+                for name, (roc, _) in panel.rocs.items():
+                    points = zip(*(values.tolist() for values in roc), strict=True)
+                    yield from ((panel.label, name, *point) for point in points)
+            else:
+                bins = zip(*(values.tolist() for values in panel.reliability), strict=True)
+                yield from ((panel.label, *each) for each in bins)
+
 
 def make_answers_figures(experiment: Experiment, section: AnswersSection, snapshots: Snapshots) -> list[AnswersFigure]:
-    """One figure for each value of `each`; panels and figures whose runs have no snapshot yet are left out."""
-    figures: dict[Key, list[Answers]] = {}
-    for shown in list_shown(experiment, section):
-        kept = shown.find(snapshots)
-        if kept is not None:
-            figures.setdefault(shown.figure, []).append(compute_answers(shown.label, shown.seed, kept))
-    made = []
-    for key, panels in figures.items():
-        title = name_figure(section.title or TITLES[section.answers], section.each, key)
-        made.append(AnswersFigure(title, section.answers, tuple(panels)))
-    return made
+    panels = list_panels(experiment, section, TITLES[section.answers], snapshots, compute_answers)
+    return [AnswersFigure(title, section.answers, own) for title, own in panels]
 
 
 def compute_answers(label: str, seed: str, kept: Kept) -> Answers:
@@ -97,33 +117,3 @@ def say_figures(kind: Kind, panel: Answers) -> list[str]:
     if kind == "calibration":
         return [*said, f"expected calibration error {panel.reliability.error:.3f}"]
     return [*said, *(f"AUC of {name} {area:.3f}" for name, (_, area) in panel.rocs.items())]
-
-
-HEADINGS: Mapping[Kind, tuple[str, ...]] = {
-    "confusion": ("panel", "class", "given", "samples"),
-    "roc": ("panel", "class", "false_positive_rate", "true_positive_rate", "threshold"),
-    "calibration": ("panel", "from", "to", "samples", "confidence", "accuracy"),
-}
-
-
-def list_rows(figure: AnswersFigure) -> Iterator[tuple[str | float, ...]]:
-    """Every number that is drawn, as `HEADINGS` names them."""
-    for panel in figure.panels:
-        if figure.kind == "confusion":
-            for c, row in enumerate(panel.confusion.tolist()):
-                yield from ((panel.label, panel.names[c], panel.names[k], count) for k, count in enumerate(row))
-        elif figure.kind == "roc":
-            for name, (roc, _) in panel.rocs.items():
-                points = zip(*(values.tolist() for values in roc), strict=True)
-                yield from ((panel.label, name, *point) for point in points)
-        else:
-            bins = zip(*(values.tolist() for values in panel.reliability), strict=True)
-            yield from ((panel.label, *each) for each in bins)
-
-
-def format_answers_csv(figure: AnswersFigure) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(HEADINGS[figure.kind])
-    writer.writerows(list_rows(figure))
-    return out.getvalue()

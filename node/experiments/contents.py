@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from node.config.yaml_source import suggest
+from node.config.yaml_source import Keys, suggest
 from node.experiments.axes import Key, get_key, select
 from node.experiments.network import NETWORK, at_networks, is_measured
 from node.experiments.per_client import CLIENT, is_by_client
@@ -111,72 +111,71 @@ def _asks_network(given: ReportSection) -> bool:
 
 def find_report_problems(experiment: Experiment) -> Found:
     """The problems of a file's report: what cannot be laid out, under the keys it was written at."""
-    found: Found = []
     given = experiment.file.report
+    found: Found = []
     for i, table in enumerate(given.tables or ()):
-        keys = ("report", "tables", i)
-        found += [((*keys, "value"), text) for text in _name_unknown(table.value, VALUES)]
-        found += _check_seconds(table, keys)
-        found += _check_clients(table, keys)
-        laid_out = {"rows": table.rows, "columns": table.columns}
-        axes = {name: tuple(axis for axis in own if axis != CLIENT) for name, own in laid_out.items()}
-        axes |= {"over": table.over, "where": tuple(table.where)}
-        chosen = {name: axis for name in ("best_of", "worst_of") if (axis := getattr(table, name))}
-        axes |= {name: (axis,) for name, axis in chosen.items()} | {"against": tuple(table.against)}
-        free = {*table.over, *chosen.values()}
-        there = at_networks(experiment) if needs_network(table.value) else experiment
-        found += _check_network(experiment, table.value, (*keys, "value"), {*free, *table.against})
-        if len(chosen) > 1:
-            found.append(((*keys, "worst_of"), "expected it or best_of, not both"))
-        found += _check_axes(there, keys, axes, table.where, (*table.rows, *table.columns), free)
-        found += _check_against(there, table, keys)
+        found += _check_table(experiment, table, ("report", "tables", i))
     for i, figure in enumerate(given.figures or ()):
-        keys = ("report", "figures", i)
-        if isinstance(figure, GridSection):
-            named = {"x": (figure.x,), "y": (figure.y,)}
-            found += [
-                ((*keys, name), text)
-                for name, given_axes in named.items()
-                for text in _name_unknown(given_axes, experiment.known_axes)
-            ]
-            known_values = [name for name, value in VALUES.items() if not (value.needs_seconds or value.needs_network)]
-            found += [((*keys, "grid"), text) for text in _name_unknown((figure.grid,), known_values)]
-            if figure.x == figure.y:
-                found.append(((*keys, "y"), f"expected another axis than x (got {figure.y})"))
-        if isinstance(figure, GridSection | PairsSection):
-            axes = {name: getattr(figure, name) for name in ("panels", "each", "over")}
-            axes["where"] = tuple(figure.where)
-            across = (figure.x, figure.y) if isinstance(figure, GridSection) else ()
-            used = (*across, *figure.panels, *figure.each)
-            found += _check_axes(experiment, keys, axes, figure.where, used, set(figure.over))
-            continue
-        if isinstance(figure, SnapshotSection):
-            axes = {name: getattr(figure, name) for name in ("panels", "each")} | {"where": tuple(figure.where)}
-            fewest = min((point.facts["clients"] for point in experiment.points), default=1)
-            if (last := max(figure.clients)) >= fewest:
-                found.append(((*keys, "clients"), f"expected clients from 0 to {fewest - 1} (got {last})"))
-            found += _check_axes(experiment, keys, axes, figure.where, (*figure.panels, *figure.each), set())
-            continue
-        if figure.draw == "box" and figure.x in OWN_X:
-            found.append(((*keys, "draw"), f"expected line over {figure.x}, or an axis as x"))
-        there = at_networks(experiment) if needs_network((figure.x, figure.y)) else experiment
-        found += _check_network(experiment, (figure.x, figure.y), keys, set(figure.over))
-        unknown = [((*keys, "x"), text) for text in _name_unknown((figure.x,), (*OWN_X, *there.known_axes))]
-        if unknown:
-            found += unknown
-            continue
-        known = SERIES if figure.x in OWN_X else [name for name, value in VALUES.items() if not value.needs_seconds]
-        found += [((*keys, "y"), text) for text in _name_unknown((figure.y,), known)]
-        axes = {name: getattr(figure, name) for name in ("lines", "panels", "each", "over")}
-        axes["where"] = tuple(figure.where)
-        used = (*figure.lines, *figure.panels, *figure.each, *(() if figure.x in OWN_X else (figure.x,)))
-        found += _check_axes(there, keys, axes, figure.where, used, set(figure.over))
+        found += _check_figure(experiment, figure, ("report", "figures", i))
     return found
 
 
-def _check_network(
-    experiment: Experiment, names: Sequence[str], keys: tuple[str | int, ...], averaged: set[str]
-) -> Found:
+def _check_table(experiment: Experiment, table: TableSection, keys: Keys) -> Found:
+    found = [((*keys, "value"), text) for text in _name_unknown(table.value, VALUES)]
+    found += _check_seconds(table, keys)
+    found += _check_clients(table, keys)
+    chosen = {name: axis for name in ("best_of", "worst_of") if (axis := getattr(table, name))}
+    axes = {name: tuple(axis for axis in getattr(table, name) if axis != CLIENT) for name in ("rows", "columns")}
+    axes |= {"over": table.over, "where": tuple(table.where), "against": tuple(table.against)}
+    axes |= {name: (axis,) for name, axis in chosen.items()}
+    free = {*table.over, *chosen.values()}
+    there = at_networks(experiment) if needs_network(table.value) else experiment
+    found += _check_network(experiment, table.value, (*keys, "value"), {*free, *table.against})
+    if len(chosen) > 1:
+        found.append(((*keys, "worst_of"), "expected it or best_of, not both"))
+    found += _check_axes(there, keys, axes, table.where, (*table.rows, *table.columns), free)
+    return found + _check_against(there, table, keys)
+
+
+def _check_figure(experiment: Experiment, figure: AnyFigureSection, keys: Keys) -> Found:
+    found: Found = []
+    used: list[str] = []
+    named: dict[str, Iterable[str]] = {}  # what each key may be
+    there = experiment
+    if isinstance(figure, GridSection):
+        used = [figure.x, figure.y]
+        known = [name for name, value in VALUES.items() if not (value.needs_seconds or value.needs_network)]
+        named = {"x": experiment.known_axes, "y": experiment.known_axes, "grid": known}
+        if figure.x == figure.y:
+            found.append(((*keys, "y"), f"expected another axis than x (got {figure.y})"))
+    elif isinstance(figure, SnapshotSection):
+        fewest = min((point.facts["clients"] for point in experiment.points), default=1)
+        if (last := max(figure.clients)) >= fewest:
+            found.append(((*keys, "clients"), f"expected clients from 0 to {fewest - 1} (got {last})"))
+    elif isinstance(figure, FigureSection):
+        there = at_networks(experiment) if needs_network((figure.x, figure.y)) else experiment
+        found += _check_network(experiment, (figure.x, figure.y), keys, set(figure.over))
+        is_axis = figure.x not in OWN_X
+        used = [figure.x] if is_axis else []
+        if figure.draw == "box" and not is_axis:
+            found.append(((*keys, "draw"), f"expected line over {figure.x}, or an axis as x"))
+        values = [name for name, value in VALUES.items() if not value.needs_seconds]
+        named = {"x": (*OWN_X, *there.known_axes)}
+        named |= {"y": values if is_axis else SERIES} if figure.x in named["x"] else {}
+    found += [
+        ((*keys, name), text)
+        for name, known in named.items()
+        for text in _name_unknown((getattr(figure, name),), known)
+    ]
+    if isinstance(figure, FigureSection) and "y" not in named:  # of an unknown x nothing more can be said
+        return found
+    laid_out = [name for name in ("lines", "panels", "each", "over") if hasattr(figure, name)]
+    axes = {name: getattr(figure, name) for name in laid_out} | {"where": tuple(figure.where)}
+    used += [axis for name in laid_out if name != "over" for axis in axes[name]]
+    return found + _check_axes(there, keys, axes, figure.where, used, set(getattr(figure, "over", ())))
+
+
+def _check_network(experiment: Experiment, names: Sequence[str], keys: Keys, averaged: set[str]) -> Found:
     """Seconds over a network have one to be reckoned by, and each its own."""
     if not needs_network(names):
         return []
@@ -185,7 +184,7 @@ def _check_network(
     return [(keys, f"expected {NETWORK} laid out, or in `where`")] if NETWORK in averaged else []
 
 
-def _check_seconds(table: TableSection, keys: tuple[str | int, ...]) -> Found:
+def _check_seconds(table: TableSection, keys: Keys) -> Found:
     """Values at equal training time and the seconds to read them at belong together."""
     timed = [name for name in table.value if name in VALUES and VALUES[name].needs_seconds]
     if timed and table.seconds is None:
@@ -196,7 +195,7 @@ def _check_seconds(table: TableSection, keys: tuple[str | int, ...]) -> Found:
     return []
 
 
-def _check_clients(table: TableSection, keys: tuple[str | int, ...]) -> Found:
+def _check_clients(table: TableSection, keys: Keys) -> Found:
     """A table by client has values that are kept for each."""
     unkept = [name for name in table.value if name in VALUES and VALUES[name].of_client is None]
     if unkept and is_by_client(table.rows, table.columns):
@@ -205,7 +204,7 @@ def _check_clients(table: TableSection, keys: tuple[str | int, ...]) -> Found:
     return []
 
 
-def _check_against(experiment: Experiment, table: TableSection, keys: tuple[str | int, ...]) -> Found:
+def _check_against(experiment: Experiment, table: TableSection, keys: Keys) -> Found:
     """What is compared with others has them beside it in the sweep."""
     if not table.against or not table.against.keys() <= experiment.known_axes:
         return []
@@ -228,7 +227,7 @@ def _name_unknown(names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
 
 def _check_axes(
     experiment: Experiment,
-    keys: tuple[str | int, ...],
+    keys: Keys,
     axes: Mapping[str, Sequence[str]],
     where: Mapping[str, Any],
     used: Sequence[str],

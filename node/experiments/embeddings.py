@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ml.payload import Array
 from node.experiments.axes import Key, name_figure, name_key, select, split
@@ -12,6 +16,7 @@ from node.experiments.projection import project_pca, project_tsne
 from node.experiments.results import Kept
 from node.experiments.sections import EmbeddingSection, SnapshotSection
 
+T = TypeVar("T")
 Snapshots = Mapping[tuple[str, int], Kept]  # by run and client
 
 NAMES = {"tsne": "t-SNE", "pca": "PCA"}
@@ -36,6 +41,26 @@ class Map:
     num_right: int
     num_nearest: int | None
 
+    @property
+    def said(self) -> list[str]:
+        """The counts in words."""
+        num = len(self.labels)
+        said = [f"{num} samples", f"{100 * self.num_right / num:.1f} % classified rightly"]
+        if self.num_nearest is None:
+            return [*said, "no prototypes"]
+        said.append(f"{100 * self.num_nearest / num:.1f} % nearest to a prototype of their class")
+        authors = "" if self.authors is None else f" of {len(np.unique(self.authors))} clients"
+        return [*said, f"{len(self.classes)} prototypes{authors}"]
+
+    def list_marks(self) -> list[tuple[int, int | None]]:
+        """The class and the author of each group of prototypes."""
+        authors = [None] * len(self.classes) if self.authors is None else self.authors.tolist()
+        return list(dict.fromkeys(zip(self.classes.tolist(), authors, strict=True)))
+
+    def is_mark(self, label: int, author: int | None) -> Any:
+        own = self.classes == label
+        return own if author is None else own & (self.authors == author)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingFigure:
@@ -51,6 +76,19 @@ class EmbeddingFigure:
         longest = max((panel.names for panel in self.panels), key=len)
         alike = all(panel.names == longest[: len(panel.names)] for panel in self.panels)
         return longest if alike else tuple(map(str, range(len(longest))))
+
+    @property
+    def note(self) -> str:
+        seeds = dict.fromkeys(panel.seed for panel in self.panels)
+        return (
+            "Samples of the global test set as a client, 0 where none is named, embeds them after the last round, laid "
+            f"flat by {self.method}, with the prototypes it holds. Each panel is a map of its own, of one run: seed "
+            f"{', '.join(seeds)}. A sample says its class while the pointer rests on it."
+        )
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(panel.label, "; ".join(panel.said)) for panel in self.panels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +130,32 @@ def list_snapshot_runs(experiment: Experiment) -> Mapping[str, tuple[int, ...]]:
     return {run: tuple(sorted(own)) for run, own in clients.items()}
 
 
+def list_panels(
+    experiment: Experiment,
+    section: SnapshotSection,
+    title: str,
+    snapshots: Snapshots,
+    make: Callable[[str, str, Kept], T],
+) -> Iterator[tuple[str, tuple[T, ...]]]:
+    """Yields the title of each figure, one for each value of `each`, and what `make` makes of each panel's label, seed
+    and snapshot; panels and figures whose runs have no snapshot yet are left out."""
+    figures: dict[Key, list[T]] = {}
+    for shown in list_shown(experiment, section):
+        if (kept := shown.find(snapshots)) is not None:
+            figures.setdefault(shown.figure, []).append(make(shown.label, shown.seed, kept))
+    for key, panels in figures.items():
+        yield name_figure(section.title or title, section.each, key), tuple(panels)
+
+
 def make_embedding_figures(
     experiment: Experiment, section: EmbeddingSection, snapshots: Snapshots
 ) -> list[EmbeddingFigure]:
-    """One figure for each value of `each`; panels and figures whose runs have no snapshot yet are left out."""
-    figures: dict[Key, list[Map]] = {}
-    for shown in list_shown(experiment, section):
-        kept = shown.find(snapshots)
-        if kept is not None:
-            figures.setdefault(shown.figure, []).append(_make_map(shown.label, shown.seed, kept, section.embedding))
-    how = NAMES[section.embedding]
-    made = []
-    for key, panels in figures.items():
-        title = name_figure(section.title or f"Embeddings by {how}", section.each, key)
-        made.append(EmbeddingFigure(title, how, tuple(panels)))
-    return made
+    how, make = NAMES[section.embedding], partial(_make_map, section.embedding)
+    panels = list_panels(experiment, section, f"Embeddings by {how}", snapshots, make)
+    return [EmbeddingFigure(title, how, own) for title, own in panels]
 
 
-def _make_map(label: str, seed: str, kept: Kept, embedding: str) -> Map:
+def _make_map(embedding: str, label: str, seed: str, kept: Kept) -> Map:
     snapshot, project = kept.snapshot, project_tsne if embedding == "tsne" else project_pca
     samples, prototypes = project(snapshot.embeddings, snapshot.prototypes)
     return Map(

@@ -1,239 +1,237 @@
-"""The report as one HTML page: no script, nothing fetched, light and dark, every table readable by a screen reader.
-
-Whatever stands in a file or a result is text here, and escaped where it enters.
-"""
+"""The report of an experiment as one HTML page, which needs nothing else. Whatever stands in a file or a result is text
+here, and escaped where it enters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from node.experiments.axes import Key, name_axis
-from node.experiments.drawing_style import COLOURS, DARK_COLOURS
+from ml.training.metrics import compute_mean
+from node.experiments.axes import name_axis, name_key
+from node.experiments.charts import AnyFigure, make_draw
+from node.experiments.figures import Figure
+from node.experiments.network import describe_network
+from node.experiments.plan import MEASURED, VERSION, Experiment, Point, show_fact
+from node.experiments.results import Result
+from node.experiments.stock import Stock
 from node.experiments.tables import Cell, Table
+from node.experiments.values import VALUES, Limits, show_number
+from node.report.drawing import render_inline
+from node.report.elements import (
+    Html,
+    join,
+    make_details,
+    make_facts,
+    make_figure,
+    make_html_table,
+    make_list,
+    make_page,
+    make_paragraph,
+    make_section,
+    make_table,
+    make_verdict,
+    show,
+)
+
+_BUDGET_AXES = ("budget.t_sum", "budget.beta", "rounds", "budget.alpha")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A section of the page: `body` is HTML."""
-
-    id: str
-    title: str
-    body: str
-
-
-def render_page(title: str, description: str, facts: Mapping[str, str], notice: str, parts: Sequence[Part]) -> str:
-    """The whole document. `facts` stand below the title, `notice` (empty: none) says what is missing."""
-    tiles = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items())
-    paragraphs = "".join(f"<p>{escape(text)}</p>" for text in description.strip().split("\n\n") if text)
-    links = "".join(f'<li><a href="#{part.id}">{escape(part.title)}</a></li>' for part in parts)
-    sections = "\n".join(map(_render_part, parts))
-    alert = f'<p class="notice" role="note">{escape(notice)}</p>' if notice else ""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
-<style>
-{_make_style()}
-</style>
-</head>
-<body>
-<header>
-<h1>{escape(title)}</h1>
-{paragraphs}
-<dl class="tiles">{tiles}</dl>
-{alert}
-<nav aria-label="Sections"><ul>{links}</ul></nav>
-</header>
-<main>
-{sections}
-</main>
-</body>
-</html>
-"""
+def render_page(
+    experiment: Experiment,
+    stock: Stock,
+    tables: Sequence[Table],
+    figures: Sequence[AnyFigure],
+    numbers: Mapping[str, int],
+) -> str:
+    """Returns the whole document; lines look by `numbers`."""
+    parts = {"tables": ("Tables", join([Html('<div class="side">'), *map(_render_table, tables), Html("</div>")]))}
+    if figures:
+        drawn = (_render_figure(figure, numbers, f"f{i}") for i, figure in enumerate(figures))
+        parts["figures"] = ("Figures", join(drawn))
+    if experiment.file.budget is not None:
+        parts["budget"] = ("Time budget", _render_budget(experiment))
+    parts["configuration"] = ("Configuration", _render_configuration(experiment))
+    parts["runs"] = ("Runs", _render_runs(experiment, stock))
+    links = "".join(f'<li><a href="#{name}">{show(title)}</a></li>' for name, (title, _) in parts.items())
+    is_whole = len(stock.finished) == len(experiment.runs)
+    notice = make_verdict(f"{count_runs(experiment, stock)}.", "What follows is from the runs that are there.", "open")
+    header = join(
+        [
+            Html(f"<h1>{show(experiment.title)}</h1>"),
+            *(make_paragraph(text) for text in experiment.file.description.strip().split("\n\n") if text),
+            make_facts(_list_facts(experiment, stock)),
+            Html("") if is_whole else notice,
+            Html(f'<nav aria-label="Sections"><ul>{links}</ul></nav>'),
+        ]
+    )
+    main = join(make_section(name, title, body) for name, (title, body) in parts.items())
+    return make_page(experiment.title, header, main, kind="wide")
 
 
-def _render_part(part: Part) -> str:
-    title = f'<h2 id="{part.id}-title">{escape(part.title)}</h2>'
-    return f'<section id="{part.id}" aria-labelledby="{part.id}-title">\n{title}\n{part.body}\n</section>'
+def count_runs(experiment: Experiment, stock: Stock) -> str:
+    text = f"{len(stock.finished)} of {len(experiment.runs)} runs are done"
+    return f"{text}, {len(stock.failed)} failed" if stock.failed else text
 
 
-# ---- tables
+# ---- tables and figures
 
 
-def render_tables(tables: Iterable[Table]) -> str:
-    """Tables side by side where there is room."""
-    return '<div class="side">' + "\n".join(map(render_table, tables)) + "</div>"
+def _render_table(table: Table) -> Html:
+    """A table of results, of which the best are strong."""
+    columns = [name_key(table.column_axes, column) or table.value_label for column in table.columns]
+    rows = [
+        [*map(show, row), *(_render_cell(table.cells.get((row, column)), table.finished) for column in table.columns)]
+        for row in table.rows
+    ]
+    headings = [*map(name_axis, table.row_axes), *columns]
+    return make_html_table(table.title, headings, rows, note=table.note, kind="results", heads=len(table.row_axes))
 
 
-def render_table(table: Table) -> str:
-    """A table of results: row heads span the rows they stand for, the best are strong."""
-    head = _render_column_heads(table)
-    body = []
-    previous: Key = ()
-    for i, row in enumerate(table.rows):
-        heads = []
-        for depth, text in enumerate(row):
-            if previous[: depth + 1] == row[: depth + 1]:
-                continue
-            span = _count_run(table.rows[i:], depth)
-            scope = "rowgroup" if span > 1 else "row"
-            heads.append(f'<th scope="{scope}"{_span("row", span)}>{escape(text)}</th>')
-        starts = ' class="group"' if len(row) > 1 and previous[:1] != row[:1] else ""
-        cells = "".join(_render_cell(table.cells.get((row, column)), table.finished) for column in table.columns)
-        body.append(f"<tr{starts}>{''.join(heads)}{cells}</tr>")
-        previous = row
-    caption = f"<strong>{escape(table.title)}</strong> {escape(table.note)}"
-    return _frame(table.title, f"<caption>{caption}</caption><thead>{head}</thead><tbody>{''.join(body)}</tbody>")
-
-
-def _render_column_heads(table: Table) -> str:
-    corner = "".join(f'<th scope="col">{escape(name_axis(axis))}</th>' for axis in table.row_axes)
-    if not table.column_axes:
-        return f'<tr>{corner}<th scope="col">{escape(table.value_label)}</th></tr>'
-    rows = []
-    for depth, axis in enumerate(table.column_axes):
-        last = depth == len(table.column_axes) - 1
-        cells = []
-        for key, same in groupby(table.columns, key=lambda column: column[: depth + 1]):
-            span = len(list(same))
-            name = name_axis(axis)
-            text = key[-1] if axis in ("", "method", "task", "data", "model", "partition") else f"{name} {key[-1]}"
-            scope = "colgroup" if span > 1 else "col"
-            cells.append(f'<th scope="{scope}"{_span("col", span)}>{escape(text)}</th>')
-        lead = corner if last else f'<td colspan="{len(table.row_axes)}"></td>'
-        rows.append(f"<tr>{lead}{''.join(cells)}</tr>")
-    return "".join(rows)
-
-
-def _render_cell(cell: Cell | None, finished: int) -> str:
+def _render_cell(cell: Cell | None, finished: int) -> Html:
     """`finished` seeds have run elsewhere in the table; a cell with fewer says so."""
     if cell is None:
-        return "<td></td>"
+        return Html("")
     if cell.mean is None:
-        return f'<td class="absent">{escape(cell.absent)}</td>'
+        return Html(f'<span class="absent">{show(cell.absent)}</span>')
     mean, _, std = cell.text.partition(" ± ")
-    number = escape(mean) + (f'<span class="std"> ± {escape(std)}</span>' if std else "")
+    number = show(mean) + (f'<span class="std"> ± {show(std)}</span>' if std else "")
     if cell.best:
         number = f"<strong>{number}</strong>"
     if cell.choice is not None:
-        number = f"<strong>{escape(cell.choice)}</strong><small>{number}</small>"
-    if cell.detail:
-        number += f"<small>{escape(cell.detail)}</small>"
-    if cell.num < cell.finished:
-        number += f"<small>in {cell.num} of {cell.finished} seeds</small>"
-    elif cell.finished < finished:
-        number += f"<small>{cell.num} of {cell.expected} seeds</small>"
-    return f"<td{' class=best' if cell.best else ''}>{number}</td>"
+        number = f"<strong>{show(cell.choice)}</strong><small>{number}</small>"
+    of = f"in {cell.num} of {cell.finished} seeds" if cell.num < cell.finished else ""
+    if not of and cell.finished < finished:
+        of = f"{cell.num} of {cell.expected} seeds"
+    return Html(number + "".join(f"<small>{show(text)}</small>" for text in (cell.detail, of) if text))
 
 
-def render_plain_table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, heads: int = 1) -> str:
-    """Text in rows, the first `heads` columns being what the others are about."""
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in headings)
-    body = "".join(
-        "<tr>"
-        + "".join(f'<th scope="row">{escape(text)}</th>' for text in row[:heads])
-        + "".join(f"<td>{escape(text)}</td>" for text in row[heads:])
-        + "</tr>"
-        for row in rows
+def _render_figure(figure: AnyFigure, numbers: Mapping[str, int], prefix: str) -> Html:
+    description = figure.title
+    if not isinstance(figure, Figure) or figure.draw == "grid":  # of lines there are too many numbers
+        description += ". " + "; ".join(f"{label}: {text}" for label, text in figure.said)
+    svg = Html(render_inline(make_draw(figure, numbers), description, prefix))
+    table = make_table(figure.title, ("drawn", "numbers"), figure.said)
+    return join([make_figure(svg, f"{figure.title}.", figure.note), make_details("The same in numbers", table)])
+
+
+# ---- what was run
+
+
+def _list_facts(experiment: Experiment, stock: Stock) -> list[tuple[str, str]]:
+    points = experiment.points
+    facts = [("runs", f"{len(stock.finished)} of {len(experiment.runs)}")]
+    for name in ("data", "clients", "rounds", "seed"):
+        facts.append((f"{name}s" if name == "seed" else name, _list_values(points, name)))
+    facts.append(("methods", str(len({show_fact(point.facts["method"]) for point in points}))))
+    seconds = [result.seconds for result in stock.finished.values()]
+    if seconds:
+        facts.append(("computing time", f"{_show_duration(sum(seconds))} in all, {compute_mean(seconds):.1f} s a run"))
+        last = max(result.finished for result in stock.finished.values())
+        facts.append(("last run", last.replace("T", " ").rstrip("Z")))
+    return [*facts, ("fednode", VERSION)]
+
+
+def _show_duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _render_budget(experiment: Experiment) -> Html:
+    """What Eq. (11) makes of each budget: both the time there is and the time that is used."""
+    plans = {tuple(show_fact(point.facts[axis]) for axis in _BUDGET_AXES): point.budget for point in experiment.points}
+    alphas = list(dict.fromkeys(key[-1] for key in plans))
+    rows = []
+    for key in dict.fromkeys(key[:-1] for key in plans):
+        spent = [plans[(*key, alpha)] for alpha in alphas]
+        available = next((f"{plan.available_s:g}" for plan in spent if plan is not None), "")
+        shown = [f"{plan.local_iterations} ({plan.used_s:g})" if plan is not None else "does not fit" for plan in spent]
+        rows.append((*key, available, *shown))
+    headings = ("t_sum, s", "β, s", "R", "t_sum − R·β, s", *(f"α {alpha} s: E (E·α·R, s)" for alpha in alphas))
+    return make_table("Local iterations that fit: E = ⌊(t_sum / R − β) / α⌋", headings, rows)
+
+
+def _render_configuration(experiment: Experiment) -> Html:
+    points = experiment.points
+    names = ("data", "model", "partition", "clients", "shots", "rounds", "seed", "device", *MEASURED)
+    names = tuple(name for name in names if name in experiment.known_axes)
+    swept = [axis for axis in experiment.axes if axis not in (*names, "method")]
+    settings = [(name_axis(axis) if axis in swept else axis, _list_values(points, axis)) for axis in (*names, *swept)]
+    by_method: dict[str, list[Point]] = {}
+    for point in points:
+        by_method.setdefault(show_fact(point.facts["method"]), []).append(point)
+    keys = dict.fromkeys(key for point in points for key in point.facts if key.startswith("method."))
+    rows = [(key.removeprefix("method."), *(_list_values(own, key) for own in by_method.values())) for key in keys]
+    networks = [describe_network(network) for network in experiment.file.report.network]
+    headings = ("network", "server", "peers", "local work")
+    return join(
+        [
+            make_table("Settings of all runs", ("setting", "values"), settings),
+            make_table("Settings of the methods, defaults written out", ("setting", *by_method), rows),
+            make_table("Networks that seconds are reckoned by", headings, networks) if networks else Html(""),
+        ]
     )
-    return _frame(
-        caption,
-        f"<caption><strong>{escape(caption)}</strong></caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>",
-        "plain",
+
+
+def _list_values(points: Sequence[Point], axis: str) -> str:
+    return ", ".join(dict.fromkeys(show_fact(point.facts.get(axis)) for point in points))
+
+
+def _render_runs(experiment: Experiment, stock: Stock) -> Html:
+    runs, known = experiment.runs, {*stock.finished, *stock.failed, *stock.broken}
+    halted = {run_id: result.halted_at for run_id, result in stock.finished.items() if result.halted_at is not None}
+    lists = {
+        "Failed": [
+            f"{runs[run_id].label}: {result.error}".replace("\n", " ") for run_id, result in stock.failed.items()
+        ],
+        "Not the result of their run": list(stock.broken.values()),
+        "Do not fit": list(dict.fromkeys(point.misfit for point in experiment.points if point.misfit)),
+        "Came to a halt": [f"{runs[run_id].label}: height {at} was never made" for run_id, at in halted.items()],
+        "Missing": [run.label for run in runs.values() if run.id not in known],
+    }
+    machines = [_describe_machine(result) for result in stock.finished.values()]
+    counts = [(machine, str(machines.count(machine))) for machine in dict.fromkeys(machines)]
+    axes = list_columns(experiment)
+    rows = [_describe_point(point, axes, stock) for point in experiment.points]
+    headings = (*map(name_axis, axes), "state", "best TAA", "final TAA", "final on all classes", "seconds", "run")
+    table = make_table("All combinations", headings, rows)
+    return join(
+        [
+            *(make_details(f"{title}: {len(own)}", make_list(own)) for title, own in lists.items() if own),
+            make_table("Machines", ("machine", "runs"), counts),
+            make_details(f"All combinations: {len(rows)}", table),
+        ]
     )
 
 
-def render_details(summary: str, body: str) -> str:
-    """Something that is folded away."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+def list_columns(experiment: Experiment) -> list[str]:
+    """Returns the axes that each combination is told by."""
+    always = ["data", "model", "partition", "clients", "rounds", "method", "seed"]
+    return [*always, *(axis for axis in experiment.axes if axis not in always)]
 
 
-def render_figure(svg: str, caption: str, note: str, more: str = "") -> str:
-    """A drawing with what it shows; `more` is HTML below it."""
-    said = f"<figcaption><strong>{escape(caption)}</strong> {escape(note)}</figcaption>"
-    return f"<figure>{said}{svg}{more}</figure>"
+def get_state(point: Point, stock: Stock) -> str:
+    if point.run is None:
+        return "does not fit"
+    if point.run.id in stock.finished:
+        return "done"
+    return "failed" if point.run.id in stock.failed else "broken" if point.run.id in stock.broken else "missing"
 
 
-def render_list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
+def _describe_point(point: Point, axes: Sequence[str], stock: Stock) -> tuple[str, ...]:
+    result = stock.finished.get(point.run.id) if point.run is not None else None
+    numbers = ["", "", "", ""]
+    if result is not None:
+        chosen = [VALUES[name] for name in ("best_taa", "final_taa", "final_global", "seconds")]
+        numbers = [show_number(value.kind, value.compute(result, Limits()) or 0.0) for value in chosen]
+    facts = [show_fact(point.facts.get(axis)) for axis in axes]
+    return (*facts, get_state(point, stock), *numbers, point.run.id if point.run is not None else "")
 
 
-def _frame(label: str, content: str, kind: str = "results") -> str:
-    """Wide tables scroll by themselves, also by keyboard."""
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">'
-        f'<table class="{kind}">{content}</table></div>'
-    )
-
-
-def _span(direction: str, count: int) -> str:
-    return f' {direction}span="{count}"' if count > 1 else ""
-
-
-def _count_run(rows: Sequence[Key], depth: int) -> int:
-    """How many of the first rows agree up to `depth`."""
-    first = rows[0][: depth + 1]
-    return next((i for i, row in enumerate(rows) if row[: depth + 1] != first), len(rows))
-
-
-# ---- style
-
-
-def _make_style() -> str:
-    light = "".join(f"--line-{i}:{colour};" for i, colour in enumerate(COLOURS))
-    dark = "".join(f"--line-{i}:{colour};" for i, colour in enumerate(DARK_COLOURS))
-    return _STYLE.replace("/*light lines*/", light).replace("/*dark lines*/", dark)
-
-
-_STYLE = """\
-:root{--ink:#1b1f24;--soft:#59636e;--paper:#fff;--panel:#f6f8fa;--rule:#d1d9e0;--grid:#e3e7eb;--accent:#0b62c4;
---best:#e4effc;--warn:#fff4d6;--warn-rule:#d9a514;/*light lines*/}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e9ed;--soft:#9aa4af;--paper:#101418;--panel:#181d23;--rule:#343c46;
---grid:#2a313a;--accent:#6cb2ff;--best:#17304d;--warn:#33290d;--warn-rule:#a37d14;/*dark lines*/}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:76rem;padding:2.5rem clamp(1rem,4vw,3rem) 4rem;background:var(--paper);color:var(--ink);
-font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
-h1{font-size:1.9rem;line-height:1.2;margin:0 0 .6rem;letter-spacing:-.01em;text-wrap:balance}
-h2{font-size:1.3rem;margin:3rem 0 1rem;padding-top:1rem;border-top:1px solid var(--rule)}
-p{max-width:46rem;margin:.5rem 0}
-a{color:var(--accent)}
-.tiles{display:flex;flex-wrap:wrap;gap:.5rem;margin:1.5rem 0;padding:0}
-.tiles div{background:var(--panel);border:1px solid var(--rule);border-radius:.4rem;padding:.5rem .9rem}
-.tiles dt{color:var(--soft);font-size:.78rem}
-.tiles dd{margin:0;font-weight:600;overflow-wrap:anywhere}
-.notice{max-width:none;padding:.6rem .9rem;background:var(--warn);border-left:4px solid var(--warn-rule)}
-nav ul{display:flex;flex-wrap:wrap;gap:.3rem 1.4rem;padding:0;margin:1rem 0 0;list-style:none}
-.side{display:flex;flex-wrap:wrap;gap:0 3.5rem;align-items:flex-start}
-.scroll{overflow-x:auto;margin:0 0 2rem;max-width:100%}
-.scroll:focus-visible{outline:2px solid var(--accent);outline-offset:3px}
-table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
-caption,figcaption{text-align:left;padding:0 0 .6rem;color:var(--soft);font-size:.92rem}
-caption strong,figcaption strong{color:var(--ink)}
-th,td{padding:.32rem .8rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--grid);white-space:nowrap}
-thead th,thead td{border-bottom:1px solid var(--rule);color:var(--soft);font-weight:600;vertical-align:bottom}
-thead th[colspan]{text-align:center}
-tbody th{font-weight:600}
-tbody tr.group th,tbody tr.group td{border-top:1px solid var(--rule)}
-.results td,.results thead th:not([colspan]){text-align:right}
-.results thead tr:last-child th{text-align:left}
-.results tbody td{text-align:left}
-td.best{background:var(--best)}
-.std,td small,td.absent{color:var(--soft)}
-td small{display:block;font-size:.8rem}
-td.absent{font-style:italic}
-.plain td{white-space:normal;max-width:34rem}
-figure{margin:0 0 2.5rem}
-figure svg{display:block;width:100%;height:auto;color:var(--ink)}
-figure svg text{font-family:inherit}
-details{margin:.5rem 0 1.5rem}
-summary{cursor:pointer;color:var(--accent);width:fit-content}
-details[open] summary{margin-bottom:.8rem}
-code,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.85em}
-@media print{.scroll{overflow:visible}nav,summary{display:none}}"""
+def _describe_machine(result: Result) -> str:
+    machine = result.machine
+    device = machine.get("device", "cpu")
+    named: list[Any] = [machine.get("cpu"), f"{machine.get('cores')} cores", f"{machine.get('memory_gib')} GiB"]
+    named += [machine.get("system"), f"Python {machine.get('python')}", f"torch {machine.get('torch')}"]
+    named += [f"fednode {result.fednode}"]
+    return ", ".join(map(str, named)) + (f", on {device}" if device != "cpu" else "")

@@ -103,6 +103,11 @@ class Experiment:
         """The runs by id, each once."""
         return {point.run.id: point.run for point in self.points if point.run is not None}
 
+    def list_shard(self, shard: tuple[int, int]) -> list[Run]:
+        """Returns every n-th of the runs, from the i-th on, which follows from the file alone."""
+        index, count = shard
+        return list(self.runs.values())[index - 1 :: count]
+
     @property
     def title(self) -> str:
         return self.file.title or self.file.name

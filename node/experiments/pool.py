@@ -12,13 +12,11 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol
+from typing import Any
 
 from node.host.allocator import keep_freed_memory
 from node.host.child import ROOT, claim_names, found_first
@@ -55,85 +53,36 @@ class Died:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Somebody else has done the piece."""
-
-    index: int
-
-
-Event = Advanced | Finished | Died | Elsewhere
-
-
-class Pieces(Protocol):
-    """The work there is, to be taken piece by piece."""
-
-    def __len__(self) -> int:
-        """At most so many will be taken."""
-
-    def take(self) -> tuple[int, Any] | None:
-        """The next piece and its index; None where there is none now."""
-
-    def may_come(self) -> bool:
-        """Whether there may be more later, though there is none now."""
-
-    def list_news(self) -> Iterable[Elsewhere]:
-        """The pieces that others have done since this was asked last."""
-
-
-class Listed:
-    """Pieces that are all there from the beginning."""
-
-    def __init__(self, pieces: Sequence[Any]) -> None:
-        self._len = len(pieces)
-        self._left = iter(enumerate(pieces))
-
-    def __len__(self) -> int:
-        return self._len
-
-    def take(self) -> tuple[int, Any] | None:
-        return next(self._left, None)
-
-    def may_come(self) -> bool:
-        return False
-
-    def list_news(self) -> Iterable[Elsewhere]:
-        return ()
+Event = Advanced | Finished | Died
 
 
 def work_through(
-    pieces: Pieces,
+    pieces: Sequence[Any],
     work: Work,
     jobs: int,
     should_stop: Callable[[], bool] = lambda: False,
     environments: Sequence[Mapping[str, str]] = ({},),
 ) -> Iterator[Event]:
-    """The events while `jobs` processes do all of `pieces`, in order. Ends early once `should_stop()`, which is asked
-    at least every POLL_S. Process i has the variables of `environments[i]`, over and over.
+    """Yields the events while `jobs` processes do all of `pieces`, in order. Ends early once `should_stop()`, which is
+    asked at least every POLL_S. Process i has the variables of `environments[i]`, over and over.
 
     However it ends, no process is left.
     """
+    left = iter(enumerate(pieces))
     workers = [_Worker(work, variables) for variables in islice(cycle(environments), min(jobs, len(pieces)))]
     try:
         while not should_stop():
             for worker in workers:
-                if worker.index is None:
-                    worker.take(pieces.take())
-            yield from pieces.list_news()
+                if worker.index is None and (piece := next(left, None)) is not None:
+                    worker.begin(*piece)
             busy = {worker.connection: worker for worker in workers if worker.index is not None}
             if not busy:
-                if not pieces.may_come():
-                    return
-                time.sleep(POLL_S)
-                continue
+                return
             for connection in wait(list(busy), POLL_S):
-                worker = busy[connection]  # type: ignore[index]  # `wait` gives back what it was given
-                event = worker.receive()
+                event = busy[connection].receive()  # type: ignore[index]  # `wait` gives back what it was given
+                if isinstance(event, Died) and should_stop():
+                    return
                 yield event
-                if isinstance(event, Died):
-                    worker.start_again()
-                if not isinstance(event, Advanced):
-                    worker.index = None
     finally:
         for worker in workers:
             worker.process.terminate()
@@ -142,7 +91,7 @@ def work_through(
 
 
 class _Worker:
-    """One process and the piece it is at work on."""
+    """One process, and the index of the piece that it is at work on."""
 
     def __init__(self, work: Work, variables: Mapping[str, str]) -> None:
         self._work = work
@@ -153,29 +102,36 @@ class _Worker:
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self._work), daemon=True)
-        with found_first(), _ready_to_start(self._variables):
+        self.process = context.Process(target=_serve, args=(theirs, self._variables), daemon=True)
+        with found_first():
             self.process.start()
         theirs.close()
+        self._send(self._work)
 
-    def take(self, piece: tuple[int, Any] | None) -> None:
-        self.index = None if piece is None else piece[0]
-        if piece is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has died: the next receive says so
-                self.connection.send(piece[1])
+    def begin(self, index: int, piece: Any) -> None:
+        self.index = index
+        self._send(piece)
+
+    def _send(self, content: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has died: the next receive says so
+            self.connection.send(content)
 
     def receive(self) -> Event:
         assert self.index is not None  # noqa: S101 - only busy ones are listened to
+        index = self.index
         try:
             kind, content = self.connection.recv()
         except (EOFError, OSError):
             self.process.join(STOP_S)
-            return Died(self.index, _describe_end(self.process.exitcode))
-        return Finished(self.index, content) if kind == "finished" else Advanced(self.index, content)
-
-    def start_again(self) -> None:
-        self.close()
-        self._start()
+            why = _describe_end(self.process.exitcode)
+            self.close()
+            self.index = None
+            self._start()
+            return Died(index, why)
+        if kind == "advanced":
+            return Advanced(index, content)
+        self.index = None
+        return Finished(index, content)
 
     def close(self) -> None:
         self.connection.close()
@@ -186,13 +142,17 @@ class _Worker:
         self.process.close()
 
 
-def _serve(connection: Connection, work: Work) -> None:
-    """The process: pieces in, events out, until the other end is closed, or whoever holds it is gone."""
+def _serve(connection: Connection, variables: Mapping[str, str]) -> None:
+    """The process: work and pieces in, events out, until the other end is closed, or whoever holds it is gone. Ctrl-C
+    reaches the whole group, and is ignored here: the one who asked for the work decides when it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update({**dict.fromkeys(THREAD_VARIABLES, "1"), **variables})  # read when a library is loaded: by `work`
     claim_names()
     sys.path.remove(ROOT)  # where `found_first` had it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     with contextlib.suppress(EOFError, OSError):
+        work = connection.recv()
         while True:
             outcome = work(connection.recv(), lambda news: connection.send(("advanced", news)))
             connection.send(("finished", outcome))
@@ -211,23 +171,3 @@ def _describe_end(exit_code: int | None) -> str:
         name = signal.Signals(-exit_code).name
         return f"its process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     return f"its process ended with exit code {exit_code}"
-
-
-@contextlib.contextmanager
-def _ready_to_start(variables: Mapping[str, str]) -> Iterator[None]:
-    """What is started meanwhile has these variables, computes on one thread, and is deaf to Ctrl-C, which reaches the
-    whole group: the one who asked for the work decides when it ends."""
-    resource_tracker.ensure_running()  # it would be started with the first process, and unblock the signal on its way
-    variables = {**dict.fromkeys(THREAD_VARIABLES, "1"), **variables}  # read once, when a library is loaded
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -1,9 +1,8 @@
-"""The picture of an attack, drawn by matplotlib: samples across, the attack's images of them downwards, and a block for
+"""The picture of an attack: samples across, the attack's images of them downwards, and a block for
 each random layer or model that was attacked."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from ml.data.base import Images
-from node.errors import ConfigError
+from node.report.drawing import applied_style, lay_out_panels, write_png
 
-DPI = 150
 INCHES = 0.42  # of a sample
-MAX_BLOCKS = 3  # beside each other
 GAP = 0.06  # between samples, in parts of one
 
 
@@ -28,43 +25,22 @@ class Panel:
     rows: Mapping[str, Images]
 
 
-def check_picture(path: Path, option: str = "--png") -> None:
-    """Raise ConfigError where drawing would, before what it is to draw has been computed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(f"{option}: expected matplotlib to be installed: pip install 'fednode[report]'")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{option}: {path}: cannot be written (no such directory)")
-
-
 def draw_panels(path: Path, panels: Sequence[Panel], title: str) -> None:
-    """Write a PNG of all panels. Raises ConfigError where it cannot be written."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    across = min(len(panels), MAX_BLOCKS)
-    down = -(-len(panels) // across)
-    num_rows, num_samples = len(panels[0].rows), len(next(iter(panels[0].rows.values())))
-    size = (across * (num_samples * INCHES + 0.2) + 0.9, down * (num_rows * INCHES + 0.35) + 0.6)
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)  # no window, whatever matplotlib is set up for
-    grid = figure.subplots(down, across, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    for i, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
-        axes.imshow(
-            lay_out(list(panel.rows.values())), vmin=0, vmax=1, cmap="gray", extent=(0, num_samples, num_rows, 0)
-        )
-        axes.set_title(panel.title, fontsize=9)
-        names = list(panel.rows) if i % across == 0 else []
-        axes.set_yticks([row + 0.5 for row in range(len(names))], names)
-        axes.set_xticks([])
-        axes.tick_params(length=0, labelsize=8)
-        axes.spines[:].set_visible(False)
-    figure.suptitle(title, fontsize=9, wrap=True)
-    try:
-        figure.savefig(path, format="png", metadata={"Title": title, "Software": None})
-    except OSError as error:
-        raise ConfigError(f"--png: {path}: cannot be written ({error.strerror})") from error
+    """Writes a PNG of all panels. Raises ConfigError where it cannot be written."""
+    rows = list(panels[0].rows)
+    num_samples = len(panels[0].rows[rows[0]])
+    size = (num_samples * INCHES + 0.5, len(rows) * INCHES + 0.5)
+    with applied_style("--png"):
+        figure, grid = lay_out_panels([panel.title for panel in panels], size)
+        for axes, panel in zip(grid, panels, strict=True):
+            edges = (0, num_samples, len(rows), 0)
+            axes.imshow(lay_out(list(panel.rows.values())), vmin=0, vmax=1, cmap="gray", extent=edges)
+            axes.grid(visible=False)
+            axes.set_yticks([row + 0.5 for row in range(len(rows))], rows)
+            axes.set_xticks([])
+            axes.tick_params(length=0, labelsize=8)
+            axes.spines[:].set_visible(False)
+        write_png(figure, path, title)
 
 
 def lay_out(rows: Sequence[Images]) -> Images:

@@ -157,26 +157,12 @@ def get_state_path(directory: Path, run_id: str) -> Path:
     return directory / RUNS / f"{run_id}.state"
 
 
-def compute_fingerprint(directory: Path, run_id: str) -> str | None:
-    """A digest of a run's file, whatever is in it; None where there is none."""
-    try:
-        return hashlib.sha256(get_result_path(directory, run_id).read_bytes()).hexdigest()
-    except OSError:
-        return None
-
-
-def list_numbers(result: Result) -> tuple[object, ...]:
-    """What two runs of one configuration must agree in; neither when nor where they were made, nor how long it took."""
-    rows = [row.model_copy(update={"train_s": None, "aggregate_s": None}) for row in (*result.sharing, *result.rounds)]
-    return (rows, result.clients, result.priors, result.liars, result.halted_at, result.epsilon)
-
-
 def write_result(
     directory: Path, run: Run, document: Mapping[str, Any], kept: Mapping[int, Kept] | None = None
 ) -> None:
     """Keep what came of a run, with snapshots by client: appears under its name whole or not at all. Raises NodeError
     when it cannot be kept."""
-    whole = _complete(run, document)
+    whole = {"format": FORMAT, "fednode": VERSION, "id": run.id, "config": run.config, **document}
     for client, own in (kept or {}).items():
         data = own.snapshot.encode()
         row = {"sha256": hashlib.sha256(data).hexdigest(), "classes": own.names}
@@ -184,15 +170,6 @@ def write_result(
         write_whole(get_snapshot_path(directory, run.id, client), data)  # before the JSON that refers to it
     text = json.dumps(to_finite(whole), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_whole(get_result_path(directory, run.id), text.encode("utf-8"))
-
-
-def read_document(run: Run, document: Mapping[str, Any]) -> Result:
-    """What `write_result` would keep, as it would be read."""
-    return Result.model_validate_json(json.dumps(to_finite(_complete(run, document))))
-
-
-def _complete(run: Run, document: Mapping[str, Any]) -> dict[str, Any]:
-    return {"format": FORMAT, "fednode": VERSION, "id": run.id, "config": run.config, **document}
 
 
 def copy_result(source: Path, directory: Path, run: Run) -> None:

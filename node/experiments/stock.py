@@ -10,7 +10,7 @@ from ml.specs.methods.uapdfl import MAX_PAIRED
 from node.experiments.contents import list_needed_fields, needs_divergences
 from node.experiments.embeddings import Snapshots, list_snapshot_runs
 from node.experiments.plan import Experiment, Run
-from node.experiments.results import BrokenResult, Kept, Result, compute_fingerprint, read_result, read_snapshot
+from node.experiments.results import BrokenResult, Kept, Result, read_result, read_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Stock:
     """The results of an experiment in a directory: its finished and failed runs by id, and why other files are none.
 
     `lacking` are finished runs without something that the report asks for: a snapshot, the time they trained, or what
-    they received. `fingerprints` are of each run's file before it was read, None where there was none.
+    they received.
     """
 
     finished: Mapping[str, Result]
@@ -26,12 +26,11 @@ class Stock:
     broken: Mapping[str, str]
     snapshots: Snapshots
     lacking: frozenset[str]
-    fingerprints: Mapping[str, str | None]
 
-    def list_pending(self, experiment: Experiment) -> list[Run]:
-        """The runs still to be made, failed, broken and lacking ones included."""
+    def list_pending(self, experiment: Experiment, shard: tuple[int, int] = (1, 1)) -> list[Run]:
+        """The runs that shard i of n has still to make, failed, broken and lacking ones included."""
         done = self.finished.keys() - self.lacking
-        return [run for run in experiment.runs.values() if run.id not in done]
+        return [run for run in experiment.list_shard(shard) if run.id not in done]
 
 
 def take_stock(experiment: Experiment, directory: Path) -> Stock:
@@ -43,9 +42,7 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
     shown = list_snapshot_runs(experiment)
     needed, paired = list_needed_fields(experiment), needs_divergences(experiment)
     lacking: set[str] = set()
-    fingerprints: dict[str, str | None] = {}
     for run in experiment.runs.values():
-        fingerprints[run.id] = compute_fingerprint(directory, run.id)
         try:
             result = read_result(directory, run)
             if result is None or result.error is not None:
@@ -65,4 +62,4 @@ def take_stock(experiment: Experiment, directory: Path) -> Stock:
         except BrokenResult as error:
             broken[run.id] = str(error)
             lacking |= {run.id} & finished.keys()
-    return Stock(finished, failed, broken, snapshots, frozenset(lacking), fingerprints)
+    return Stock(finished, failed, broken, snapshots, frozenset(lacking))

@@ -6,17 +6,15 @@ the mean over seeds of each seed's mean, its spread the population standard devi
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ml.training.metrics import compute_mean, compute_std
-from node.experiments.axes import Key, capitalise, get_key, list_keys, name_axis, select, show_where
+from node.experiments.axes import Key, capitalise, get_key, list_keys, name_axis, select, show_where, split
 from node.experiments.network import NETWORK, at_networks
 from node.experiments.per_client import INDEX, is_by_client, split_by_client
-from node.experiments.plan import Experiment, Point, show_fact
+from node.experiments.plan import Experiment, Point
 from node.experiments.results import Result
 from node.experiments.sections import TableSection
 from node.experiments.values import (
@@ -84,6 +82,17 @@ class Table:
         """Seeds that have run, where most of them have."""
         return max((cell.finished for cell in self.cells.values()), default=0)
 
+    def list_numbers(self) -> Iterator[Sequence[object]]:
+        """Yields headings, and a line for each cell: its axes' values, then its number unrounded, in the unit of the
+        results."""
+        columns = [axis or "value" for axis in self.column_axes]
+        yield *self.row_axes, *columns, "mean", "std", "seeds", "best", "choice"
+        for row in self.rows:
+            for column in self.columns:
+                if (cell := self.cells.get((row, column))) is not None:
+                    numbers = ("", "") if cell.mean is None else (cell.mean, cell.std)
+                    yield *row, *column, *numbers, cell.num, int(cell.best), cell.choice or ""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -110,6 +119,10 @@ def list_readings(names: Sequence[str], targets: Sequence[float], seconds: float
     return readings
 
 
+def list_runs(points: Sequence[Point], results: Results) -> list[Result]:
+    return [results[point.run.id] for point in points if point.run is not None and point.run.id in results]
+
+
 def make_table(experiment: Experiment, section: TableSection, results: Results) -> Table:
     """Lay one table out."""
     if needs_network(section.value):
@@ -122,15 +135,14 @@ def make_table(experiment: Experiment, section: TableSection, results: Results) 
     if is_by_client(section.rows, section.columns):
         points = split_by_client(points)
     rows, columns = list_keys(points, section.rows), list_keys(points, section.columns)
-    groups: dict[Place, list[Point]] = {}
-    for point in points:
-        groups.setdefault((get_key(point, section.rows), get_key(point, section.columns)), []).append(point)
-    cells: dict[Place, Cell] = {}
-    several = len(readings) > 1
-    for reading in readings:
-        for (row, column), group in groups.items():
-            cell = _make_cell(section, reading, group, results, baselines)
-            cells[row, (*column, reading.label) if several else column] = cell
+    several, num = len(readings) > 1, len(section.rows)
+    cells = {
+        (key[:num], (*key[num:], reading.label) if several else key[num:]): _make_cell(
+            section, reading, group, results, baselines
+        )
+        for reading in readings
+        for key, group in split(points, (*section.rows, *section.columns))
+    }
     if several:
         columns = tuple((*column, reading.label) for column in columns for reading in readings)
     table = Table(
@@ -164,9 +176,7 @@ def _make_cell(
     value, axis = reading.value, section.best_of or section.worst_of
     if axis is None:
         return average(value, points, results, reading.limits, baselines)
-    by_choice: dict[str, list[Point]] = {}
-    for point in points:
-        by_choice.setdefault(show_fact(point.facts.get(axis)), []).append(point)
+    by_choice = {choice: own for (choice,), own in split(points, (axis,))}
     cells = {choice: average(value, own, results, reading.limits, baselines) for choice, own in by_choice.items()}
     sign = (-1.0 if _get_better(section, value) == "lower" else 1.0) * (1.0 if section.best_of else -1.0)
     known = {choice: sign * cell.mean for choice, cell in cells.items() if cell.mean is not None}
@@ -189,8 +199,8 @@ def average(
     limits: Limits,
     baselines: Mapping[str, str] | None = None,
 ) -> Cell:
-    """The mean and the spread over seeds of each seed's mean; a seed counts once all its runs do. With `baselines` it
-    is of what runs lose against theirs.
+    """Returns the mean and the spread over seeds of each seed's mean; a seed counts once all its runs do. With
+    `baselines` it is of what runs lose against theirs.
 
     Of runs that did not train for the seconds asked for, `detail` says how long they did.
     """
@@ -224,31 +234,23 @@ def average(
 
 def _mark_best(table: Table, section: TableSection, values: Mapping[str, Value]) -> dict[Place, Cell]:
     """`best` where a cell's number, as shown, is the best of those that differ from it in `compare` alone."""
-    axis = section.compare
-    cells = dict(table.cells)
-    if (
-        axis is None
-        or (axis not in table.row_axes and axis not in table.column_axes)
-        or section.best_of
-        or section.worst_of
-    ):
+    axis, cells = section.compare, dict(table.cells)
+    axes = (*table.row_axes, *table.column_axes)
+    if axis not in axes or section.best_of or section.worst_of:
         return cells
-    groups: dict[Place, list[Place]] = {}
+    groups: dict[Key, list[Place]] = {}
     for row, column in cells:
-        rest = (_without(row, table.row_axes, axis), _without(column, table.column_axes, axis))
+        rest = tuple(part for part, name in zip((*row, *column), axes, strict=True) if name != axis)
         groups.setdefault(rest, []).append((row, column))
     for places in groups.values():
         value = values[places[0][1][-1] if len(values) > 1 else table.value_label]
-        own = [cells[place] for place in places]
         better = _get_better(section, value)
-        if better == "neither" or len(own) < 2 or len({cell.finished for cell in own}) != 1:
+        if better == "neither" or len(places) < 2 or len({cells[place].finished for place in places}) != 1:
             continue
         means = {p: cells[p].mean or 0.0 for p in places if cells[p].num == cells[p].finished > 0}
-        if not means:
-            continue
-        best = max(means.values()) if better == "higher" else min(means.values())
+        best = (max if better == "higher" else min)(means.values(), default=0.0)
         winners = [p for p, mean in means.items() if show_number(value.kind, mean) == show_number(value.kind, best)]
-        if len(winners) < len(own):  # where all are the same none is best
+        if len(winners) < len(places):  # where all are the same none is best
             cells |= {place: replace(cells[place], best=True) for place in winners}
     return cells
 
@@ -256,10 +258,6 @@ def _mark_best(table: Table, section: TableSection, values: Mapping[str, Value])
 def _get_better(section: TableSection, value: Value) -> Better:
     """What is better in the cells of a table: to have lost less, where it shows that."""
     return "lower" if section.against and value.better != "neither" else value.better
-
-
-def _without(key: Key, axes: Sequence[str], axis: str) -> Key:
-    return tuple(part for part, name in zip(key, axes, strict=True) if name != axis)
 
 
 def _title_table(section: TableSection, readings: Sequence[Reading]) -> str:
@@ -305,19 +303,3 @@ def _note(section: TableSection, cells: Mapping[Place, Cell], readings: Sequence
 
 def _show_wheres(where: Mapping[str, Any]) -> str:
     return ", ".join(f"{name_axis(axis)} {show_where(value)}" for axis, value in where.items())
-
-
-def format_table_csv(table: Table) -> str:
-    """A line for each cell: its axes' values, then its number unrounded, in the unit of the results."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    several = table.column_axes[-1:] == ("",)
-    columns = [*table.column_axes[:-1], "value"] if several else list(table.column_axes)
-    writer.writerow([*table.row_axes, *columns, "mean", "std", "seeds", "best", "choice"])
-    for row in table.rows:
-        for column in table.columns:
-            cell = table.cells.get((row, column))
-            if cell is not None:
-                numbers = ["", ""] if cell.mean is None else [repr(cell.mean), repr(cell.std)]
-                writer.writerow([*row, *column, *numbers, cell.num, int(cell.best), cell.choice or ""])
-    return out.getvalue()

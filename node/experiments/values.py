@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal
+from operator import attrgetter
+from typing import Any, Literal
 
 from ml.training.metrics import compute_mean
 from ml.training.prior import KAPPAS
 from node.experiments.local_work import compute_epochs
 from node.experiments.network import compute_network_seconds
-from node.experiments.results import ClientRow, PriorRow, Result, RoundRow
+from node.experiments.results import ClientRow, Result, RoundRow
 from node.experiments.sections import NetworkSection
+from node.report.elements import show_bytes
 
 Kind = Literal["accuracy", "share", "loss", "number", "rounds", "count", "bytes", "seconds"]
 Better = Literal["higher", "lower", "neither"]
@@ -81,86 +83,32 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A number of each round."""
+    """A number of each round: the field of its row."""
 
     label: str
     kind: Kind
-    compute: Callable[[RoundRow], float | None]
+    field: str
+
+    def compute(self, row: RoundRow) -> float | None:
+        value: float | None = getattr(row, self.field)
+        return value
 
 
 SERIES: Mapping[str, Series] = {
-    "taa": Series("TAA", "accuracy", lambda row: row.taa),
-    "taa_local": Series("TAA before the exchange", "accuracy", lambda row: row.taa_local),
-    "global": Series("accuracy on all classes", "accuracy", lambda row: row.global_),
-    "tal": Series("TAL", "loss", lambda row: row.tal),
-    "tal_global": Series("loss on all classes", "loss", lambda row: row.tal_global),
-    "dropout": Series("clients in the dropout branch", "share", lambda row: row.dropout),
-    "divergence": Series("divergence from the peers", "number", lambda row: row.divergence),
-    "peers": Series("peers", "number", lambda row: row.peers),
-    "similar": Series("similar peers", "number", lambda row: row.similar),
-    "val_accuracy": Series("validation accuracy", "accuracy", lambda row: row.val_accuracy),
-    "aux_loss": Series("auxiliary loss", "loss", lambda row: row.aux_loss),
-    "left_out": Series("contributions left out", "number", lambda row: row.left_out),
-    "spoiled": Series("honest clients that did not take the aggregate", "number", lambda row: row.spoiled),
+    "taa": Series("TAA", "accuracy", "taa"),
+    "taa_local": Series("TAA before the exchange", "accuracy", "taa_local"),
+    "global": Series("accuracy on all classes", "accuracy", "global_"),
+    "tal": Series("TAL", "loss", "tal"),
+    "tal_global": Series("loss on all classes", "loss", "tal_global"),
+    "dropout": Series("clients in the dropout branch", "share", "dropout"),
+    "divergence": Series("divergence from the peers", "number", "divergence"),
+    "peers": Series("peers", "number", "peers"),
+    "similar": Series("similar peers", "number", "similar"),
+    "val_accuracy": Series("validation accuracy", "accuracy", "val_accuracy"),
+    "aux_loss": Series("auxiliary loss", "loss", "aux_loss"),
+    "left_out": Series("contributions left out", "number", "left_out"),
+    "spoiled": Series("honest clients that did not take the aggregate", "number", "spoiled"),
 }
-
-
-def _best(series: str) -> Compute:
-    take = SERIES[series].compute
-    choose = min if SERIES[series].kind == "loss" else max
-
-    def compute(result: Result, limits: Limits) -> float | None:
-        known = [value for row in result.rounds if (value := take(row)) is not None]
-        return choose(known) if known else None
-
-    return compute
-
-
-def _final(series: str) -> Compute:
-    take = SERIES[series].compute
-    return lambda result, limits: take(result.rounds[-1]) if result.rounds else None
-
-
-def _make_rounds_to(label: str, series: str) -> Value:
-    take = SERIES[series].compute
-
-    def compute(result: Result, limits: Limits) -> float | None:
-        reached = (row.round for row in result.rounds if (value := take(row)) is not None and value >= limits.target)
-        return next(reached, None)
-
-    return Value(label, "rounds", "lower", compute, to_reach=series)
-
-
-def _make_until(label: str, series: str, compute_ends: Ends, *, in_seconds: bool = False) -> Value:
-    """What it took until the round that reaches the target had ended, where `compute_ends` says so of each round."""
-    count = _make_rounds_to(label, series).compute
-
-    def compute(result: Result, limits: Limits) -> float | None:
-        num, ends = count(result, limits), compute_ends(result, limits)
-        return None if num is None or not ends else ends[int(num) - 1]
-
-    return Value(
-        label, "seconds" if in_seconds else "rounds", "lower", compute, to_reach=series, needs_network=in_seconds
-    )
-
-
-def _reckon(result: Result, limits: Limits) -> Sequence[float]:
-    return () if limits.network is None else compute_network_seconds(result, limits.network)
-
-
-def _at_seconds(series: str, *, best: bool) -> Compute:
-    """Of the rounds that end within the limit: the last, or the best."""
-    take = SERIES[series].compute
-
-    def compute(result: Result, limits: Limits) -> float | None:
-        if limits.seconds is None:
-            return None
-        ends = compute_train_seconds(result)
-        known = [take(row) for row, end in zip(result.rounds, ends, strict=False) if end <= limits.seconds]
-        values = [value for value in known if value is not None]
-        return None if not values else max(values) if best else values[-1]
-
-    return compute
 
 
 def compute_train_seconds(result: Result) -> tuple[float, ...]:
@@ -177,113 +125,125 @@ def compute_sent_bytes(result: Result) -> tuple[float, ...]:
     return tuple(count / result.num_clients for count in sent)[len(result.sharing) :]
 
 
-def _mean(take: Callable[[RoundRow], float | None], *, per_client: bool = False) -> Compute:
-    """The mean over all rounds, of one client where a round's number is that of all; None unless all have it."""
+def _list_known(result: Result, series: str) -> list[float]:
+    return [value for row in result.rounds if (value := SERIES[series].compute(row)) is not None]
+
+
+def _best(series: str) -> Compute:
+    choose = min if SERIES[series].kind == "loss" else max
+    return lambda result, limits: choose(_list_known(result, series), default=None)
+
+
+def _final(series: str) -> Compute:
+    return lambda result, limits: SERIES[series].compute(result.rounds[-1]) if result.rounds else None
+
+
+def _until(label: str, series: str, ends: Ends, kind: Kind = "rounds") -> Value:
+    """What it took until the round that reaches the target had ended, where `ends` says so of each round."""
 
     def compute(result: Result, limits: Limits) -> float | None:
-        known = [value for row in result.rounds if (value := take(row)) is not None]
-        if not known or len(known) < len(result.rounds):
-            return None
-        return compute_mean(known) / (result.num_clients if per_client else 1)
+        values = map(SERIES[series].compute, result.rounds)
+        reached = (r for r, value in enumerate(values) if value is not None and value >= limits.target)
+        num, known = next(reached, None), ends(result, limits)
+        return None if num is None or not known else known[num]
 
-    return compute
+    return Value(label, kind, "lower", compute, to_reach=series, needs_network=kind == "seconds")
 
 
-def _before(take: Callable[[RoundRow], float | None], *, per_client: bool = False) -> Compute:
-    """The sum over the heights before round 1, of one client where a height's number is that of all."""
+def _count_rounds(result: Result, limits: Limits) -> Sequence[float]:
+    return [row.round for row in result.rounds]
+
+
+def _count_epochs(result: Result, limits: Limits) -> Sequence[float]:
+    return compute_epochs(result)
+
+
+def _reckon(result: Result, limits: Limits) -> Sequence[float]:
+    return () if limits.network is None else compute_network_seconds(result, limits.network)
+
+
+def _timed(label: str, series: str, *, best: bool) -> Value:
+    """Of the rounds that end within the limit: the last, or the best."""
 
     def compute(result: Result, limits: Limits) -> float | None:
-        known = [value for row in result.sharing if (value := take(row)) is not None]
-        if not known or len(known) < len(result.sharing):
+        pairs = zip(map(SERIES[series].compute, result.rounds), compute_train_seconds(result), strict=False)
+        values = [value for value, end in pairs if value is not None and end <= (limits.seconds or 0.0)]
+        return None if not values else max(values) if best else values[-1]
+
+    named = f"{label} at equal time"
+    return Value(named, "accuracy", "higher", compute, "no round in time", needs_seconds=True, newer_field="train_s")
+
+
+_NEWER = ("received_params", "received_bytes", "train_s", "aggregate_s")  # results of earlier versions have none
+
+
+def _of_rows(
+    label: str,
+    kind: Kind,
+    field: str,
+    absent: str = "–",
+    *,
+    total: bool = False,
+    sharing: bool = False,
+    rounds: bool = True,
+    per_client: bool = False,
+    better: Better = "neither",
+) -> Value:
+    """The mean of a field over all rounds, or the `total`, of heights before them as well where `sharing`; of one
+    client where a row's number is that of all. None unless all rows have it."""
+
+    def compute(result: Result, limits: Limits) -> float | None:
+        rows = [*(result.sharing if sharing else ()), *(result.rounds if rounds else ())]
+        known = [value for row in rows if (value := getattr(row, field)) is not None]
+        if not known or len(known) < len(rows):
             return None
-        return sum(known) / (result.num_clients if per_client else 1)
+        return (sum(known) if total else compute_mean(known)) / (result.num_clients if per_client else 1)
 
-    return compute
-
-
-def _make_timed(label: str, series: str, *, best: bool) -> Value:
-    compute = _at_seconds(series, best=best)
-    return Value(
-        f"{label} at equal time",
-        "accuracy",
-        "higher",
-        compute,
-        "no round in time",
-        needs_seconds=True,
-        newer_field="train_s",
-    )
+    return Value(label, kind, better, compute, absent, newer_field=field if rounds and field in _NEWER else None)
 
 
-def _sum_received(result: Result, limits: Limits) -> float | None:
-    """The bytes that a client has received in the whole run, what comes before round 1 included."""
-    known = [row.received_bytes for row in (*result.sharing, *result.rounds) if row.received_bytes is not None]
-    if not known or len(known) < len(result.sharing) + len(result.rounds):
-        return None
-    return sum(known) / result.num_clients
-
-
-def _compute_prototype_share(result: Result, limits: Limits) -> float | None:
+def _share_prototypes(result: Result, limits: Limits) -> float | None:
     """The numbers sent as prototypes for each other one."""
     sent = sum(row.sent_params for row in result.rounds)
     prototypes = sum(row.sent_prototypes or 0 for row in result.rounds)
     return prototypes / (sent - prototypes) if sent > prototypes else None
 
 
-def _at_prior(kappa: float | None, take: Callable[[PriorRow], float]) -> Compute:
-    return lambda result, limits: next((take(row) for row in result.priors if row.kappa == kappa), None)
+def _at_prior(label: str, kappa: float | None, field: str) -> Value:
+    named = f"{label} at {'its own kappa' if kappa is None else f'kappa {kappa:g}'}"
+
+    def compute(result: Result, limits: Limits) -> float | None:
+        return next((getattr(row, field) for row in result.priors if row.kappa == kappa), None)
+
+    return Value(named, "accuracy", "higher", compute, "–")
 
 
-def _make_priors() -> dict[str, Value]:
-    """`taa_at_prior_0.25` and `global_at_prior_0.25`, and with `_own` at each client's own kappa."""
-    values = {}
-    for kappa in (*KAPPAS, None):
-        name, label = ("own", "its own kappa") if kappa is None else (f"{kappa:g}", f"kappa {kappa:g}")
-        for series, text, take in (("taa", "TAA", _get_taa), ("global", "on all classes", _get_global)):
-            compute = _at_prior(kappa, take)
-            values[f"{series}_at_prior_{name}"] = Value(f"{text} at {label}", "accuracy", "higher", compute, "–")
-    return values
+def _accuracy(label: str, compute: Compute, absent: str = "never", field: str | None = None) -> Value:
+    """An accuracy; `field` is where a single client's is kept."""
+    return Value(label, "accuracy", "higher", compute, absent, of_client=attrgetter(field) if field else None)
 
 
-def _get_taa(row: PriorRow) -> float:
-    return row.taa
-
-
-def _get_global(row: PriorRow) -> float:
-    return row.global_
-
-
-def _is_halted(result: Result, limits: Limits) -> float | None:
-    return float(result.halted_at is not None) if result.is_attacked else None
-
+_ONE: Mapping[str, Any] = {"per_client": True}
+_BEFORE: Mapping[str, Any] = {"total": True, "sharing": True, "rounds": False}
 
 VALUES: Mapping[str, Value] = {
-    "best_taa": Value("best TAA", "accuracy", "higher", _best("taa")),
-    "final_taa": Value("final TAA", "accuracy", "higher", _final("taa"), of_client=lambda row: row.accuracy),
-    "best_taa_local": Value("best TAA before the exchange", "accuracy", "higher", _best("taa_local")),
-    "final_taa_local": Value(
-        "final TAA before the exchange",
-        "accuracy",
-        "higher",
-        _final("taa_local"),
-        of_client=lambda row: row.local_accuracy,
-    ),
-    "best_global": Value("best on all classes", "accuracy", "higher", _best("global")),
-    "final_global": Value(
-        "final on all classes", "accuracy", "higher", _final("global"), of_client=lambda row: row.global_accuracy
-    ),
+    "best_taa": _accuracy("best TAA", _best("taa")),
+    "final_taa": _accuracy("final TAA", _final("taa"), field="accuracy"),
+    "best_taa_local": _accuracy("best TAA before the exchange", _best("taa_local")),
+    "final_taa_local": _accuracy("final TAA before the exchange", _final("taa_local"), field="local_accuracy"),
+    "best_global": _accuracy("best on all classes", _best("global")),
+    "final_global": _accuracy("final on all classes", _final("global"), field="global_accuracy"),
     "best_tal": Value("lowest TAL", "loss", "lower", _best("tal")),
     "final_tal": Value("final TAL", "loss", "lower", _final("tal")),
-    "best_val_accuracy": Value("best validation accuracy", "accuracy", "higher", _best("val_accuracy"), "–"),
-    "final_val_accuracy": Value("final validation accuracy", "accuracy", "higher", _final("val_accuracy"), "–"),
+    "best_val_accuracy": _accuracy("best validation accuracy", _best("val_accuracy"), "–"),
+    "final_val_accuracy": _accuracy("final validation accuracy", _final("val_accuracy"), "–"),
     "final_aux_loss": Value("final auxiliary loss", "loss", "neither", _final("aux_loss"), "–"),
-    "rounds_to": _make_rounds_to("rounds to target", "taa"),
-    "rounds_to_global": _make_rounds_to("rounds to target on all classes", "global"),
-    "epochs_to": _make_until("local epochs to target", "taa", lambda result, limits: compute_epochs(result)),
-    "epochs_to_global": _make_until(
-        "local epochs to target on all classes", "global", lambda result, limits: compute_epochs(result)
-    ),
-    "seconds_to": _make_until("seconds to target", "taa", _reckon, in_seconds=True),
-    "seconds_to_global": _make_until("seconds to target on all classes", "global", _reckon, in_seconds=True),
+    "rounds_to": _until("rounds to target", "taa", _count_rounds),
+    "rounds_to_global": _until("rounds to target on all classes", "global", _count_rounds),
+    "epochs_to": _until("local epochs to target", "taa", _count_epochs),
+    "epochs_to_global": _until("local epochs to target on all classes", "global", _count_epochs),
+    "seconds_to": _until("seconds to target", "taa", _reckon, "seconds"),
+    "seconds_to_global": _until("seconds to target on all classes", "global", _reckon, "seconds"),
     "network_seconds": Value(
         "seconds over the network",
         "seconds",
@@ -292,104 +252,64 @@ VALUES: Mapping[str, Value] = {
         "not known",
         needs_network=True,
     ),
-    "sent_params": Value("numbers sent a round, all clients", "count", "neither", _mean(lambda row: row.sent_params)),
-    "sent_params_per_client": Value(
-        "numbers sent a round, one client", "count", "neither", _mean(lambda row: row.sent_params, per_client=True)
+    "sent_params": _of_rows("numbers sent a round, all clients", "count", "sent_params", "never"),
+    "sent_params_per_client": _of_rows("numbers sent a round, one client", "count", "sent_params", "never", **_ONE),
+    "sent_bytes": _of_rows("bytes sent a round, all clients", "bytes", "sent_bytes", "never"),
+    "sent_bytes_per_client": _of_rows("bytes sent a round, one client", "bytes", "sent_bytes", "never", **_ONE),
+    "received_params_per_client": _of_rows(
+        "numbers received a round, one client", "count", "received_params", "not counted", **_ONE
     ),
-    "sent_bytes": Value("bytes sent a round, all clients", "bytes", "neither", _mean(lambda row: row.sent_bytes)),
-    "sent_bytes_per_client": Value(
-        "bytes sent a round, one client", "bytes", "neither", _mean(lambda row: row.sent_bytes, per_client=True)
+    "received_bytes_per_client": _of_rows(
+        "bytes received a round, one client", "bytes", "received_bytes", "not counted", **_ONE
     ),
-    "received_params_per_client": Value(
-        "numbers received a round, one client",
-        "count",
-        "neither",
-        _mean(lambda row: row.received_params, per_client=True),
-        "not counted",
-        newer_field="received_params",
-    ),
-    "received_bytes_per_client": Value(
-        "bytes received a round, one client",
-        "bytes",
-        "neither",
-        _mean(lambda row: row.received_bytes, per_client=True),
-        "not counted",
-        newer_field="received_bytes",
-    ),
-    "total_received_bytes_per_client": Value(
+    "total_received_bytes_per_client": _of_rows(
         "bytes received in the whole run, one client",
         "bytes",
-        "neither",
-        _sum_received,
+        "received_bytes",
         "not counted",
-        newer_field="received_bytes",
+        total=True,
+        sharing=True,
+        per_client=True,
     ),
-    "sent_prototypes_per_client": Value(
-        "numbers of prototypes sent a round, one client",
-        "count",
-        "neither",
-        _mean(lambda row: row.sent_prototypes, per_client=True),
+    "sent_prototypes_per_client": _of_rows(
+        "numbers of prototypes sent a round, one client", "count", "sent_prototypes", **_ONE
+    ),
+    "prototype_share": Value("prototypes sent for each other number", "number", "neither", _share_prototypes, "–"),
+    "sharing_sent_bytes_per_client": _of_rows(
+        "bytes sent before round 1, one client", "bytes", "sent_bytes", **_BEFORE, **_ONE
+    ),
+    "sharing_received_bytes_per_client": _of_rows(
+        "bytes received before round 1, one client", "bytes", "received_bytes", **_BEFORE, **_ONE
+    ),
+    "sharing_seconds": _of_rows(
+        "seconds of local training before round 1, one client", "seconds", "train_s", **_BEFORE
+    ),
+    "halted": Value(
+        "runs that came to a halt",
+        "share",
+        "lower",
+        lambda result, limits: float(result.halted_at is not None) if result.is_attacked else None,
         "–",
     ),
-    "prototype_share": Value(
-        "prototypes sent for each other number", "number", "neither", _compute_prototype_share, "–"
-    ),
-    "sharing_sent_bytes_per_client": Value(
-        "bytes sent before round 1, one client",
-        "bytes",
-        "neither",
-        _before(lambda row: row.sent_bytes, per_client=True),
-        "–",
-    ),
-    "sharing_received_bytes_per_client": Value(
-        "bytes received before round 1, one client",
-        "bytes",
-        "neither",
-        _before(lambda row: row.received_bytes, per_client=True),
-        "–",
-    ),
-    "sharing_seconds": Value(
-        "seconds of local training before round 1, one client",
-        "seconds",
-        "neither",
-        _before(lambda row: row.train_s),
-        "–",
-    ),
-    "halted": Value("runs that came to a halt", "share", "lower", _is_halted, "–"),
-    "left_out": Value("contributions left out a round", "number", "neither", _mean(SERIES["left_out"].compute), "–"),
-    "spoiled": Value("aggregates not taken a round", "number", "lower", _mean(SERIES["spoiled"].compute), "–"),
+    "left_out": _of_rows("contributions left out a round", "number", "left_out"),
+    "spoiled": _of_rows("aggregates not taken a round", "number", "spoiled", better="lower"),
     "epsilon": Value("epsilon", "number", "lower", lambda result, limits: result.epsilon, "–"),
-    "dropout_share": Value("dropout branch", "share", "neither", _mean(SERIES["dropout"].compute), "–"),
+    "dropout_share": _of_rows("dropout branch", "share", "dropout"),
     "seconds": Value("seconds a run", "seconds", "neither", lambda result, limits: result.seconds),
-    "train_seconds": Value(
-        "seconds of local training, one client",
-        "seconds",
-        "neither",
-        lambda result, limits: max(compute_train_seconds(result), default=None),
-        "not timed",
-        newer_field="train_s",
+    "train_seconds": _of_rows(
+        "seconds of local training, one client", "seconds", "train_s", "not timed", total=True, sharing=True
     ),
-    "train_seconds_per_round": Value(
-        "seconds of local training a round",
-        "seconds",
-        "neither",
-        _mean(lambda row: row.train_s),
-        "not timed",
-        newer_field="train_s",
-    ),
-    "aggregate_seconds_per_round": Value(
-        "seconds of aggregation a round",
-        "seconds",
-        "neither",
-        _mean(lambda row: row.aggregate_s),
-        "not timed",
-        newer_field="aggregate_s",
-    ),
-    "taa_at_seconds": _make_timed("TAA", "taa", best=False),
-    "best_taa_at_seconds": _make_timed("best TAA", "taa", best=True),
-    "global_at_seconds": _make_timed("on all classes", "global", best=False),
-    "best_global_at_seconds": _make_timed("best on all classes", "global", best=True),
-    **_make_priors(),
+    "train_seconds_per_round": _of_rows("seconds of local training a round", "seconds", "train_s", "not timed"),
+    "aggregate_seconds_per_round": _of_rows("seconds of aggregation a round", "seconds", "aggregate_s", "not timed"),
+    "taa_at_seconds": _timed("TAA", "taa", best=False),
+    "best_taa_at_seconds": _timed("best TAA", "taa", best=True),
+    "global_at_seconds": _timed("on all classes", "global", best=False),
+    "best_global_at_seconds": _timed("best on all classes", "global", best=True),
+    **{
+        f"{series}_at_prior_{'own' if kappa is None else f'{kappa:g}'}": _at_prior(label, kappa, field)
+        for kappa in (*KAPPAS, None)
+        for series, label, field in (("taa", "TAA", "taa"), ("global", "on all classes", "global_"))
+    },
 }
 
 
@@ -417,11 +337,3 @@ def show_number(kind: Kind, value: float, *, spread: bool = False) -> str:
             return show_bytes(value)
         case "count":
             return f"{value:,.0f}"
-
-
-def show_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -36,7 +36,8 @@ from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.config.yaml_source import parse_value
 from node.errors import ChangeRefused, ConfigError
 from node.federation.continuing import check_continues
-from node.federation.join_line import read_join_line
+from node.federation.diff import flatten
+from node.federation.join_line import JoinLine, read_join_line
 from node.federation.measured_model import MeasuredModel, read_evaluation_terms
 from node.federation.run_terms import begin_from, begin_from_zeros, check_data, check_run, draft_run
 
@@ -100,7 +101,8 @@ def build_change(wish: Wish, ground: Ground) -> Built:
 def _build(wish: Wish, ground: Ground, me: Member) -> Built:
     if wish.kind not in _BUILDERS:
         raise GenesisError("kind", f"expected one of {', '.join(_BUILDERS)}, got {quote(wish.kind)}")
-    kind, blob = _BUILDERS[wish.kind](wish.terms, ground, me)
+    built = _BUILDERS[wish.kind](wish.terms, ground, me)
+    kind, blob = built if isinstance(built, tuple) else (built, None)
     made = ground.tip.height
     first = made + 1 if wish.first is None else wish.first
     expires = max(made, first - 1) + (USUAL_HEIGHTS if wish.num_heights is None else wish.num_heights)
@@ -148,41 +150,39 @@ def _find(role: str, known: Sequence[_Named], text: str) -> _Named:
 
 # ---- kinds
 
-_Answer = tuple[Kind, bytes | None]
+_Answer = Kind | tuple[Kind, bytes | None]  # with the blob that the change brings along
+_Build = Callable[[Mapping[str, Any], Ground, Member], _Answer]
 
 
-def _add_member(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    line = read_join_line(Section("", terms, ("request",)).text("request"), ground.state.chain_id)
-    return AddMember(line.key, line.name), None
+def _read_seat(terms: Mapping[str, Any], ground: Ground, *others: str) -> int:
+    return find_member(ground.state, Section("", terms, ("name", *others)).text("name")).seat
 
 
-def _remove_member(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    return RemoveMember(find_member(ground.state, Section("", terms, ("name",)).text("name")).seat), None
+def _read_line(terms: Mapping[str, Any], ground: Ground, *others: str) -> JoinLine:
+    return read_join_line(Section("", terms, ("request", *others)).text("request"), ground.state.chain_id)
 
 
-def _leave(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+def _leave(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
     Section("", terms, ())
-    return RemoveMember(me.seat), None
+    return RemoveMember(me.seat)
 
 
-def _replace_key(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    top = Section("", terms, ("name", "request"))
-    line = read_join_line(top.text("request"), ground.state.chain_id)
-    return ReplaceKey(find_member(ground.state, top.text("name")).seat, line.key), None
+def _add(kind: type[AddMember] | type[AddObserver]) -> _Build:
+    def build(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+        line = _read_line(terms, ground)
+        return kind(line.key, line.name)
+
+    return build
 
 
-def _pardon(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    return Pardon(find_member(ground.state, Section("", terms, ("name",)).text("name")).seat), None
+def _replace_key(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+    key = _read_line(terms, ground, "name").key
+    return ReplaceKey(_read_seat(terms, ground, "request"), key)
 
 
-def _add_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    line = read_join_line(Section("", terms, ("request",)).text("request"), ground.state.chain_id)
-    return AddObserver(line.key, line.name), None
-
-
-def _remove_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+def _remove_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
     name = Section("", terms, ("name",)).text("name")
-    return RemoveObserver(_find("observer", ground.state.observers, name).key), None
+    return RemoveObserver(_find("observer", ground.state.observers, name).key)
 
 
 def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
@@ -220,26 +220,22 @@ def _start_evaluation(terms: Mapping[str, Any], ground: Ground, me: Member) -> _
     return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
 
 
-def _set_rounds(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+def _set_rounds(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
     run = ground.state.run
-    return SetRounds(run.number, run.rounds, Section("", terms, ("rounds",)).integer("rounds")), None
+    return SetRounds(run.number, run.rounds, Section("", terms, ("rounds",)).integer("rounds"))
 
 
-def _end_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+def _end_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
     Section("", terms, ())
-    return EndRun(ground.state.run.number), None
+    return EndRun(ground.state.run.number)
 
 
-def _upgrade(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    return Upgrade(Section("", terms, ("protocol",)).integer("protocol")), None
-
-
-def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
     """Rules by dotted path, with the values that are wanted, or as lines PATH=VALUE; `limits.payload_mib` is in MiB, as
     genesis may have it."""
     top = Section("", terms, ("rules", "set"))
     wanted = top.tree("rules", {}) | (_read_lines(top.texts("set")) if top.has("set") else {})
-    flat = dict(_walk(ground.state.rules.to_mapping()))
+    flat = flatten(ground.state.rules.to_mapping())
     values: dict[str, tuple[Any, Any]] = {}
     for path, value in wanted.items():
         if path == "limits.payload_mib" and isinstance(value, int | float):
@@ -254,7 +250,7 @@ def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
         values[path] = (old, value)
     if not values:
         raise GenesisError("rules", "expected PATH=VALUE, as in waits.collect_s=5, got none")
-    return SetRules(values), None
+    return SetRules(values)
 
 
 def _read_lines(lines: Sequence[str]) -> dict[str, Any]:
@@ -270,27 +266,20 @@ def _read_lines(lines: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _walk(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    leaves: list[tuple[str, Any]] = []
-    for key, value in tree.items():
-        leaves += _walk(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]
-    return leaves
-
-
-_BUILDERS: Mapping[str, Callable[[Mapping[str, Any], Ground, Member], _Answer]] = {
-    "add_member": _add_member,
-    "remove_member": _remove_member,
+_BUILDERS: Mapping[str, _Build] = {
+    "add_member": _add(AddMember),
+    "remove_member": lambda terms, ground, me: RemoveMember(_read_seat(terms, ground)),
     "leave": _leave,
     "replace_key": _replace_key,
-    "pardon": _pardon,
-    "add_observer": _add_observer,
+    "pardon": lambda terms, ground, me: Pardon(_read_seat(terms, ground)),
+    "add_observer": _add(AddObserver),
     "remove_observer": _remove_observer,
     "start_run": _start_run,
     "evaluation": _start_evaluation,
     "set_rounds": _set_rounds,
     "end_run": _end_run,
     "set_rules": _set_rules,
-    "upgrade": _upgrade,
+    "upgrade": lambda terms, ground, me: Upgrade(Section("", terms, ("protocol",)).integer("protocol")),
 }
 
 

@@ -25,7 +25,7 @@ def compute_differences(before: State, after: State) -> list[Difference]:
         *_compare_members(before, after),
         *_compare("observers", _map_observers(before), _map_observers(after)),
         *_compare_runs(before, after),
-        *_compare("rules", _flatten(before.rules.to_mapping()), _flatten(after.rules.to_mapping())),
+        *_compare("rules", flatten(before.rules.to_mapping()), flatten(after.rules.to_mapping())),
         *_compare("", _map_decisions(before), _map_decisions(after)),
     ]
 
@@ -66,7 +66,7 @@ def _map_run(state: State) -> dict[str, Any]:
     terms = {key: value for key, value in run.to_terms().items() if key not in NOT_SHOWN}
     return {
         "number": run.number,
-        **_flatten(terms),
+        **flatten(terms),
         "initial_model": run.initial_model.hex()[:8],
         "payloads": ", ".join(_list_kinds(run.schema)),
         "is_ended": run.is_ended,
@@ -94,11 +94,9 @@ def _compare(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Itera
             yield Difference(f"{path}.{name}" if path else name, old.get(name), new.get(name))
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the values of a tree by dotted path."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat

@@ -111,7 +111,8 @@ def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) ->
             raise ChangeRefused("method.of_run: expected none of what continues: that is the aggregate in force")
         return
     run = runs.calendar.get_run(number) if type(number) is int else None
-    if run is None or type(round_number) is not int or not _has_made(run, round_number, runs, store):
+    made = 0 if run is None else _count_made(run, runs.calendar, store.head_height)
+    if run is None or type(round_number) is not int or not 1 <= round_number <= made:
         raise ChangeRefused(
             f"method: expected of_run and of_round to name a round, got {number!r} and {round_number!r}"
         )
@@ -137,10 +138,6 @@ def check_told(kind: Kind, min_samples: int) -> None:
 
 class _Gone(ChangeRefused):
     """The model's blob is not here any more."""
-
-
-def _has_made(run: Run, number: int, runs: RunSpecs, store: SqliteStore) -> bool:
-    return 1 <= number <= _count_made(run, runs.calendar, store.head_height)
 
 
 def _count_made(run: Run, calendar: Calendar, head: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from node.errors import NodeError
@@ -12,19 +11,6 @@ from node.errors import NodeError
 MB = 1e6
 SIZES = {"VmRSS": "resident", "RssAnon": "anonymous", "VmHWM": "peak"}
 _LISTENS = "0A"  # the state of a socket, as the kernel writes it
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Of one process. `pss_mb` is its proportional set size: what it shares with others counts in parts."""
-
-    pss_mb: float
-    fds: int
-    threads: int
-
-
-def get_usage(pid: int) -> Usage:
-    return Usage(get_pss_mb(pid), _count(pid, "fd"), _count(pid, "task"))
 
 
 def get_pss_mb(pid: int) -> float:
@@ -54,26 +40,6 @@ def _read(pid: int, name: str) -> str:
         return Path(f"/proc/{pid}/{name}").read_text(encoding="ascii", errors="replace")
     except OSError as error:
         raise NodeError(f"process {pid} has ended while it was looked at ({error.strerror})") from error
-
-
-def _count(pid: int, name: str) -> int:
-    try:
-        return len(os.listdir(f"/proc/{pid}/{name}"))
-    except OSError as error:
-        raise NodeError(f"process {pid} has ended while it was looked at ({error.strerror})") from error
-
-
-def measure_directory(path: Path) -> tuple[int, int]:
-    """The number of files in and below a directory, and their bytes. What goes meanwhile does not count."""
-    files = size = 0
-    for directory, _, names in os.walk(path):
-        for name in names:
-            try:
-                size += os.stat(os.path.join(directory, name)).st_size
-            except FileNotFoundError:
-                continue
-            files += 1
-    return files, size
 
 
 def find_lock_holder(lock: Path) -> int | None:

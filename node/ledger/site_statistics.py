@@ -61,7 +61,7 @@ def read_statistics(store: SqliteStore, runs: RunSpecs, number: int) -> pb.Stati
     block = _get_block(store, round_.run, round_.height)
     state = store.get_state(round_.height - 1)
     sites = [_show_site(spec, one, get_name(state, one.author), _read_own(store, one)) for one in block.contributions]
-    agreed = get_kind(_read_aggregate(store, block), STATISTICS)
+    agreed = get_kind(_read_held(store, block.header.aggregate), STATISTICS)
     reply = _reply(round_.run, round_.height, spec, sites, agreed)
     if spec.rules_of_statistics[STATISTICS] == "trimmed_sum":
         count_all(reply)
@@ -82,7 +82,7 @@ def _read_masked(store: SqliteStore, runs: RunSpecs, first: RunRound, spec: Stat
     run = first.run
     inputs, openings = (runs.calendar.get_height(Place(run.number, number)) for number in (2, 3))
     block = _get_block(store, run, openings)
-    aggregate = _read_aggregate(store, block)
+    aggregate = _read_held(store, block.header.aggregate)
     agreed, state = get_kind(aggregate, STATISTICS), store.get_state(block.height - 1)
     if aggregate is not None and agreed is None:
         why = explain_lost(aggregate, lambda key: get_name(state, key)) or "nobody had a part in its sum"
@@ -137,21 +137,16 @@ def _list_features(run: Run, spec: StatisticsSpec) -> Iterator[pb.StatisticsFeat
 def _read_own(store: SqliteStore, one: Contribution) -> Arrays | None:
     """What a site told; None where its blob is not here."""
     digest = next((ref.digest for ref in one.payloads if ref.kind == kind_code(STATISTICS)), None)
-    if digest is None or not store.has_blob(digest):
+    return None if digest is None else _read_held(store, digest)
+
+
+def _read_held(store: SqliteStore, digest: bytes) -> Arrays | None:
+    """The arrays of a blob; None where they are not here."""
+    if not store.has_blob(digest):
         return None
     try:
         return read_arrays(store.locate_blob(digest))
     except (OSError, PayloadError):  # let go since, or damaged: the store finds that out
-        return None
-
-
-def _read_aggregate(store: SqliteStore, block: Block) -> Arrays | None:
-    """The arrays of a block's aggregate; None where they are not here."""
-    if not store.has_blob(block.header.aggregate):
-        return None
-    try:
-        return read_arrays(store.locate_blob(block.header.aggregate))
-    except (OSError, PayloadError):
         return None
 
 

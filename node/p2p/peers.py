@@ -230,6 +230,11 @@ class Peers:
         entry = self._peers.get(peer)
         return entry is not None and entry.connected
 
+    def is_guest(self, peer: Id) -> bool:
+        """Returns whether it is told of changes, and not of rounds."""
+        entry = self._peers.get(peer)
+        return entry is not None and entry.role is Role.GUEST
+
     def is_alive(self, peer: Id) -> bool:
         """Heard of within the last few statuses."""
         entry = self._peers.get(peer)

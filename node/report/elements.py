@@ -12,6 +12,7 @@ from html import escape
 from typing import NewType
 
 from node.log import escape_control
+from node.report.style import STYLE
 
 Html = NewType("Html", str)
 Cell = str  # of a table: text, never HTML
@@ -41,7 +42,7 @@ def show_time(text: str) -> str:
 
 def show_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
+        if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
@@ -95,29 +96,43 @@ def make_table(
 ) -> Html:
     """Text in rows, of which the first column says what the others are about. A heading that begins with `>` has
     numbers below it."""
-    rights = [heading.startswith(">") for heading in headings]
+    return make_html_table(caption, headings, (list(map(show, row)) for row in rows), note=note, kind=kind)
+
+
+def make_html_table(
+    caption: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Html]],
+    *,
+    note: str = "",
+    kind: str = "",
+    heads: int = 1,
+) -> Html:
+    """As `make_table`, of what is HTML already; the first `heads` columns say what the others are about."""
+    rights = [" class=number" if heading.startswith(">") else "" for heading in headings]
+    tags = [("th", ' scope="row"') if i < heads else ("td", "") for i in range(len(headings))]
     head = "".join(
-        f'<th scope="col"{_align(right)}>{show(heading.removeprefix(">"))}</th>'
+        f'<th scope="col"{right}>{show(heading.removeprefix(">"))}</th>'
         for heading, right in zip(headings, rights, strict=True)
     )
-    body = "".join(f"<tr>{_make_cells(row, rights)}</tr>" for row in rows)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<{tag}{scope}{right}>{cell}</{tag}>" for (tag, scope), right, cell in zip(tags, rights, row, strict=True)
+        )
+        + "</tr>"
+        for row in rows
+    )
     said = f"<caption><strong>{show(caption)}</strong> {show(note)}</caption>" if caption or note else ""
     return Html(
-        f'<div class="{f"scroll {kind}".strip()}"><table>{said}<thead><tr>{head}</tr></thead>'
+        f'<div class="{f"scroll {kind}".strip()}" tabindex="0"><table>{said}<thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
 
-def _make_cells(row: Sequence[Cell], rights: Sequence[bool]) -> str:
-    cells = []
-    for i, (cell, right) in enumerate(zip(row, rights, strict=True)):
-        tag = 'th scope="row"' if i == 0 else "td"
-        cells.append(f"<{tag}{_align(right)}>{show(cell)}</{tag.split(' ', 1)[0]}>")
-    return "".join(cells)
-
-
-def _align(right: bool) -> str:
-    return " class=number" if right else ""
+def make_details(summary: str, *parts: Html) -> Html:
+    """Something that is folded away."""
+    return Html(f"<details><summary>{show(summary)}</summary>{join(parts)}</details>")
 
 
 def make_list(items: Iterable[str]) -> Html:
@@ -132,3 +147,31 @@ def make_figure(svg: Html, caption: str, note: str = "") -> Html:
 def make_section(name: str, title: str, *parts: Html) -> Html:
     heading = f'<h2 id="{name}-title">{show(title)}</h2>'
     return Html(f'<section id="{name}" aria-labelledby="{name}-title">\n{heading}\n{join(parts)}\n</section>')
+
+
+def make_page(title: str, header: Html, main: Html, footer: str = "", kind: str = "") -> str:
+    """Returns the whole document: no script, nothing fetched, light and dark, fit to be printed."""
+    named = f" class={kind}" if kind else ""
+    below = f"<footer>{show(footer)}</footer>" if footer else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="color-scheme" content="light dark">
+<title>{show(title)}</title>
+<style>
+{STYLE}</style>
+</head>
+<body{named}>
+<header>
+{header}
+</header>
+<main>
+{main}
+</main>
+{below}
+</body>
+</html>
+"""

@@ -18,9 +18,9 @@ from chain.calendar import get_next_place
 from chain.changes.change import Change, read_change
 from chain.changes.execution import compute_next_state
 from chain.changes.members import Convict
-from chain.codec import decode_block, decode_certificate, decode_evidence
+from chain.codec import decode_block, decode_certificate
 from chain.errors import ChainError
-from chain.evidence import read_accusation
+from chain.evidence import decode_evidence, read_accusation
 from chain.genesis import Genesis
 from chain.run import Run
 from chain.schema import format_time

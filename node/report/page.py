@@ -14,6 +14,7 @@ from node.report.elements import (
     count,
     join,
     make_facts,
+    make_page,
     make_paragraph,
     make_section,
     make_verdict,
@@ -26,7 +27,6 @@ from node.report.learning import render_learning
 from node.report.participation import render_participation, render_rounds
 from node.report.privacy import render_privacy
 from node.report.record import RunReport
-from node.report.style import STYLE
 
 PHASES = {
     "running": "is running",
@@ -53,28 +53,7 @@ def render_report(report: RunReport) -> str:
             render_rounds(report),
         ]
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="color-scheme" content="light dark">
-<title>{show(title)}: report</title>
-<style>
-{STYLE}</style>
-</head>
-<body>
-<header>
-{_render_head(title, report)}
-</header>
-<main>
-{sections}
-</main>
-<footer>{show(_describe_making(report))}</footer>
-</body>
-</html>
-"""
+    return make_page(f"{title}: report", _render_head(title, report), sections, _describe_making(report))
 
 
 def _render_head(title: str, report: RunReport) -> Html:

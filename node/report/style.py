@@ -1,13 +1,12 @@
-"""The style of a report's page: on a screen light or dark, on paper black on white."""
+"""The style of a page of either report: on a screen light or dark, on paper black on white."""
 
 from __future__ import annotations
 
 STYLE = """\
 :root{--ink:#16191d;--soft:#57606a;--paper:#fff;--panel:#f5f7f9;--rule:#cfd6dd;--grid:#e2e6ea;--accent:#0a4f9e;
---good:#1a6b34;--bad:#a3121f;--line-0:#0a4f9e;--line-1:#a8430b;--line-2:#57606a}
+--good:#1a6b34;--bad:#a3121f}
 @media screen and (prefers-color-scheme:dark){:root{--ink:#e6e9ed;--soft:#9aa4af;--paper:#101418;--panel:#181d23;
---rule:#3a434d;--grid:#2a313a;--accent:#7db8ff;--good:#5fc27e;--bad:#ff8085;--line-0:#7db8ff;--line-1:#ff9d5c;
---line-2:#9aa4af}}
+--rule:#3a434d;--grid:#2a313a;--accent:#7db8ff;--good:#5fc27e;--bad:#ff8085}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:60rem;padding:2.5rem clamp(1rem,4vw,3rem) 3rem;background:var(--paper);color:var(--ink);
 font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
@@ -51,24 +50,22 @@ color:var(--soft)}
 .words td:nth-child(2),.words td:nth-child(3){white-space:nowrap}
 .words th{max-width:16rem}
 figure{margin:1rem 0}
-svg{display:block;width:100%;max-width:46rem;height:auto}
-svg text{font-size:12px;fill:var(--ink);font-family:inherit}
-svg .soft{fill:var(--soft)}
-svg .grid{stroke:var(--grid)}
-svg .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
-svg .line-0{stroke:var(--line-0)}svg .line-1{stroke:var(--line-1)}svg .line-2{stroke:var(--line-2)}
-svg .dot{fill:var(--paper);stroke-width:2}
-svg .band{fill:var(--line-0);opacity:.13}
-svg .leader{stroke:var(--rule);stroke-width:1}
-svg .name-0{fill:var(--line-0);font-weight:600}svg .name-1{fill:var(--line-1);font-weight:600}
-svg .name-2{fill:var(--line-2)}
-svg .gap{fill:none;stroke:var(--rule)}
-svg .bar{fill:var(--accent)}
+svg{display:block;width:100%;height:auto}
+svg text{font-family:inherit}
+.wide{max-width:76rem}
+.wide table{min-width:0}
+.wide td{overflow-wrap:normal}
+.results td{white-space:nowrap}
+td small,.std,.absent{color:var(--soft)}
+td small{display:block;font-size:.85em}
+nav ul{display:flex;flex-wrap:wrap;gap:.3rem 1.4rem;padding:0;list-style:none}
+a,summary{color:var(--accent)}
+summary{cursor:pointer;width:fit-content}
 footer{margin-top:2.5rem;padding-top:.6rem;border-top:1px solid var(--rule);color:var(--soft);font-size:.85rem}
 @page{size:A4;margin:18mm 16mm 20mm;@bottom-right{content:counter(page) " / " counter(pages);font:9pt sans-serif}}
 @media print{
-:root{--ink:#000;--soft:#333;--paper:#fff;--panel:#fff;--rule:#888;--grid:#ccc;--accent:#000;--good:#000;--bad:#000;
---line-0:#000;--line-1:#000;--line-2:#555}
+nav,summary{display:none}
+:root{--ink:#000;--soft:#333;--paper:#fff;--panel:#fff;--rule:#888;--grid:#ccc;--accent:#000;--good:#000;--bad:#000}
 body{max-width:none;padding:0;font-size:10pt;line-height:1.38}
 h1{font-size:18pt}h2{font-size:13pt;margin-top:1.4rem;break-after:avoid}h3{font-size:10.5pt;break-after:avoid}
 p,li{orphans:3;widows:3}
@@ -84,7 +81,5 @@ td.number{white-space:normal}
 thead{display:table-header-group}
 tr,figure,.verdict,.facts,.change{break-inside:avoid}
 caption,figcaption{break-after:avoid}
-svg .bar{fill:#444;print-color-adjust:exact;-webkit-print-color-adjust:exact}
-svg .band{fill:#000;opacity:.1;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 }
 """

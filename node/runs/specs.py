@@ -89,6 +89,11 @@ class RunSpecs:
             return None
         return RunRound.at(height, span.run, spec, span.rules)
 
+    def get_number(self, height: int) -> int:
+        """Returns what people call the round at a height by; the height where that is no round."""
+        round_ = self.find(height)
+        return height if round_ is None else round_.number
+
     def find_newest(self, head: int) -> MethodSpec | None:
         """The spec of the run in force above `head`, if this release knows it."""
         try:

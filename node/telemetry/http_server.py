@@ -30,7 +30,7 @@ from starlette.routing import BaseRoute, Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from node.addresses import is_loopback, parse_address
-from node.config.node_sections import HttpSection
+from node.config.http_section import HttpSection
 from node.errors import ConfigError
 from node.telemetry.http_tls import HttpTls
 from node.telemetry.http_token import HttpToken

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from node.config.node_sections import HttpTlsSection
+from node.config.http_section import HttpTlsSection
 from node.errors import ConfigError
 
 

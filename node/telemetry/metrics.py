@@ -11,7 +11,7 @@ import math
 import platform
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics
@@ -47,6 +47,7 @@ NEWEST_ROUNDS = 100  # where the newest measurements of an earlier life are look
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+Rows = Iterable[tuple[Sequence[str], float]]
 _ABSENCES = {absence.value: absence for absence in Absence}
 
 
@@ -199,14 +200,12 @@ class NodeMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         service, tip, machine = self._service, self._service.tip, self._service.machine
         yield _gauge("fednode_chain_height", "Height of the newest finalised block.", tip.height)
-        blocks = CounterMetricFamily(
+        yield _counters(
             "fednode_chain_blocks",
             "Blocks that became final here, and candidates that this node objected to.",
-            labels=("result",),
+            ("result",),
+            (((result,), count) for result, count in self._blocks.items()),
         )
-        for result, count in self._blocks.items():
-            blocks.add_metric((result,), count)
-        yield blocks
         yield CounterMetricFamily(
             "fednode_pow_hashes", "Hashes that this node's miners have tried.", value=self._miner.hashes
         )
@@ -215,12 +214,12 @@ class NodeMetrics(Collector):
         yield from self._collect_training()
         yield from self._collect_peers()
         yield from self._collect_traffic()
-        evidence = CounterMetricFamily(
-            "fednode_evidence", "Proofs that a member signed two objects for one slot.", labels=("kind",)
+        yield _counters(
+            "fednode_evidence",
+            "Proofs that a member signed two objects for one slot.",
+            ("kind",),
+            (((kind,), count) for kind, count in self._evidence.items()),
         )
-        for kind, count in self._evidence.items():
-            evidence.add_metric((kind,), count)
-        yield evidence
         yield CounterMetricFamily(
             "fednode_second_histories",
             "Blocks with a certificate that peers have shown at heights where another one is final here.",
@@ -250,30 +249,26 @@ class NodeMetrics(Collector):
         yield from (signs, others)
 
     def _collect_training(self) -> Iterable[Metric]:
-        contributions = CounterMetricFamily(
+        yield _counters(
             "fednode_contributions",
             "Contributions of members to finalised blocks, and those that a block is without, with the reason.",
-            labels=("result", "reason"),
+            ("result", "reason"),
+            self._contributions.items(),
         )
-        for labels, count in self._contributions.items():
-            contributions.add_metric(labels, count)
-        yield contributions
         record = self._record or {}
         loss = record.get("train", {}).get("loss")
         yield _gauge("fednode_train_loss", "Mean loss over the steps of the newest local phase.", loss)
         accuracy, learner = record.get("accuracy"), self._service.learner
         if learner.applied > record.get("height", 0):  # caught up: no round was lived through to tell of
             accuracy = to_finite(learner.metrics.get("accuracy", accuracy))
-        accuracies = GaugeMetricFamily(
+        accuracies = (("test", accuracy), ("test_local", record.get("local_accuracy")))
+        yield _gauges(
             "fednode_eval_accuracy",
             "Accuracy on the node's test samples: `test` after the newest round was applied, `test_local` after "
             "training and before the exchange.",
-            labels=("split",),
+            ("split",),
+            (((split,), value) for split, value in accuracies if value is not None),
         )
-        for split, value in (("test", accuracy), ("test_local", record.get("local_accuracy"))):
-            if value is not None:
-                accuracies.add_metric((split,), value)
-        yield accuracies
         yield from self._collect_learning(record)
         yield _gauge(
             "fednode_privacy_epsilon",
@@ -303,41 +298,33 @@ class NodeMetrics(Collector):
         """How each peer stands."""
         states = Tally(dict.fromkeys(("connected", "through", "silent", "missing", "refused", "observer", "guest"), 0))
         states.update(state for peer in self._service.peers if (state := self._get_state(peer)) is not None)
-        peers = GaugeMetricFamily(
+        yield _gauges(
             "fednode_peers",
             "Other members, each in one state: connected, through (others are connected with it), silent (connected, "
             "and not heard of), missing or refused; and observers and guests that are connected.",
-            labels=("state",),
+            ("state",),
+            (((state,), count) for state, count in states.items()),
         )
-        for state, count in states.items():
-            peers.add_metric((state,), count)
-        yield peers
-        in_sight = GaugeMetricFamily(
+        members = [((_shorten(peer.id), peer.name), peer) for peer in self._service.peers if peer.is_member]
+        yield _gauges(
             "fednode_peer_in_sight",
             "1 for another member that was heard of, by this node or one that it is connected with, 0 for others.",
-            labels=("peer", "name"),
+            ("peer", "name"),
+            ((labels, self._get_state(peer) in ("connected", "through")) for labels, peer in members),
         )
-        for peer in self._service.peers:
-            if peer.is_member:
-                in_sight.add_metric((_shorten(peer.id), peer.name), self._get_state(peer) in ("connected", "through"))
-        yield in_sight
-        credit = GaugeMetricFamily(
+        yield _gauges(
             "fednode_peer_credit",
             "Waits for another member's contribution that it has not used up, 2 at most; below 1 it is not awaited.",
-            labels=("peer", "name"),
+            ("peer", "name"),
+            ((labels, self._service.credits.get_waits(peer.id)) for labels, peer in members),
         )
-        for peer in self._service.peers:
-            if peer.is_member:
-                credit.add_metric((_shorten(peer.id), peer.name), self._service.credits.get_waits(peer.id))
-        yield credit
-        clocks = GaugeMetricFamily(
+        get_name, skews_s = self._service.peers.get_name, self._service.clocks.get_skews_s()
+        yield _gauges(
             "fednode_clock_ahead_seconds",
             "How far the clock of a member, this one among them, is ahead of the median of those heard of.",
-            labels=("peer", "name"),
+            ("peer", "name"),
+            (((_shorten(member), get_name(member)), skew_s) for member, skew_s in skews_s.items()),
         )
-        for member, skew_s in self._service.clocks.get_skews_s().items():
-            clocks.add_metric((_shorten(member), self._service.peers.get_name(member)), skew_s)
-        yield clocks
 
     def _collect_traffic(self) -> Iterable[Metric]:
         """What was exchanged with peers, and what of it was not taken."""
@@ -349,21 +336,19 @@ class NodeMetrics(Collector):
             traffic.add_metric((short, "sent"), counters.bytes_sent)
             traffic.add_metric((short, "received"), counters.bytes_received)
         yield traffic
-        rejected = CounterMetricFamily(
-            "fednode_messages_rejected", "What was not taken of peers, or signed by them.", labels=("reason",)
-        )
         totals = sum(self._service.get_refusals().values(), Refusals())
-        for reason in Reason:
-            rejected.add_metric((reason.value,), totals[reason])
-        yield rejected
-        failures = CounterMetricFamily(
+        yield _counters(
+            "fednode_messages_rejected",
+            "What was not taken of peers, or signed by them.",
+            ("reason",),
+            (((reason.value,), totals[reason]) for reason in Reason),
+        )
+        yield _counters(
             "fednode_unforeseen_failures",
             "Errors that nobody foresaw in work that a peer's bytes had caused, by what was being done.",
-            labels=("what",),
+            ("what",),
+            (((what,), count) for what, count in sorted(self._boundary.failures.items())),
         )
-        for what, count in sorted(self._boundary.failures.items()):
-            failures.add_metric((what,), count)
-        yield failures
 
     def _get_state(self, peer: Peer) -> str | None:
         if not peer.is_member:
@@ -377,27 +362,37 @@ class NodeMetrics(Collector):
         return "connected" if self._service.peers.is_alive(peer.id) else "silent"
 
     def _collect_facts(self) -> Iterable[Metric]:
-        build = GaugeMetricFamily(
-            "fednode_build_info", "What this node runs; always 1.", labels=("version", "protocol", "python")
+        own = ((get_version(), str(PROTOCOL_VERSION), platform.python_version()), 1)
+        yield _gauges("fednode_build_info", "What this node runs; always 1.", ("version", "protocol", "python"), [own])
+        genesis, chain = self._genesis, self._genesis.chain_id.hex()[:SHORT_CHARS]
+        yield _gauges(
+            "fednode_node_info",
+            "Who this node is; always 1.",
+            ("id", "name", "chain", "chain_name", "method"),
+            [((_shorten(self._me), self._name, chain, genesis.chain_name, genesis.run.method["name"]), 1)],
         )
-        build.add_metric((get_version(), str(PROTOCOL_VERSION), platform.python_version()), 1)
-        yield build
-        genesis = self._genesis
-        node = GaugeMetricFamily(
-            "fednode_node_info", "Who this node is; always 1.", labels=("id", "name", "chain", "chain_name", "method")
-        )
-        chain = genesis.chain_id.hex()[:SHORT_CHARS]
-        node.add_metric((_shorten(self._me), self._name, chain, genesis.chain_name, genesis.run.method["name"]), 1)
-        yield node
-        settled = GaugeMetricFamily(
+        yield _gauges(
             "fednode_chain_settled_info",
             f"Ids of the newest finalised blocks at heights divisible by {SETTLED_EVERY}; always 1. No two nodes of a "
             "chain may differ.",
-            labels=("chain", "height", "block"),
+            ("chain", "height", "block"),
+            (((chain, str(height), block_id[: 2 * SHORT_CHARS]), 1) for height, block_id in self._settled),
         )
-        for height, block_id in self._settled:
-            settled.add_metric((chain, str(height), block_id[: 2 * SHORT_CHARS]), 1)
-        yield settled
+
+
+def _gauges(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:
+    return _fill(GaugeMetricFamily(name, text, labels=labels), rows)
+
+
+def _counters(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric:
+    return _fill(CounterMetricFamily(name, text, labels=labels), rows)
+
+
+def _fill(family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
+    """Adds the values, each with those of its labels."""
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family
 
 
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:

@@ -1,1 +1,1 @@
-"""Federations to try: files for many nodes, real processes, one process, synthetic chains."""
+"""Federations to try: files for many nodes, and real processes."""

@@ -1,6 +1,6 @@
 """`make bench-catch-up`: what it takes a node that comes late to reach the others, who go on meanwhile.
 
-Four real nodes and an observer; three of them hold a valid chain of so many rounds (`node.testnet.synthetic`) and go on
+Four real nodes and an observer; three of them hold a valid chain of so many rounds (`support.data.synthetic`) and go on
 from there. The fourth comes with nothing; comes anew and is killed in the middle; comes anew while nobody but the
 observer, which had come late itself, is there to ask; and comes back without its model. `fednode unsafe-reset` is how
 it comes anew: what it signed stays, so that it cannot contradict itself.
@@ -35,7 +35,7 @@ from node.pb import admin_pb2 as pb
 from node.testnet.cluster import NodeProcess
 from node.testnet.layout import Testnet, TestnetNode, TestnetSpec
 from node.testnet.ports import LOOPBACK, find_free_ports
-from node.testnet.synthetic import make_chain
+from support.data.synthetic import make_chain
 
 NUM_NODES = 4
 LATE = "node3"

@@ -1,6 +1,6 @@
 """`make bench-chain`: what the store of a chain costs over the least that could keep the same bytes as safely.
 
-The blocks are real (`node.testnet.synthetic`): contributions with their blobs, work, aggregates, certificates.
+The blocks are real (`support.data.synthetic`): contributions with their blobs, work, aggregates, certificates.
 Baselines:
 
   append       a table of height, block and certificate in SQLite, as durable, in turn with ours; as many blocks to a
@@ -30,6 +30,7 @@ from typing import Any, Self
 from bench.crypto import list_candidate, list_certificate, make_bare_check
 from bench.paired import Call, compare_calls
 from bench.tails import describe_tail
+from bench.usage import measure_directory
 from chain import codec
 from chain.audit import write_export
 from chain.block import Block, Certificate
@@ -41,10 +42,10 @@ from node.bench.fixtures import DIFFICULTY, temporary_directory
 from node.consensus.sync import SLICE
 from node.errors import NodeError, VerificationFailed
 from node.host.machine import get_machine
-from node.host.procfs import MB, measure_directory
+from node.host.procfs import MB
 from node.ledger.importing import import_chain
 from node.ledger.offline import OfflineNode, verify_data_dir
-from node.testnet.synthetic import INITIAL_MODEL, extend_chain, make_prototype_genesis
+from support.data.synthetic import INITIAL_MODEL, extend_chain, make_prototype_genesis
 
 VARIETY = 8  # different payloads of each member: what is measured is the chain, not so many blobs
 FSYNCS = 100

@@ -1,7 +1,7 @@
 """`make bench-crypto`: what signing, hashing, encoding and judging cost over the library's call for the same bytes.
 
 What is signed and judged is real: a block of a federation that shares prototypes of digits, mined, certified and stored
-as rounds leave it (`node.testnet.synthetic`). Beside each of our calls, in turn with it, its baseline is made:
+as rounds leave it (`support.data.synthetic`). Beside each of our calls, in turn with it, its baseline is made:
 
   signatures   the library's Ed25519 over the bytes that ours puts together
   digests      one SHA-256 over the same bytes, in memory
@@ -40,11 +40,11 @@ from node.config.genesis_file import get_genesis_spec
 from node.host.machine import get_machine
 from node.host.procfs import MB
 from node.p2p.bans import Bans
-from node.p2p.null_handler import NullHandler
 from node.p2p.transport.base import Message, MessageKind, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits, to_pb
 from node.pb import peer_pb2 as pb
-from node.testnet.synthetic import KIND, extend_chain, make_prototype_genesis
+from support.data.synthetic import KIND, extend_chain, make_prototype_genesis
+from support.federation.null_handler import NullHandler
 
 HEIGHT = 2  # of the block that is looked at: one with a parent that is not genesis
 BLOB_BYTES = 1 << 24

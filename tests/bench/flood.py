@@ -25,10 +25,11 @@ from typing import Any
 
 from bench.flooder import KINDS
 from bench.tails import get_quantile
+from bench.untrained import make_untrained_spec
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.bench.figures import Report
-from node.bench.fixtures import make_untrained_spec, temporary_testnet
+from node.bench.fixtures import temporary_testnet
 from node.errors import NodeError
 from node.host.child import make_command
 from node.host.machine import get_machine

@@ -39,7 +39,6 @@ from node.config.genesis_file import load_genesis
 from node.config.identity import open_identity
 from node.config.node_config import load_config
 from node.p2p.admission import Admission
-from node.p2p.null_handler import NullHandler
 from node.p2p.status import Status, status_from_bytes, status_to_bytes
 from node.p2p.tls import MutualTls
 from node.p2p.transport.base import CHUNK_BYTES, MAX_MESSAGE_BYTES, Message, MessageKind
@@ -48,6 +47,7 @@ from node.p2p.transport.channel import Caller
 from node.p2p.transport.rate_limits import MAX_BATCH_MESSAGES, to_pb
 from node.p2p.transport.rpc import RpcTransport
 from node.pb import peer_pb2 as pb
+from support.federation.null_handler import NullHandler
 
 KINDS = ("valid", "invalid")
 CONNECTIONS = 3  # to each victim

@@ -1,6 +1,6 @@
 """`make bench-join`: what it takes a new site to join a federation whose chain is long, as docs/federation.md says it.
 
-Three real nodes hold a valid chain of so many rounds (`node.testnet.synthetic`) and go on from there. A member writes a
+Three real nodes hold a valid chain of so many rounds (`support.data.synthetic`) and go on from there. A member writes a
 join file, the new site is set up with it and started; then its request is proposed. From then on it is let in: it takes
 the chain, checks it, and stands ready. Once it does the others approve.
 """
@@ -18,7 +18,7 @@ from node.host.machine import get_machine
 from node.testnet.cluster import NodeProcess
 from node.testnet.layout import Testnet, TestnetNode, TestnetSpec
 from node.testnet.ports import LOOPBACK, find_free_ports
-from node.testnet.synthetic import make_chain
+from support.data.synthetic import make_chain
 from support.federation.operators import (
     approve,
     get_since,

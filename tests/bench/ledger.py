@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.untrained import make_untrained_spec
 from node.admin.client import AdminClient
 from node.bench.figures import Report
-from node.bench.fixtures import make_untrained_spec, temporary_directory, temporary_testnet
+from node.bench.fixtures import temporary_directory, temporary_testnet
 from node.bench.round import PHASES, TIMEOUT_S, WARM_UP, mean_by_kind
 from node.experiments.measured import describe_spread
 from node.host.machine import get_machine

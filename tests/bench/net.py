@@ -29,7 +29,6 @@ from node.experiments.measured import describe_spread
 from node.host.child import make_command
 from node.host.machine import get_machine
 from node.host.procfs import MB
-from node.p2p.null_handler import NullHandler
 from node.p2p.tls import MutualTls, get_server_name
 from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.calls import SERVICE
@@ -37,6 +36,7 @@ from node.p2p.transport.channel import Caller
 from node.p2p.transport.rate_limits import RateLimits
 from node.pb import peer_pb2 as pb
 from node.testnet.ports import LOOPBACK, find_free_ports
+from support.federation.null_handler import NullHandler
 
 TESTS = Path(__file__).parents[1]
 WINDOW = 64  # messages under way at once, where their number counts

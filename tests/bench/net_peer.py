@@ -19,12 +19,12 @@ from chain import codec, validation
 from chain.block import ZERO, Digest, Id, Phase, Vote
 from chain.genesis import Genesis
 from chain.signing import SigningKey
-from node.p2p.null_handler import NullHandler
 from node.p2p.transport.base import CHUNK_BYTES, Message, MessageKind
 from node.p2p.transport.rate_limits import RateLimits
 from node.p2p.transport.rpc import RpcTransport
 from node.testnet.ports import LOOPBACK
-from node.testnet.synthetic import make_prototype_genesis
+from support.data.synthetic import make_prototype_genesis
+from support.federation.null_handler import NullHandler
 
 BARE = "fednode.bench.Bare"
 NUM_MEMBERS = 2

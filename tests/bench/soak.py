@@ -22,11 +22,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.usage import Usage, get_usage, measure_directory
 from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_testnet
 from node.errors import NodeError
 from node.host.machine import get_machine
-from node.host.procfs import MB, Usage, get_usage, measure_directory
+from node.host.procfs import MB
 from node.ledger.offline import verify_data_dir
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.layout import Testnet, TestnetSpec

@@ -14,7 +14,7 @@ from bench.commands.crypto import show_figures
 from bench.crypto import Signed, list_candidate, list_certificate, make_bare_check
 from bench.paired import compare_calls
 from chain.store.sqlite import SqliteStore
-from node.testnet.synthetic import extend_chain, make_prototype_genesis
+from support.data.synthetic import extend_chain, make_prototype_genesis
 
 pytestmark = pytest.mark.outer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.soak import EVERY, Sample, compute_slopes, draw_faults
-from node.host.procfs import Usage
+from bench.usage import Usage
 
 pytestmark = pytest.mark.outer
 

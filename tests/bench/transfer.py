@@ -30,6 +30,7 @@ from typing import Any
 import grpc
 
 from bench.tails import describe_tail, watch_loop
+from bench.untrained import make_untrained_spec
 from chain import codec
 from chain.block import Digest, Id
 from chain.store.blob_files import BlobFiles
@@ -37,7 +38,7 @@ from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES
 from node.admin.client import AdminClient
 from node.bench.figures import Report
-from node.bench.fixtures import make_untrained_spec, temporary_testnet
+from node.bench.fixtures import temporary_testnet
 from node.clock import SystemClock
 from node.config.identity import open_identity
 from node.config.node_config import load_config
@@ -45,7 +46,6 @@ from node.errors import NodeError
 from node.host.machine import get_machine
 from node.host.procfs import MB
 from node.offload import ThreadOffload
-from node.p2p.null_handler import NullHandler
 from node.p2p.tls import MutualTls
 from node.p2p.transport.base import Message, MessageKind
 from node.p2p.transport.calls import SERVICE
@@ -57,6 +57,7 @@ from node.payloads.transfers import Transfers
 from node.pb import peer_pb2 as pb
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.layout import Testnet
+from support.federation.null_handler import NullHandler
 
 VOTERS = 3
 WARM_UP = 5  # blocks before anything is measured

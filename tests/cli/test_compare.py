@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from chain.block import ZERO, Block, Certificate, Evidence, Phase
-from chain.codec import encode_block, encode_certificate, make_evidence, sign_vote
-from chain.evidence import validate_evidence
+from chain.codec import encode_block, encode_certificate, sign_vote
+from chain.evidence import make_evidence, validate_evidence
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from node.cli import main

@@ -50,14 +50,14 @@ def test_an_option_goes_before_the_environment_before_the_file_before_the_defaul
 
 
 def test_what_is_as_by_default_is_no_difference_even_where_it_is_written_out(capsys: Captured, config: Path) -> None:
-    found = ask(capsys, "config", "diff", "-c", str(config), "--set", "network.limits.queue_mib=8")["different"]
+    found = ask(capsys, "config", "diff", "-c", str(config), "--set", "network.limits.peer_rate_mib_s=8")["different"]
     by_key = {entry["key"]: entry for entry in found}
     assert by_key.keys() == {
         "node.identity_key_file",
         "node.data_dir",
         "genesis_file",
         "network.listen",
-        "network.limits.queue_mib",
+        "network.limits.peer_rate_mib_s",
         "training.seed",
         "log.level",
     }
@@ -69,7 +69,7 @@ def test_what_is_as_by_default_is_no_difference_even_where_it_is_written_out(cap
         "origin": f"{config}:5:7",
     }
     assert by_key["training.seed"]["required"]
-    assert by_key["network.limits.queue_mib"]["default"] == 4.0
+    assert by_key["network.limits.peer_rate_mib_s"]["default"] == 20.0
     assert main(["config", "diff", "-c", str(config)]) == 0
     assert 'log.level: "warning"' in capsys.readouterr().out
 

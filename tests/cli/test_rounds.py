@@ -25,8 +25,8 @@ from ml.specs.methods.uapdfl import compute_divergence
 from node.cli import main
 from node.cli.rounds import print_scores
 from node.pb import admin_pb2 as pb
-from node.testnet.synthetic import make_genesis
 from support.data.blobs import lose_blob
+from support.data.synthetic import make_genesis
 from support.federation.cluster import cluster
 from support.federation.ledgers import make_ledgers
 from support.federation.proposing import change, get_state, wait_for_state

@@ -11,7 +11,7 @@ from bench.catch_up import OBSERVER, SETTINGS, add_observer, name_observer
 from chain.signing import SigningKey
 from node.testnet.cluster import NodeProcess
 from node.testnet.layout import TestnetSpec, make_testnet
-from node.testnet.synthetic import make_chain
+from support.data.synthetic import make_chain
 from support.federation.ports import find_free_ports
 from support.federation.real_nodes import Federation, make_federation, run_command
 

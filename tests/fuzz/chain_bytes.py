@@ -15,7 +15,7 @@ from chain.changes.change import Change
 from chain.changes.execution import execute_change
 from chain.changes.members import AddMember
 from chain.errors import DecodeError, InvalidEvidence, ValidationError
-from chain.evidence import validate_evidence
+from chain.evidence import decode_evidence, encode_evidence, make_evidence, validate_evidence
 from chain.hints import MAX_ADDRESS_BYTES, encode_hint, sign_hint
 from chain.layout import MAX_HEIGHT
 from chain.published import MAX_SAMPLES, MEASURES, ONE, encode_published, sign_published
@@ -134,21 +134,21 @@ def make_evidences() -> Seeds:
     contributions = [make_contribution(GENESIS, KEYS[1], weight=weight) for weight in (1, 2)]
     blocks = [make_candidate(GENESIS, PARENT, KEYS, authors=authors) for authors in ([1], [2])]
     made = {
-        "votes": codec.make_evidence(*votes),
-        "contributions": codec.make_evidence(*contributions),
-        "blocks": codec.make_evidence(*blocks),
+        "votes": make_evidence(*votes),
+        "contributions": make_evidence(*contributions),
+        "blocks": make_evidence(*blocks),
     }
-    return {name: codec.encode_evidence(evidence) for name, evidence in made.items()}
+    return {name: encode_evidence(evidence) for name, evidence in made.items()}
 
 
-_check_evidence_bytes = takes_only_its_own(codec.decode_evidence, codec.encode_evidence, DecodeError)
+_check_evidence_bytes = takes_only_its_own(decode_evidence, encode_evidence, DecodeError)
 
 
 def check_evidence(data: bytes) -> bool:
     """Taken is what proves something about somebody."""
     if not _check_evidence_bytes(data):
         return False
-    evidence = codec.decode_evidence(data)
+    evidence = decode_evidence(data)
     assert evidence.kind in EvidenceKind
     with believing():
         return passes(lambda: validate_evidence(GENESIS.state, evidence), InvalidEvidence)

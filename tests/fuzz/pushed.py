@@ -33,16 +33,19 @@ from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believin
 from fuzz.wire_bytes import make_statuses
 from node.consensus import actions
 from node.consensus.authenticator import Authenticator
+from node.consensus.awaiting import Awaiting
+from node.consensus.collecting import Collecting
 from node.consensus.consent import Consent
 from node.consensus.current import CurrentRound
+from node.consensus.evidence import EvidencePool
 from node.consensus.gossip import Gossip, Position
+from node.consensus.gossip_parts import GossipParts
 from node.consensus.handler import PeerHandler
 from node.consensus.hints import AddressHints
 from node.consensus.machine import RoundMachine
 from node.consensus.member_clocks import MemberClocks
 from node.consensus.proposals import ProposalBook
 from node.consensus.published import PublishedRounds
-from node.consensus.relay import Relay
 from node.consensus.serving import StoreServer
 from node.consensus.signer import Signer
 from node.consensus.sync import Sync
@@ -50,6 +53,7 @@ from node.events import Events
 from node.offload import Offload
 from node.p2p.address_book import AddressBook
 from node.p2p.bans import Bans
+from node.p2p.delays import Delays
 from node.p2p.peers import Peers
 from node.p2p.transport.base import PeerFault, TrafficCounters
 from node.p2p.transport.rate_limits import Intake, RateLimits
@@ -89,9 +93,8 @@ class Door:
 
     def __init__(self) -> None:
         self.tip = Tip.at(STATE, [PARENT])
-        self.machine = RoundMachine(
-            STATE, me=ME, height=1, parent_ms=GENESIS.block0.header.time_ms, awaited=STATE.member_ids
-        )
+        collecting = Collecting(STATE, ME, awaited=STATE.member_ids)
+        self.machine = RoundMachine(STATE, collecting, me=ME, height=1, parent_ms=GENESIS.block0.header.time_ms)
         self.accused: set[Id] = set()
         clock = Clock()
         self.machine.on(actions.Started(), self._now())
@@ -99,7 +102,7 @@ class Door:
         boundary = OpenBoundary()
         current = cast(CurrentRound, self)
         gossip = Gossip(cast(Any, self), peers, clock, self._get_position)
-        sync = Sync(cast(Any, self), peers, lambda: self.tip, cast(Any, None))
+        sync = Sync(cast(Any, self), peers, lambda: self.tip, cast(Any, None), cast(Any, None), boundary)
         events = Events(clock)
         self.proposals = Proposals(self.tip)
         book = ProposalBook(
@@ -130,12 +133,15 @@ class Door:
             publish_from=None,
         )
         self.pushed = PushedPayloads(WaitingBlobs())
-        self.handler = PeerHandler(
-            current,
+        parts = GossipParts(
+            peers,
+            Delays(dict, peers.count_liars),
+            MemberClocks(current, ME, clock),
+            Awaiting(STATE, ME, peers, events),
+            cast(Any, None),
+            gossip,
+            cast(EvidencePool, self),
             Authenticator(STATE, clock.monotonic),
-            self,
-            cast(StoreServer, None),
-            book,
             AddressHints(
                 self.book,
                 cast(Signer, self),
@@ -147,15 +153,11 @@ class Door:
                 disk=cast(Offload, None),
             ),
             self.published,
-            self.pushed,
-            peers=peers,
-            clocks=MemberClocks(current, ME, clock),
-            gossip=gossip,
-            relay=Relay(cast(Any, self), peers, lambda: current.tip.state),
-            sync=sync,
-            events=events,
-            boundary=boundary,
+            sync,
+            cast(Any, None),
+            cast(Any, None),
         )
+        self.handler = PeerHandler(current, parts, book, self.pushed, cast(StoreServer, None), events, boundary)
         counters = TrafficCounters()
         self.intake = Intake(
             LIAR,

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from chain import codec
 from chain.block import ZERO, Body, Id, PayloadRef, Phase
+from chain.evidence import encode_evidence, make_evidence
 from chain.layout import MAX_HEIGHT, MAX_TIME_MS
 from chain.signing import encode_id
 from fuzz.array_bytes import make_arrays
@@ -166,7 +167,7 @@ class Attacked:
         n = self.one.net.genesis.state.n
         assert len(service.machine.contributions) <= n
         assert len(service.machine.candidates) <= 2 * n
-        assert max(service.parts.authenticator.count_known().values()) <= MAX_KNOWN
+        assert max(service.parts.gossip.authenticator.count_known().values()) <= MAX_KNOWN
         assert service.gossip.num_held <= MAX_HELD
         assert len(asyncio.all_tasks()) < 100
         self.forgive()
@@ -323,7 +324,7 @@ def make_lies(attacked: Attacked) -> list[bytes]:
     ]
     pairs = ((contributions[0], contributions[1]), (votes[0], votes[1]))
     first, second = (codec.decode_contribution(data) for data in pairs[0])
-    evidence = [codec.encode_evidence(codec.make_evidence(first, second))]
+    evidence = [encode_evidence(make_evidence(first, second))]
     return [*votes, *contributions, *blocks, *evidence]
 
 

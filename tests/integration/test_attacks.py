@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chain import codec
 from chain.block import ZERO, Phase
+from chain.evidence import make_evidence
 from chain.signing import encode_id, verify
 from chain.store.signed_slots import get_block_digests
 from ml.payload import decode_arrays
@@ -185,7 +185,7 @@ def make_flood(liar: Liar, what: str) -> list[Message]:
             return [make_message(liar.make_contribution(height=height, prev=make_digest(str(i)))) for i in at]
         case _:
             pairs = [[liar.make_vote(Phase.PREVOTE, make_digest(t), view=i) for t in "ab"] for i in range(1000)]
-            return [make_message(codec.make_evidence(*pair)) for pair in pairs]
+            return [make_message(make_evidence(*pair)) for pair in pairs]
 
 
 @pytest.mark.parametrize(("what", "most"), [("votes", 256 + 10), ("contributions", 2), ("to come", 1), ("evidence", 2)])

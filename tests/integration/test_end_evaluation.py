@@ -18,13 +18,12 @@ from ml.specs import get_spec
 from ml.specs.run_schema import describe_payloads
 from ml.specs.told import tell_nothing
 from ml.tasks import CLASSIFICATION
-from node.admin.json_view import to_json
-from node.ledger.audit import run_audit
 from node.ledger.evaluations import read_evaluations
 from node.payloads import retention
 from node.runs.specs import RunSpecs
 from node.training.trainer import Trained, WorkerDied
 from support.federation.cluster import DIM, Cluster, ScriptedTrainer, cluster
+from support.federation.evaluations import read_all
 from support.federation.masked import make_model
 from support.federation.proposing import RULES, approve, find_change_heights, propose
 from support.federation.runs import MODEL, NODES, RunTrainer, learn
@@ -95,19 +94,6 @@ def holds_all(net: Cluster, *names: str) -> bool:
         if not all(store.has_blob(ref.digest) for b in blocks for c in b.contributions for ref in c.payloads):
             return False
     return True
-
-
-def read_all(net: Cluster, *, is_whole: bool = True) -> list[dict[str, Any]]:
-    """The evaluations, the same at all nodes, on chains that audits find whole, but for what is let go."""
-    found = []
-    for name in NODES:
-        store = net[name].store
-        assert store is not None
-        found.append([to_json(one) for one in read_evaluations(store, RunSpecs.load(store))])
-        report = run_audit(net.genesis, store, deep=True, require_all=is_whole)
-        assert report.ok, report.fault
-    assert all(one == found[0] for one in found)
-    return found[0]
 
 
 def check_matrix(net: Cluster, sites: Sequence[str] = NODES, *, is_whole: bool = True) -> None:

@@ -22,11 +22,11 @@ from node.errors import ChangeRefused
 from node.federation.builders import Ground, Wish, build_change
 from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
 from node.federation.run_terms import draft_run
-from node.ledger.audit import run_audit
 from node.ledger.evaluations import read_evaluations
 from node.runs.specs import RunSpecs
 from node.training.trainer import Trained
 from support.federation.cluster import DIM, Cluster, ScriptedTrainer, cluster
+from support.federation.evaluations import read_all
 from support.federation.masked import make_model
 from support.federation.proposing import (
     approve,
@@ -90,19 +90,6 @@ async def evaluate(net: Cluster, **terms: Any) -> StartRun:
     await wait_for_state(net, "the evaluation", lambda state: state.run.number == start.number)
     await wait_until_over(net)
     return start
-
-
-def read_all(net: Cluster) -> list[dict[str, Any]]:
-    """The evaluations, the same at all nodes."""
-    found = []
-    for name in NODES:
-        store = net[name].store
-        assert store is not None
-        found.append([to_json(one) for one in read_evaluations(store, RunSpecs.load(store))])
-        report = run_audit(net.genesis, store, deep=True, require_all=True)
-        assert report.ok, report.fault
-    assert all(one == found[0] for one in found)
-    return found[0]
 
 
 def test_all_nodes_have_one_matrix_of_what_each_site_measures(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from chain.block import Answer, ApprovedChange, Body, Phase
 from chain.changes.base import Kind
 from chain.changes.change import Change
 from chain.changes.members import Pardon, RemoveMember, ReplaceKey
-from chain.codec import make_evidence
+from chain.evidence import make_evidence
 from chain.signing import SigningKey, encode_id
 from chain.state import Member, State
 from node.consensus.keys import make_rotation

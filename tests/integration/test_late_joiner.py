@@ -25,9 +25,9 @@ from chain.store.sqlite import SqliteStore
 from node.consensus import sync
 from node.errors import NodeError
 from node.p2p.refusals import Reason
-from node.testnet.synthetic import extend_chain
 from node.training.observer_trainer import ObserverTrainer
 from support.data.chains import make_digest, make_keys
+from support.data.synthetic import extend_chain
 from support.faults.liar import Liar, flip, lying
 from support.federation.cluster import INITIAL_MODEL, Cluster, Node, cluster
 from support.federation.joining import make_checkpoint, start_joiner

@@ -15,17 +15,16 @@ from chain.changes.runs import StartRun
 from ml.payload import Array, encode_arrays, kind_code
 from ml.specs import add_kind, get_spec
 from ml.specs.methods.lending import LENT
-from node.admin.json_view import to_json
 from node.cli.evaluations import describe_copies
 from node.errors import ChangeRefused
 from node.federation.measured_model import check_measured_model
 from node.federation.run_terms import draft_run
-from node.ledger.audit import run_audit
 from node.ledger.evaluations import read_evaluations
 from node.payloads.lent_blobs import LentBlobs
 from node.runs.specs import RunSpecs
 from node.training.trainer import Trained
 from support.federation.cluster import DIM, Cluster, cluster
+from support.federation.evaluations import read_all
 from support.federation.lending import Change, Lender, begin_lending, draft_lending, make_lent, note_lending
 from support.federation.masked import make_model
 from support.federation.proposing import (
@@ -48,19 +47,6 @@ LENDING, MEASURING = 4, 5  # the heights, after two rounds and a change
 def lending(path: Path, trainers: Sequence[Lender] | None = None, **options: Any) -> Any:
     trainers = trainers or [Lender(i) for i in range(4)]
     return cluster(path, 4, rounds=2, trainers=trainers, initial_model=INITIAL, **options)
-
-
-def read_all(net: Cluster, names: Sequence[str] = NAMES) -> list[dict[str, Any]]:
-    """The matrix, the same at these nodes, on chains that audits find whole."""
-    found = []
-    for name in names:
-        store = net[name].store
-        assert store is not None
-        found.append([to_json(one) for one in read_evaluations(store, RunSpecs.load(store))])
-        report = run_audit(net.genesis, store, deep=True, require_all=True)
-        assert report.ok, report.fault
-    assert all(one == found[0] for one in found)
-    return found[0]
 
 
 def get_lent(net: Cluster, name: str) -> list[bool]:

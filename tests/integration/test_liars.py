@@ -18,7 +18,7 @@ from chain import codec
 from chain.beacon import make_reveal
 from chain.block import ZERO, Block, Certificate, Contribution, Id, Phase
 from chain.errors import InvalidAggregate
-from chain.evidence import validate_evidence
+from chain.evidence import make_evidence, validate_evidence
 from chain.signing import SigningKey, encode_id
 from chain.validation import validate_aggregate
 from ml import payload
@@ -70,7 +70,7 @@ async def go_on(net: Cluster, blocks: int = 3, names: Sequence[str] = HONEST) ->
 def check_bounded(net: Cluster, name: str) -> None:
     """I6, with the numbers of PROTOCOL §4 and §5."""
     service, n = get_service(net, name), net.genesis.state.n
-    known = service.parts.authenticator.count_known()
+    known = service.parts.gossip.authenticator.count_known()
     assert set(known) == set(net.genesis.state.member_ids)
     assert max(known.values()) <= MAX_KNOWN
     assert service.handler.num_kept <= n * (2 + 2 * 9)
@@ -116,7 +116,7 @@ def make_badly_signed(liar: Liar, kind: str) -> Message:
             return make_message(liar.make_candidate([replace(good, signature=bytes(64))]))
         case "evidence":
             votes = [liar.make_vote(Phase.PREVOTE, block_id) for block_id in (ZERO, make_digest("b"))]
-            return make_message(codec.make_evidence(votes[0], replace(votes[1], signature=bytes(64))))
+            return make_message(make_evidence(votes[0], replace(votes[1], signature=bytes(64))))
         case "stranger":
             key = SigningKey.from_private_bytes(make_digest("a stranger"))
             return make_message(liar.make_contribution(key=key))
@@ -645,7 +645,7 @@ def test_a_flood_of_signed_objects_takes_no_more_room_than_a_few(tmp_path: Path,
                         things.append(liar.make_vote(Phase.PREVOTE, prev, view=i, height=height))
                     case _:
                         votes = [liar.make_vote(Phase.PREVOTE, make_digest(t), height=10 + 5 * i) for t in "ab"]
-                        things.append(codec.make_evidence(*votes))
+                        things.append(make_evidence(*votes))
             for thing in things:
                 liar.send(thing)
             await asyncio.sleep(0.2)

@@ -69,8 +69,8 @@ def test_what_is_signed_goes_on_at_once_through_one_other(tmp_path: Path) -> Non
             await net.wait_for_height(13)
             pushed = count_messages(net, "contribution") - before
             assert 10 * 12 - 6 <= pushed <= 11 * 12 + 6  # of four authors to three others each
-            assert all(get_service(net, name).handler.relay.num_passed_on == 0 for name in ALL if name != HUB)
-            assert get_service(net, HUB).handler.relay.num_passed_on > 0
+            assert all(get_service(net, name).gossip.relay.num_passed_on == 0 for name in ALL if name != HUB)
+            assert get_service(net, HUB).gossip.relay.num_passed_on > 0
 
     run(story)
 

@@ -94,7 +94,7 @@ def test_no_lie_about_reach_makes_the_honest_send_more(tmp_path: Path, lie: str)
                 await tell(liar, 1, reaches=0, contributes=contributes, abstains=not contributes)
             num_periods = (clock.monotonic() - began_s) / net.genesis.rules.waits.status_s
             assert count_statuses(net, liar) - before <= 3 * 3 * (num_periods + 3)  # of three to three others
-            assert sum(get_service(net, name).handler.relay.num_passed_on for name in HONEST) == 0
+            assert sum(get_service(net, name).gossip.relay.num_passed_on for name in HONEST) == 0
 
     run(story)
 
@@ -113,7 +113,7 @@ def test_one_that_keeps_what_it_is_to_pass_on_holds_up_no_round_for_long(
             keeper, pair = get_service(net, "node2"), {net.id("node0"), net.id("node1")}
 
             def keep(relay: Relay, sender: Id, author: Id, message: Message) -> None:
-                if relay is not keeper.handler.relay:
+                if relay is not keeper.gossip.relay:
                     pass_on(relay, sender, author, message)
 
             monkeypatch.setattr(Relay, "pass_on", keep)

@@ -160,7 +160,7 @@ def arm_publishing_block(patch: pytest.MonkeyPatch, node: Node) -> None:
 
 def at_opening(kind: MessageKind) -> Fault:
     def arm(patch: pytest.MonkeyPatch, node: Node) -> None:
-        authenticator = node.get_service().parts.authenticator
+        authenticator = node.get_service().parts.gossip.authenticator
         opened = authenticator.open
 
         def open_(message: Message, **options: Any) -> object:
@@ -212,21 +212,21 @@ FAULTS = {
     **{f"opening a {kind.name.lower()}": at_opening(kind) for kind in (MessageKind.CONTRIBUTION, MessageKind.BLOCK)},
     "opening a vote": at_opening(MessageKind.VOTE),
     "opening a status": Fault(arm_reading_status, frozenset({"status"})),
-    "what a status says": at_part("status", "clocks", "on_status"),
-    "repair": at_part("status", "gossip", "on_status"),
-    "its own status": at_part("status", "gossip", "get_status"),
+    "what a status says": at_part("status", "gossip", "clocks", "on_status"),
+    "repair": at_part("status", "gossip", "gossip", "on_status"),
+    "its own status": at_part("status", "gossip", "gossip", "get_status"),
     "taking a thing in": Fault(arm_taking_in, frozenset({"contribution", "block", "vote"})),
     "fetching payloads": at_payloads("ensure", MemoryError, "payloads"),
     "naming transfers": at("payloads", "service", "transfers", "name"),
     "aggregating": at_payloads("aggregate", MemoryError, "own aggregate", "candidate"),
     "checking a candidate": at_payloads("ensure_all", RuntimeError, "candidate"),
-    "pulling a blob": at_part("transfer", "transport", "fetch_blob"),
-    "noting an event": at_part("record", "gossip", "on_held"),
+    "pulling a blob": at_part("transfer", "context", "node", "transport", "fetch_blob"),
+    "noting an event": at_part("record", "gossip", "gossip", "on_held"),
     **{f"the round at {kind.__name__}": at_event(kind) for kind in EVENTS},
     "deleting what is old": at_part("retention", "committer", "retention", "on_block"),
     "telling of a block": Fault(arm_publishing_block, frozenset({"record"})),
     "writing a round down": at("record", "store", "put_round"),
-    "ending a record": at_part("record", "records", "learning", "observe"),
+    "ending a record": at_part("record", "context", "records", "learning", "observe"),
     "taking in an aggregate": at("training", "trainer", "apply"),
     "training": at("training", "trainer", "train"),
     "gathering shared sets": at("shared sets", *PAYLOADS, "shared_sets", "gather"),
@@ -305,12 +305,12 @@ def test_one_that_comes_late_is_served_by_those_that_could_not_at_first(
     [
         ((validation, "validate_certificate"), "sync", 2),
         ((sync, "speaks"), "sync", 2),
-        (("transport", "request_blocks"), "sync", 2),
-        (("auditor", "add"), "audit", 2),
+        (("context", "node", "transport", "request_blocks"), "sync", 2),
+        (("learning", "auditor", "add"), "audit", 2),
         ((auditor, "RoundPayloads"), "audit", 2),
         ((auditor, "kind_code"), "audit", 2),
         (("payloads", "aggregates", "compute"), "aggregate", 1),
-        (("transport", "fetch_blob"), "transfer", 2),
+        (("context", "node", "transport", "fetch_blob"), "transfer", 2),
         (("committer", "retention", "on_block"), "retention", 2),
         (("handler", "on_peer_up"), "connection", 2),
     ],
@@ -470,7 +470,7 @@ def test_evidence_and_what_is_kept_that_fail_leave_the_node_running(
 def test_evidence_that_cannot_be_opened_is_its_senders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with waiting(tmp_path) as net, lying(net, LIAR) as liar:
-            monkeypatch.setattr(get_service(net).parts.evidence, "is_accused", fail)
+            monkeypatch.setattr(get_service(net).parts.gossip.evidence, "is_accused", fail)
             for value in (b"a" * 32, b"b" * 32):
                 liar.send(liar.make_vote(Phase.PREVOTE, value), "node1")  # which tells the others
             await net.wait_for(lambda: get_boundary(net).failures["evidence"] > 0, "the evidence")
@@ -491,7 +491,7 @@ def test_the_nodes_own_trouble_ends_it_wherever_it_shows(
                 raise StoreFull("the disk is full")
 
             part, method = step
-            monkeypatch.setattr(getattr(get_service(net).parts, part), method, fill_up)
+            monkeypatch.setattr(getattr(get_service(net).parts.gossip, part), method, fill_up)
             task = net[VICTIM].task
             assert task is not None
             await asyncio.wait({task}, timeout=60)

@@ -36,6 +36,8 @@ from support.federation.asked import WAITS, Running, running
 from support.federation.ledgers import flip_byte, read_cell
 from support.federation.recording import PATIENCE_S
 
+OTHER_UID = 65534  # nobody's
+
 
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +269,30 @@ def test_a_socket_left_behind_is_cleared_away_and_other_files_are_not(tmp_path: 
     with pytest.raises(ConfigError, match="expected a socket or nothing"):
         prepare_place(path)
     assert path.read_text() == "mine"
+
+
+def test_a_socket_that_this_user_may_not_use_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "node.sock"
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(path))
+        AdminClient(path).close()
+        path.chmod(0)
+        if os.geteuid() == 0:  # whom no mode keeps out
+            os.seteuid(OTHER_UID)
+        try:
+            with pytest.raises(PermissionRefused, match="another user's"):
+                AdminClient(path)
+        finally:
+            if os.getuid() == 0:
+                os.seteuid(0)
+
+
+def test_a_socket_that_goes_away_as_it_is_looked_at_is_not_another_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    with AdminClient(tmp_path / "node.sock") as client, pytest.raises(NodeUnreachable):
+        client.get_status()
 
 
 def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:

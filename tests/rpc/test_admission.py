@@ -160,6 +160,7 @@ async def test_who_may_do_more_keeps_its_connection_and_who_may_do_less_does_not
         await wait_until(lambda: (bob.id, VOTE) in alice.recorder.messages, "a member's vote")
         assert (alice.recorder.ups, alice.recorder.downs) == ([bob.id], [])
 
+        alice.recorder.blobs[DIGEST] = bytes(64 << 20)  # more than can be on its way
         chunks = bob.transport.fetch_blob(alice.id, DIGEST)
         await anext(chunks)
         alice.transport.admit(Admission(guests=[bob.id]))

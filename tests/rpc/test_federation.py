@@ -24,7 +24,8 @@ from node.cli import main
 from node.consensus.proposals import ProposalBook
 from node.consensus.service import RoundService
 from support.data.chains import make_keys
-from support.federation.asked import Running, make_book, make_config, running
+from support.federation.asked import Running, ask_json, make_book, make_config, running
+from support.federation.asked import run_command as run
 from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
@@ -35,18 +36,6 @@ NET = "support.data.user_models:make_small"
 @pytest.fixture(autouse=True)
 def _slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_client, "CALL_S", PATIENCE_S)
-
-
-async def run(capsys: Captured, one: Running, *arguments: str, code: int = 0) -> str:
-    """What the command says: on stdout if it ends well, else on stderr."""
-    got = await asyncio.to_thread(main, [*arguments, "--socket", str(one.path)])
-    said = capsys.readouterr()
-    assert got == code, said
-    return said.err if code else said.out
-
-
-async def ask_json(capsys: Captured, one: Running, *arguments: str) -> Any:
-    return json.loads(await run(capsys, one, *arguments, "--json"))
 
 
 def get_service(one: Running, name: str = "node0") -> RoundService:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from node.config.node_sections import HttpSection
+from node.config.http_section import HttpSection
 from node.errors import ConfigError
 from node.telemetry import http_server
 from node.telemetry.http_server import HttpServer

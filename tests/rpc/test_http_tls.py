@@ -20,8 +20,8 @@ from node.admin.wiring import make_reloading
 from node.cli.doctor.findings import Verdict
 from node.cli.doctor.listeners import check_http
 from node.clock import SystemClock
+from node.config.http_section import HttpSection, HttpTlsSection
 from node.config.node_config import NodeConfig
-from node.config.node_sections import HttpSection, HttpTlsSection
 from node.errors import ConfigError
 from node.telemetry import http_server
 from node.telemetry.http_server import HttpServer

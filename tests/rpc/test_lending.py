@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from fednode.client import Client
 from node.admin import client as admin_client
-from node.cli import main
 from node.training.checkpoint import CHECKPOINTS, Checkpoint, Checkpoints, Phase, get_run_dir
-from support.federation.asked import Running, make_config, running
+from support.federation.asked import ask_json, make_config, running
+from support.federation.asked import run_command as run
 from support.federation.recording import PATIENCE_S
 
 Captured = pytest.CaptureFixture[str]
@@ -30,17 +29,6 @@ def leave_own_model(tmp_path: Path) -> None:
     checkpoints = Checkpoints(get_run_dir(make_config(tmp_path).node.data_dir / CHECKPOINTS, 1))
     checkpoints.save(Checkpoint(1, Phase.APPLIED, {"model/w": np.zeros(1)}))
     checkpoints.close()
-
-
-async def run(capsys: Captured, one: Running, *arguments: str, code: int = 0) -> str:
-    got = await asyncio.to_thread(main, [*arguments, "--socket", str(one.path)])
-    said = capsys.readouterr()
-    assert got == code, said
-    return said.err if code else said.out
-
-
-async def ask_json(capsys: Captured, one: Running, *arguments: str) -> Any:
-    return json.loads(await run(capsys, one, *arguments, "--json"))
 
 
 async def test_a_site_lends_by_its_operators_last_word_and_never_unasked(tmp_path: Path, capsys: Captured) -> None:

@@ -19,7 +19,7 @@ import pytest
 from node.admin.page_keys import PageKeys, make_address
 from node.admin.tokens import Role, Tokens
 from node.clock import SystemClock
-from node.config.node_sections import HttpSection
+from node.config.http_section import HttpSection
 from node.telemetry.http_server import HttpServer
 from node.telemetry.http_token import HttpToken
 from node.web import checkup, commands

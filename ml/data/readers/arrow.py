@@ -24,8 +24,9 @@ from ml.data.findings import Finding
 from ml.data.labels import BOOLEANS, IS_REGRESSION, to_text
 from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, split_names, stack_outputs
+from ml.data.part import Locate, Part, RawLabels, RawTable
 from ml.data.readers.images import ImageRules
-from ml.data.source import DataSource, Locate, Part, RawLabels, RawTable, missing_label, require_extra
+from ml.data.source import DataSource, missing_label, require_extra
 from ml.data.table_input import CATEGORIES, describe_wrong
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION, MULTILABEL
@@ -46,6 +47,19 @@ class Columns:
     index: frozenset[str]  # what pandas numbered its rows by, which tells of their order and not of a sample
     read: Callable[[str], Any]  # pyarrow.ChunkedArray
     locate: Locate  # of a row
+
+    @classmethod
+    def of_schema(cls, place: str, schema: Any, file: object, read: Callable[[str], Any], locate: Locate) -> Columns:
+        """The columns that a `pyarrow.Schema` in a file has, each of which `read` gives by its name there."""
+        fields = get_fields(schema, str(file))
+        return cls(
+            place,
+            {name: field.type for name, field in fields.items()},
+            read_features(schema.metadata, str(file)),
+            read_index(schema.metadata, fields),
+            lambda name: read(fields[name].name),
+            locate,
+        )
 
     def find_label(self, wanted: str | None) -> str:
         """The column of labels: as `data.columns.label` says, or "label", or the only one with named classes."""

@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml.data.base import Labels, Shape
+from ml.data.part import Part, Parts, make_locate
 from ml.data.readers.pickles import load_pickle
-from ml.data.source import DataSource, Part, Parts, make_locate
+from ml.data.source import DataSource
 from ml.errors import DataError
 
 SHAPE: Shape = (3, 32, 32)

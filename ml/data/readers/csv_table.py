@@ -22,10 +22,11 @@ from ml.data.cells import TextColumn, parse_numbers, tidy
 from ml.data.labels import to_text
 from ml.data.memory import validate_fits
 from ml.data.outputs import find_columns, read_text_columns
+from ml.data.part import Part, Parts, RawLabels, RawTable
 from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.readers.csv_text import Table
 from ml.data.readers.images import SUFFIXES
-from ml.data.source import ALL, DataSource, Part, Parts, RawLabels, RawTable, missing_label, require_extra
+from ml.data.source import ALL, DataSource, missing_label, require_extra
 from ml.data.table_input import CATEGORIES, describe_wrong
 from ml.errors import DataError
 from ml.tasks import CLASSIFICATION

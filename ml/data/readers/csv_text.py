@@ -23,6 +23,7 @@ from typing import Any, Literal
 from ml.data.cells import EMPTY, INDEX_NAMES, PLACEHOLDERS, TextColumn, parse_number, tidy
 from ml.data.findings import Finding
 from ml.data.memory import validate_fits
+from ml.data.part import Locate
 from ml.data.readers.csv_dialect import (
     TextLines,
     find_separator,
@@ -30,7 +31,7 @@ from ml.data.readers.csv_dialect import (
     list_encodings,
     translate_decimals,
 )
-from ml.data.source import DataSource, Locate
+from ml.data.source import DataSource
 from ml.errors import DataError
 
 MEASURED_ROWS = 256  # at the beginning, then by twice as many: what those before took says what the rest will take

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ml.data.base import ArrayDataset, Images, Labels
-from ml.data.source import DataSource, Part, Parts
+from ml.data.part import Part, Parts
+from ml.data.source import DataSource
 from ml.errors import DataError
 from ml.seeding import numpy_rng
 

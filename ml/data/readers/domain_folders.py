@@ -44,10 +44,11 @@ from ml.data.fit_input import fit, validate_finite, validate_fit
 from ml.data.labels import are_numbers, number_labels
 from ml.data.memory import validate_fits
 from ml.data.outputs import arrange
+from ml.data.part import Part, Parts
 from ml.data.readers.csv_dialect import ENDINGS
 from ml.data.readers.folders import list_folders
 from ml.data.registry import open_splits, translated
-from ml.data.source import HELD_OUT, DataSource, Part, Parts
+from ml.data.source import HELD_OUT, DataSource
 from ml.data.split import Sides
 from ml.data.table_input import Column, TableInput
 from ml.errors import DataError, suggest

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ml.data.memory import bounded
-from ml.data.readers.arrow import Columns, get_fields, read_features, read_index, translated
-from ml.data.source import ALL, DataSource, Part, Parts, RawTable, make_locate, require_extra
+from ml.data.part import Part, Parts, RawTable, make_locate
+from ml.data.readers.arrow import Columns, translated
+from ml.data.source import ALL, DataSource, require_extra
 from ml.errors import DataError
 
 
@@ -69,18 +70,7 @@ def _open_columns(folder: Path) -> Columns:
         tables.append(table)
         pieces.append((folder / name, table.num_rows))
     whole = pa.concat_tables(tables)
-    fields = get_fields(whole.schema, str(folder))
-    features = read_features(whole.schema.metadata, str(folder))
-    index = read_index(whole.schema.metadata, fields)
-    types = {name: field.type for name, field in fields.items()}
-    return Columns(
-        str(folder),
-        types,
-        features,
-        index,
-        lambda name: whole.column(fields[name].name),
-        make_locate(pieces, lambda i: f"row {i}"),
-    )
+    return Columns.of_schema(str(folder), whole.schema, folder, whole.column, make_locate(pieces, lambda i: f"row {i}"))
 
 
 def _read_stream(file: Path) -> Any:

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from ml.data.array_layout import to_samples
 from ml.data.base import Samples, Shape
 from ml.data.memory import validate_fits
-from ml.data.source import DataSource, Part, Parts
+from ml.data.part import Part, Parts
+from ml.data.source import DataSource
 from ml.errors import DataError
 
 UNSIGNED_BYTE = 0x08
@@ -133,7 +134,9 @@ class _Header:
 
     def read_values(self) -> NDArray[np.uint8]:
         if not self.is_gzipped:
-            return np.memmap(self.path, np.uint8, "r", self.offset, self.shape) if prod(self.shape) else self._empty()
+            if not prod(self.shape):
+                return np.empty(self.shape, np.uint8)  # which cannot be mapped
+            return np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
         end = self.offset + prod(self.shape)
         validate_fits(end, str(self.path))
         try:
@@ -146,9 +149,6 @@ class _Header:
             got = "more" if more else str(len(data))
             raise DataError(f"{self.path}: expected {end} bytes uncompressed for {list(self.shape)}, got {got}")
         return np.frombuffer(data, np.uint8, offset=self.offset).reshape(self.shape)
-
-    def _empty(self) -> NDArray[np.uint8]:
-        return np.empty(self.shape, np.uint8)
 
     @staticmethod
     def _open(path: Path) -> Any:

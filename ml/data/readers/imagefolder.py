@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ml.data.part import Part, Parts
 from ml.data.readers.folders import describe_passed, get_class, is_image, is_junk, list_folders, list_junk
-from ml.data.source import ALL, PARENT, DataSource, Part, Parts, require_extra
+from ml.data.source import ALL, PARENT, DataSource, require_extra
 from ml.errors import DataError
 
 

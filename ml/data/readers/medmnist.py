@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from ml.data.part import Part, Parts
 from ml.data.readers.npz import NpzFile, find_archive, open_part
-from ml.data.source import DataSource, Part, Parts
+from ml.data.source import DataSource
 from ml.errors import DataError, suggest
 
 _ORGANS = (

@@ -30,7 +30,8 @@ from ml.data.array_layout import get_sample_shape, to_labels, to_samples
 from ml.data.base import Outputs, Samples, Shape
 from ml.data.memory import show_mib, validate_fits
 from ml.data.outputs import validate_outputs
-from ml.data.source import ALL, DataSource, Part, Parts
+from ml.data.part import Part, Parts
+from ml.data.source import ALL, DataSource
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 

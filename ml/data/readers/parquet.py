@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ml.data.memory import bounded, validate_fits
-from ml.data.readers.arrow import Columns, get_fields, read_features, read_index, translated
-from ml.data.source import ALL, DataSource, Part, Parts, RawTable, make_locate, require_extra
+from ml.data.part import Part, Parts, RawTable, make_locate
+from ml.data.readers.arrow import Columns, translated
+from ml.data.source import ALL, DataSource, require_extra
 from ml.errors import DataError
 
 
@@ -100,16 +101,5 @@ def _open_columns(files: Sequence[Path]) -> Columns:
                 chunks += column.chunks
         return pa.chunked_array(chunks, type=schema.field(name).type)
 
-    fields = get_fields(schema, str(files[0]))
-    features = read_features(schema.metadata, str(files[0]))
     place = str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
-    index = read_index(schema.metadata, fields)
-    types = {name: field.type for name, field in fields.items()}
-    return Columns(
-        place,
-        types,
-        features,
-        index,
-        lambda name: read(fields[name].name),
-        make_locate(pieces, lambda i: f"row {i}"),
-    )
+    return Columns.of_schema(place, schema, files[0], read, make_locate(pieces, lambda i: f"row {i}"))

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from ml.data.base import Samples, Shape
 from ml.data.memory import bounded, validate_fits
-from ml.data.source import DataSource, Part, Parts
+from ml.data.part import Part, Parts
+from ml.data.source import DataSource
 from ml.errors import DataError
 
 CLASSES = tuple("0123456789")

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ml.payload import Array, Arrays
+from ml.training.criterion import NO_CLASS
 
 OWN = -1  # the author of a row that a client has not sent
-NOBODY = -100  # the row of a class that a codebook has not: what cross_entropy passes over
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,8 +110,8 @@ class Codebooks:
         -inf at those, and `shares` [C, S], what a codebook counts for a sample of a class."""
         with np.errstate(over="ignore"):  # what is too large shows in the loss
             keys_SHD = self.prototypes.swapaxes(0, 1) / np.float32(tau)
-        targets_CS = np.full((num_classes, len(self.authors)), NOBODY)
-        targets_CS[self.classes] = np.where(self.has, np.arange(len(self.classes))[:, None], NOBODY)
+        targets_CS = np.full((num_classes, len(self.authors)), NO_CLASS)
+        targets_CS[self.classes] = np.where(self.has, np.arange(len(self.classes))[:, None], NO_CLASS)
         context: dict[str, Array] = {"keys": keys_SHD.reshape(-1, keys_SHD.shape[2]).T, "targets": targets_CS}
         if not self.has.all():
             context["bias"] = np.where(self.has.T, 0, -np.inf).astype(np.float32).reshape(-1)
@@ -140,14 +140,14 @@ def compute_contrastive_loss(
 def _compare(logits: Tensor, targets_BS: Tensor, reduction: str) -> Tensor:
     """The cross-entropy of each sample with each codebook, 0 where that has not its class."""
     targets = targets_BS.flatten()
-    return F.cross_entropy(logits.view(len(targets), -1), targets, reduction=reduction, ignore_index=NOBODY)
+    return F.cross_entropy(logits.view(len(targets), -1), targets, reduction=reduction, ignore_index=NO_CLASS)
 
 
 def _compare_with_others(logits: Tensor, targets_BS: Tensor) -> Tensor:
     """The sum over samples and codebooks of the mean cross-entropy with the classes that are not the sample's."""
     logits_BSH = logits.view(*targets_BS.shape, -1)
     num_others = logits_BSH.shape[2] - 1
-    is_held_BS = targets_BS != NOBODY
+    is_held_BS = targets_BS != NO_CLASS
     own_BS = logits_BSH.gather(2, targets_BS.clamp(min=0)[..., None])[..., 0]
     others_BS = (logits_BSH.sum(2) - own_BS) / max(num_others, 1)
     return ((logits_BSH.logsumexp(2) - others_BS) * is_held_BS).sum() * min(num_others, 1)

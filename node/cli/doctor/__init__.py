@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from node.cli.options import AsJson, ConfigFile, Overrides
+from node.cli.output import GREEN, RED, YELLOW, paint, print_json
 from node.errors import HealthProblem
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ def examine(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = F
     """
     from node.cli.doctor import checks as doctor
     from node.cli.doctor.findings import Verdict
-    from node.cli.output import print_json
 
     findings = []
     for finding in doctor.examine(config, overrides or (), os.environ):
@@ -56,8 +56,6 @@ def examine(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = F
 
 
 def _print(finding: Finding) -> None:
-    from node.cli.output import GREEN, RED, YELLOW, paint
-
     colors = {"ok": GREEN, "warn": YELLOW, "fail": RED}
     verdict = finding.verdict.value
     print(f"{paint(f'{verdict:<4}', colors[verdict])}  {finding.check:<{CHECK_CHARS}}  {finding.found}", flush=True)

@@ -26,6 +26,7 @@ from node.cli.doctor.listeners import check_admin, check_http, check_port, find_
 from node.cli.doctor.membership import Roster, check_membership, read_addresses, read_roster
 from node.cli.doctor.model import check_model
 from node.cli.doctor.reach import check_proxy, check_reach, read_connections
+from node.cli.output import show_bytes
 from node.config.federation import Federation, read_join_file
 from node.config.genesis_file import check_initial_model, read_genesis
 from node.config.identity import open_identity
@@ -235,7 +236,6 @@ def _check_data_dir(config: NodeConfig, read: Federation | None, node: pb.NodeSt
 
 
 def _check_disk(config: NodeConfig, read: Federation | None) -> Iterator[Finding]:
-    from node.cli.output import show_bytes
     from node.training.kept_rounds import count_kept
 
     place = find_existing(config.node.data_dir)

@@ -15,8 +15,8 @@ from chain.signing import SigningKey, encode_id
 from node.addresses import parse_address
 from node.admin.tokens import Tokens
 from node.cli.doctor.findings import Finding, fail, ok, warn
+from node.config.http_section import HttpSection
 from node.config.node_config import NodeConfig
-from node.config.node_sections import HttpSection
 from node.errors import ConfigError, NodeError
 from node.host.procfs import find_listeners, name_listener
 from node.p2p.probe import NotReached, identify_server

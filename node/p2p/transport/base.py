@@ -22,7 +22,7 @@ from typing import Protocol
 
 from chain.approvals import APPROVAL_BYTES, MAX_PROPOSAL_BYTES, READINESS_BYTES
 from chain.block import Digest, Id
-from chain.codec import MAX_EVIDENCE_BYTES
+from chain.evidence import MAX_EVIDENCE_BYTES
 from chain.hints import MAX_HINT_BYTES
 from chain.published import MAX_PUBLISHED_BYTES
 from node.p2p.admission import Admission, Role

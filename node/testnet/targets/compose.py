@@ -1,19 +1,31 @@
-"""Compose files for a test network: a service, a volume and a key of its own for each node."""
+"""The Compose files of a test network: a service, a volume and a key of its own for each node.
+
+They are derived from the repository's `docker-compose.yml` and its override for GPUs, which come with the package. The
+services are the same; here a node's files are mounted from the network's directory, and its key is a secret.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
+from textwrap import indent
 
+import yaml
+
+from node.config.yaml_source import dump_yaml
 from node.testnet.targets import CONFIG_DIR, KEY_FILE, UID
 
 COMPOSE_FILE = "docker-compose.yml"
 GPU_FILE = "docker-compose.gpu.yml"
 TOKEN_FILE = "metrics.token"  # noqa: S105 (its name)
 
-_HEAD = f"""\
+_ASSETS = files("node") / "assets"
+_TOKEN = {"source": "metrics_token", "target": "/run/secrets/metrics/token"}
+
+_HEAD = """\
 # NUMBER nodes that train together, as `fednode testnet --target compose -n NUMBER` writes it:
 #
 #   docker build -t fednode -f deploy/Dockerfile .
@@ -27,38 +39,6 @@ _HEAD = f"""\
 #
 # Real sites make their own keys instead (`fednode keygen`), so that no machine ever sees two of them.
 
-x-confined: &confined
-  read_only: true
-  init: true
-  tmpfs: [/tmp]
-  cap_drop: [ALL]
-  security_opt: ["no-new-privileges:true"]
-  pids_limit: 256
-  mem_limit: 1g
-  restart: unless-stopped
-  logging: {{driver: json-file, options: {{max-size: 10m}}}}
-
-# The nodes do not wait for each other: whoever is there first dials until the others are.
-x-node: &node
-  <<: *confined
-  image: ${{FEDNODE_IMAGE:-fednode}}
-  pull_policy: never
-  user: "{UID}:{UID}"
-  command: [--config, {CONFIG_DIR}/node.yaml]
-  environment:
-    FEDNODE__HTTP__LISTEN: 0.0.0.0:8080
-    FEDNODE__HTTP__TOKEN_FILE: /run/secrets/metrics/token
-    FEDNODE__HTTP__TLS_IN_FRONT: "true"  # this network ends on this machine; publish the port on 127.0.0.1 alone
-  networks: {{default: {{aliases: [fednode]}}}}  # one name for all, by which Prometheus finds them
-  stop_grace_period: 30s
-  healthcheck:
-    test: [CMD, fednode, health]
-    interval: 15s
-    timeout: 30s
-    start_period: 60s
-    retries: 3
-
-services:
 """
 
 _NODE = f"""\
@@ -66,7 +46,7 @@ _NODE = f"""\
     <<: *node
     secrets:
       - {{source: NAME_key, target: {KEY_FILE}}}
-      - {{source: metrics_token, target: /run/secrets/metrics/token}}
+      - {{source: {_TOKEN["source"]}, target: {_TOKEN["target"]}}}
     volumes:
       - NAME:/data
       - ${{FEDNODE_DIR:-./cluster}}/NAME.yaml:{CONFIG_DIR}/node.yaml:ro
@@ -74,66 +54,27 @@ _NODE = f"""\
       - ${{FEDNODE_DIR:-./cluster}}/initial_model.safetensors:{CONFIG_DIR}/initial_model.safetensors:ro
 """
 
-_OBSERVABILITY = f"""\
-  prometheus:
-    <<: *confined
-    profiles: [observability]
-    image: ${{PROMETHEUS_IMAGE:-prom/prometheus:v3.5.0}}
-    group_add: ["{UID}"]  # to read the token
-    command: [--config.file=/etc/prometheus/prometheus.yml, --storage.tsdb.path=/prometheus]
-    secrets: [{{source: metrics_token, target: /run/secrets/metrics/token}}]
-    ports: ["127.0.0.1:9090:9090"]
-    volumes:
-      - prometheus:/prometheus
-      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/prometheus-containers.yml:/etc/prometheus/prometheus.yml:ro
-      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/rules.yml:/etc/prometheus/rules/rules.yml:ro
-  grafana:
-    <<: *confined
-    profiles: [observability]
-    image: ${{GRAFANA_IMAGE:-grafana/grafana:12.1.0}}
-    environment:  # whoever reaches the port may look, and nobody may change anything
-      PROMETHEUS_URL: http://prometheus:9090
-      GF_AUTH_ANONYMOUS_ENABLED: "true"
-      GF_AUTH_DISABLE_LOGIN_FORM: "true"
-      GF_ANALYTICS_REPORTING_ENABLED: "false"
-      GF_ANALYTICS_CHECK_FOR_UPDATES: "false"
-    ports: ["127.0.0.1:3000:3000"]
-    volumes:
-      - grafana:/var/lib/grafana
-      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/grafana/provisioning:/etc/grafana/provisioning:ro
-      - ${{FEDNODE_MONITORING:-./deploy/monitoring}}/grafana/dashboards:/var/lib/grafana/dashboards:ro
-"""
-
-
-def _reserve(which: str) -> str:
-    """Of the machine's GPUs, as Compose asks for them."""
-    return f"{{resources: {{reservations: {{devices: [{{driver: nvidia, {which}, capabilities: [gpu]}}]}}}}}}"
-
-
-_GPU_HEAD = f"""\
-# Over docker-compose.yml, for a machine with NVIDIA's container toolkit; the nodes share its GPUs:
-#
-#   docker build -t fednode:cuda --build-arg DEVICE=cuda -f deploy/Dockerfile .
-#   docker compose -f docker-compose.yml -f deploy/docker-compose.gpu.yml up -d
-
-x-gpu: &gpu
-  image: ${{FEDNODE_CUDA_IMAGE:-fednode:cuda}}
-  mem_limit: 8g  # what CUDA maps counts
-  environment: {{FEDNODE__TRAINING__DEVICE: cuda}}
-  deploy: {_reserve("count: all")}
-
-services:
-"""
-
 
 def render_compose(nodes: Sequence[str], data: Path | None = None) -> str:
     """The Compose file of `nodes`. Each of them sees `data` where it is on this machine, unless it is None."""
+    services = yaml.safe_load((_ASSETS / COMPOSE_FILE).read_text(encoding="utf-8"))["services"]
+    node, prometheus, grafana = (services[name] for name in ("node0", "prometheus", "grafana"))
+    for key in ("depends_on", "volumes"):  # what the service `setup` makes
+        del node[key]
+    del node["environment"]["FEDNODE__NODE__IDENTITY_KEY_FILE"]  # here the configuration names it
+    del prometheus["depends_on"]
+    prometheus["secrets"] = [_TOKEN]
+    prometheus["volumes"] = [volume for volume in prometheus["volumes"] if not volume.startswith("metrics:")]
+
     text = _HEAD.replace("NUMBER", str(len(nodes)))
+    text += dump_yaml({"x-node": node}).replace("x-node:", "x-node: &node", 1) + "\nservices:\n"
     for name in nodes:
         text += _NODE.replace("NAME", name)
         if data is not None:
             text += f"      - {_quote(f'{data}:{data}:ro')}\n"
-    text += _OBSERVABILITY + "\nsecrets:\n"
+    for service in ({"prometheus": prometheus}, {"grafana": grafana}):
+        text += indent(dump_yaml(service), "  ")
+    text += "\nsecrets:\n"
     for name in nodes:
         text += f"  {name}_key: {{file: '${{FEDNODE_DIR:-./cluster}}/keys/{name}.key'}}\n"
     text += f"  metrics_token: {{file: '${{FEDNODE_DIR:-./cluster}}/{TOKEN_FILE}'}}\n"
@@ -143,12 +84,12 @@ def render_compose(nodes: Sequence[str], data: Path | None = None) -> str:
 def render_gpu_override(nodes: Sequence[str], gpus: int | None = None) -> str:
     """The override of the Compose file of `nodes`: each of them sees all of the machine's GPUs, or its own of so many
     that are dealt out in turn."""
+    head, services, _ = (_ASSETS / "deploy" / GPU_FILE).read_text(encoding="utf-8").partition("services:\n")
     if gpus is None:
-        return _GPU_HEAD + "".join(f"  {name}: *gpu\n" for name in nodes)
-    own = [_reserve(f'device_ids: ["{i % gpus}"]') for i in range(len(nodes))]
-    return _GPU_HEAD + "".join(
-        f"  {name}: {{<<: *gpu, deploy: {deploy}}}\n" for name, deploy in zip(nodes, own, strict=True)
-    )
+        return head + services + "".join(f"  {name}: *gpu\n" for name in nodes)
+    (deploy,) = (line.strip() for line in head.splitlines() if line.startswith("  deploy:"))
+    own = [deploy.replace("count: all", f'device_ids: ["{i % gpus}"]') for i in range(len(nodes))]
+    return head + services + "".join(f"  {name}: {{<<: *gpu, {one}}}\n" for name, one in zip(nodes, own, strict=True))
 
 
 def write_compose(directory: Path, nodes: Sequence[str], data: Path | None = None, gpus: int | None = None) -> None:

@@ -1,9 +1,9 @@
 """A Kustomize directory for a test network: `kubectl apply -k DIR` starts it.
 
-The manifests are the same for all (`kubernetes_base/` and, with GPUs, `kubernetes_gpu/`, which `deploy/kubernetes`
-stands on); written here is what makes them this network: how many pods, their configurations, genesis, and a Secret
-for each key. The pods of a StatefulSet are made from one template, so all keys are one volume's, of which each
-container has its own file mounted.
+The manifests are those of `deploy/kubernetes` (`base` and, with GPUs, `components/gpu`), which come with the package;
+written here is what makes them this network: how many pods, their configurations, genesis, and a Secret for each key.
+The pods of a StatefulSet are made from one template, so all keys are one volume's, of which each container has its own
+file mounted.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def bench_soak(
     """
     from bench.soak import run_soak_bench
     from bench.soak_plot import draw_curves
-    from node.experiments.reconstruct_plot import check_picture
+    from node.report.drawing import check_picture
     from node.testnet.layout import TestnetSpec
 
     if plot is not None:

@@ -33,6 +33,10 @@ ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fedavg": ("fedavg", STEPS),
     "dfpl": ("dfpl", (*STEPS, "aux=contrast", "normalize=true")),
     "fedper": ("fedper", STEPS),
+    "fedrep": ("fedrep", STEPS),
+    "ditto": ("ditto", STEPS),
+    "fedala": ("fedala", STEPS),
+    "feddbe": ("feddbe", STEPS),
 }
 DATA = ("digits", "fashion")
 

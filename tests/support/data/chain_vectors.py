@@ -36,15 +36,14 @@ from chain.codec import (
     encode_body,
     encode_certificate,
     encode_contribution,
-    encode_evidence,
     encode_header,
     encode_vote,
     make_block,
-    make_evidence,
     sign_contribution,
     sign_vote,
     vote_fields,
 )
+from chain.evidence import encode_evidence, make_evidence
 from chain.genesis import Genesis
 from chain.signing import SigningKey, compute_sign_bytes
 

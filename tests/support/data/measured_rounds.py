@@ -10,7 +10,7 @@ from chain.genesis import Genesis
 from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from ml.measures.classification import Measures
-from node.testnet.synthetic import extend_chain
+from support.data.synthetic import extend_chain
 
 CLASSES = tuple(str(digit) for digit in range(10))
 EACH = 36  # test samples of a class

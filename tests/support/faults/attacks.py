@@ -18,6 +18,7 @@ from typing import Any, Literal
 from chain import codec
 from chain import pow as work
 from chain.block import ZERO, Block, Body, Contribution, Phase, Vote
+from chain.evidence import make_evidence
 from chain.signing import SigningKey
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message, MessageKind
@@ -93,13 +94,13 @@ def _sign_badly(net: Cluster, liar: Liar) -> Message:
 def _accuse_falsely(net: Cluster, liar: Liar) -> Message:
     """Two votes of node1 for one slot, one of which it never signed."""
     votes = [liar.make_vote(Phase.PREVOTE, block_id, key=liar.key) for block_id in (ZERO, make_digest("b"))]
-    return make_message(codec.make_evidence(*(replace(vote, voter=net.id("node1")) for vote in votes)))
+    return make_message(make_evidence(*(replace(vote, voter=net.id("node1")) for vote in votes)))
 
 
 def _accuse_of_nothing(net: Cluster, liar: Liar) -> Message:
     """Two votes that may both be signed."""
     votes = [liar.make_vote(Phase.PREVOTE, ZERO, view=view) for view in (0, 1)]
-    return make_message(codec.make_evidence(*votes))
+    return make_message(make_evidence(*votes))
 
 
 async def _replay_old_round(net: Cluster, liar: Liar) -> None:
@@ -220,7 +221,7 @@ def _flood(make: Callable[[Cluster, Liar, int], Contribution | Block | Vote | Me
 def _make_accusation(net: Cluster, liar: Liar, i: int) -> Message:
     """Of itself, and true; each at another height."""
     votes = [liar.make_vote(Phase.PREVOTE, make_digest(text), height=500 + i) for text in "ab"]
-    return make_message(codec.make_evidence(*votes))
+    return make_message(make_evidence(*votes))
 
 
 def _make_garbage(net: Cluster, liar: Liar, i: int) -> Message:

@@ -18,6 +18,7 @@ import numpy as np
 from chain import codec
 from chain.beacon import make_reveal
 from chain.block import Block, Contribution, Digest, Evidence, Id, PayloadRef, Phase, Vote
+from chain.evidence import encode_evidence
 from chain.signing import SigningKey
 from chain.tip import Tip
 from ml import payload, specs
@@ -35,7 +36,7 @@ _ENCODERS: dict[type, tuple[MessageKind, Callable[..., bytes]]] = {
     Contribution: (MessageKind.CONTRIBUTION, codec.encode_contribution),
     Block: (MessageKind.BLOCK, codec.encode_block),
     Vote: (MessageKind.VOTE, codec.encode_vote),
-    Evidence: (MessageKind.EVIDENCE, codec.encode_evidence),
+    Evidence: (MessageKind.EVIDENCE, encode_evidence),
 }
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chain import codec
 from chain.block import ApprovedChange, Digest, Id, Readiness, Vote
 from chain.changes.change import Change, read_change
 from chain.changes.members import AddMember, Convict, RemoveMember, ReplaceKey
 from chain.changes.rules import SetRules
+from chain.evidence import encode_evidence, make_evidence
 from chain.state import State
 from support.faults.dossiers import Desk, Dossier, approve, is_approved, stand_ready
 from support.faults.plans import Kind, Step, flip_rule
@@ -256,7 +256,7 @@ class Site:
         own = None if self.key is None else self.state.get_member(self.key)
         if member is None or own is None or member.is_suspended or self._accuses(first.voter):
             return
-        evidence = codec.encode_evidence(codec.make_evidence(*(self._world.sign_really(v) for v in (first, second))))
+        evidence = encode_evidence(make_evidence(*(self._world.sign_really(v) for v in (first, second))))
         made = self.height
         change_id = self.desk.open(Change(Convict(evidence), own.seat, made, made + 1, made + 1000))
         self._broadcast(self.desk.get_dossier(change_id))

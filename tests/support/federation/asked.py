@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 from chain.block import Id
 from node.admin import wiring
@@ -23,6 +25,7 @@ from node.admin.round_control import Control
 from node.admin.server import AdminServer
 from node.admin.shutdown import Deadline, Shutdown
 from node.admin.view import NodeView
+from node.cli import main
 from node.config.node_config import NodeConfig
 from node.consensus.context import NodeContext
 from node.consensus.service import RoundService
@@ -139,3 +142,15 @@ async def running(
         control = make_control(contexts[0], service, view=view, book=book, stopped=stopped, load=load)
         async with AdminServer(path, view, wiring.make_predictor(service, contexts[0]), operator, control):
             yield Running(net, contexts[0], view, path, stopped)
+
+
+async def run_command(capsys: pytest.CaptureFixture[str], one: Running, *arguments: str, code: int = 0) -> str:
+    """What a command says of the node: on stdout if it ends well, else on stderr."""
+    got = await asyncio.to_thread(main, [*arguments, "--socket", str(one.path)])
+    said = capsys.readouterr()
+    assert got == code, said
+    return said.err if code else said.out
+
+
+async def ask_json(capsys: pytest.CaptureFixture[str], one: Running, *arguments: str) -> Any:
+    return json.loads(await run_command(capsys, one, *arguments, "--json"))

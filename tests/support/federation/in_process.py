@@ -28,9 +28,9 @@ from node.consensus.wiring import make_round_service
 from node.errors import NodeUnreachable
 from node.offload import ThreadOffload
 from node.runs.specs import RunSpecs
-from node.testnet.synthetic import INITIAL_MODEL, make_genesis
 from node.training.observer_trainer import ObserverTrainer
 from node.training.trainer import Trained
+from support.data.synthetic import INITIAL_MODEL, make_genesis
 from support.federation.inline import InlineMiner, InlineOffload
 from support.federation.memory_transport import MemoryNetwork
 

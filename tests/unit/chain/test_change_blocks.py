@@ -21,15 +21,7 @@ from chain.changes.base import Kind
 from chain.changes.members import AddMember, AddObserver, Convict, Pardon, RemoveMember, ReplaceKey
 from chain.changes.rules import SetRules, Upgrade
 from chain.changes.runs import EndRun, SetRounds, StartRun
-from chain.codec import (
-    decode_block,
-    decode_certificate,
-    encode_block,
-    encode_certificate,
-    encode_evidence,
-    make_evidence,
-    sign_vote,
-)
+from chain.codec import decode_block, decode_certificate, encode_block, encode_certificate, sign_vote
 from chain.errors import (
     ChainError,
     InvalidAggregate,
@@ -44,6 +36,7 @@ from chain.errors import (
     NotAMember,
     StoreCorrupted,
 )
+from chain.evidence import encode_evidence, make_evidence
 from chain.finality import Voting
 from chain.signing import SigningKey
 from chain.state import State

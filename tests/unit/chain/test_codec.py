@@ -44,6 +44,7 @@ from chain.block import (
     Vote,
 )
 from chain.errors import DecodeError, EncodeError
+from chain.evidence import MAX_EVIDENCE_BYTES, decode_evidence, encode_evidence, make_evidence
 from chain.layout import MAX_HEIGHT, MAX_TIME_MS, MAX_U16, MAX_U32, MAX_U64, WEIGHT_LIMIT
 from chain.signing import compute_sign_bytes, verify
 from chain.state import State
@@ -142,7 +143,7 @@ CODECS: dict[str, Codec] = {
     "block": (blocks, codec.encode_block, decode_block),
     "vote": (votes, codec.encode_vote, codec.decode_vote),
     "certificate": (certificates, codec.encode_certificate, codec.decode_certificate),
-    "evidence": (evidences, codec.encode_evidence, codec.decode_evidence),
+    "evidence": (evidences, encode_evidence, decode_evidence),
 }
 every_kind = pytest.mark.parametrize("kind", CODECS)
 
@@ -229,7 +230,7 @@ def test_vote_certificate_and_evidence_layouts_by_hand() -> None:
     certificate = Certificate(3, ((0, b"s" * 64), (258, b"t" * 64)))
     assert codec.encode_certificate(certificate) == b"\0\0\0\3\0\2" + b"\0\0" + b"s" * 64 + b"\1\2" + b"t" * 64
     evidence = Evidence(EvidenceKind.VOTE, b"a", b"bc")
-    assert codec.encode_evidence(evidence) == b"\3" + b"\0\0\0\1a" + b"\0\0\0\2bc"
+    assert encode_evidence(evidence) == b"\3" + b"\0\0\0\1a" + b"\0\0\0\2bc"
 
 
 def test_change_body_layout_by_hand() -> None:
@@ -511,7 +512,7 @@ def test_oversized_objects_are_refused_before_they_are_read() -> None:
         (decode_approval, APPROVAL_BYTES),
         (decode_readiness, READINESS_BYTES),
         (codec.decode_certificate, codec.MAX_CERTIFICATE_BYTES),
-        (codec.decode_evidence, codec.MAX_EVIDENCE_BYTES),
+        (decode_evidence, MAX_EVIDENCE_BYTES),
     ):
         with pytest.raises(DecodeError, match=f"expected at most {limit} bytes, got {limit + 1}"):
             decode(bytes(limit + 1))
@@ -534,22 +535,22 @@ def test_two_of_the_largest_objects_of_any_kind_fit_into_evidence_and_no_more() 
         (EvidenceKind.VOTE, codec.MAX_VOTE_BYTES),
     ):
         evidence = Evidence(kind, b"a" * most, b"b" * most)
-        data = codec.encode_evidence(evidence)
-        assert len(data) <= codec.MAX_EVIDENCE_BYTES
-        assert codec.decode_evidence(data) == evidence
+        data = encode_evidence(evidence)
+        assert len(data) <= MAX_EVIDENCE_BYTES
+        assert decode_evidence(data) == evidence
         with pytest.raises(EncodeError, match=f"size of an object in evidence: expected 1 to {most}, got {most + 1}"):
-            codec.encode_evidence(replace(evidence, second=b"b" * (most + 1)))
+            encode_evidence(replace(evidence, second=b"b" * (most + 1)))
 
 
 def test_evidence_of_candidates_is_their_sealed_headers_whatever_they_held() -> None:
     payloads = tuple(PayloadRef(i, ZERO, 1) for i in range(1, 97))
     large = Body(tuple(replace(C, author=i.to_bytes(32, "big"), payloads=payloads) for i in range(60)))
     blocks = [make_unsigned_block(replace(H, body=body * 32), 0, large, bytes(64)) for body in (b"x", b"y")]
-    evidence = codec.make_evidence(*blocks)
+    evidence = make_evidence(*blocks)
     assert (evidence.first, evidence.second) == tuple(sorted(codec.encode_sealed_header(block) for block in blocks))
-    assert len(codec.encode_evidence(evidence)) == 9 + 2 * codec.SEALED_HEADER_BYTES
+    assert len(encode_evidence(evidence)) == 9 + 2 * codec.SEALED_HEADER_BYTES
     with pytest.raises(EncodeError, match="equal"):  # a header commits to its body: the same one is no second statement
-        codec.make_evidence(blocks[0], replace(blocks[0], body=Body()))
+        make_evidence(blocks[0], replace(blocks[0], body=Body()))
 
 
 def test_a_nonce_or_block_signature_out_of_range_is_not_encoded() -> None:
@@ -594,13 +595,13 @@ def test_certificates_are_sorted_and_not_empty() -> None:
 def test_evidence_is_two_different_objects_the_smaller_first() -> None:
     for first, second in ((b"b", b"a"), (b"a", b"a"), (b"", b"a")):
         with pytest.raises(EncodeError):
-            codec.encode_evidence(Evidence(EvidenceKind.VOTE, first, second))
+            encode_evidence(Evidence(EvidenceKind.VOTE, first, second))
     with pytest.raises(DecodeError, match="kind"):
-        codec.decode_evidence(b"\4" + b"\0\0\0\1a" + b"\0\0\0\1b")
+        decode_evidence(b"\4" + b"\0\0\0\1a" + b"\0\0\0\1b")
     with pytest.raises(DecodeError, match="smaller first"):
-        codec.decode_evidence(b"\3" + b"\0\0\0\1b" + b"\0\0\0\1a")
+        decode_evidence(b"\3" + b"\0\0\0\1b" + b"\0\0\0\1a")
     with pytest.raises(DecodeError, match="at least"):
-        codec.decode_evidence(b"\3" + b"\xff\xff\xff\xff" + b"a")
+        decode_evidence(b"\3" + b"\xff\xff\xff\xff" + b"a")
 
 
 # Signing
@@ -608,15 +609,15 @@ def test_evidence_is_two_different_objects_the_smaller_first() -> None:
 
 def test_make_evidence_orders_its_objects_and_takes_one_kind() -> None:
     other = replace(V, block_id=b"x" * 32)
-    assert codec.make_evidence(V, other) == codec.make_evidence(other, V)
-    assert codec.make_evidence(V, other).kind is EvidenceKind.VOTE
-    assert codec.make_evidence(C, replace(C, weight=2)).kind is EvidenceKind.CONTRIBUTION
+    assert make_evidence(V, other) == make_evidence(other, V)
+    assert make_evidence(V, other).kind is EvidenceKind.VOTE
+    assert make_evidence(C, replace(C, weight=2)).kind is EvidenceKind.CONTRIBUTION
     block = make_unsigned_block(H, 0, Body(), bytes(64))
-    assert codec.make_evidence(block, replace(block, nonce=1)).kind is EvidenceKind.CANDIDATE
+    assert make_evidence(block, replace(block, nonce=1)).kind is EvidenceKind.CANDIDATE
     with pytest.raises(EncodeError, match="two objects of one kind"):
-        codec.make_evidence(V, C)
+        make_evidence(V, C)
     with pytest.raises(EncodeError, match="equal"):
-        codec.make_evidence(V, V)
+        make_evidence(V, V)
 
 
 def test_payloads_are_signed_in_the_order_of_their_kinds() -> None:

@@ -13,8 +13,8 @@ from chain.changes.change import Change
 from chain.changes.members import AddMember, Convict, Pardon, RemoveMember, ReplaceKey
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun, SetRounds
-from chain.codec import encode_evidence, make_evidence
 from chain.errors import InvalidChange, InvalidSignature, NotAMember
+from chain.evidence import encode_evidence, make_evidence
 from chain.proposals import MAX_OPEN, MAX_OPEN_BYTES, Closed, Fate, Proposal, Proposals
 from chain.signing import SigningKey
 from chain.validation import validate_candidate

@@ -16,15 +16,12 @@ from chain.codec import (
     decode_block,
     decode_certificate,
     decode_contribution,
-    decode_evidence,
     decode_vote,
     encode_block,
     encode_certificate,
     encode_contribution,
-    encode_evidence,
     encode_vote,
     make_block,
-    make_evidence,
     sign_vote,
 )
 from chain.errors import (
@@ -45,7 +42,7 @@ from chain.errors import (
     ValidationError,
     WrongHeight,
 )
-from chain.evidence import read_accusation, validate_evidence
+from chain.evidence import decode_evidence, encode_evidence, make_evidence, read_accusation, validate_evidence
 from chain.layout import MAX_TIME_MS
 from chain.pow import is_valid_work
 from chain.state import State

@@ -65,9 +65,13 @@ def test_the_wheel_holds_the_packages_whole_and_nothing_else(wheel: Path) -> Non
     }
     page = {str(file.relative_to(ROOT)) for file in (ROOT / "node/web/page").rglob("*") if file.is_file()}
     assert {"fednode/py.typed", "node/py.typed", "chain/py.typed", "ml/py.typed", "node/pb/peer_pb2.py"} <= names
-    assert "node/testnet/targets/kubernetes_base/statefulset.yaml" in names
-    assert "node/testnet/targets/kubernetes_gpu/kustomization.yaml" in names
-    assert {name for name in names if ".dist-info/" not in name} == of_package | page | {
+    manifests = {
+        f"node/testnet/targets/kubernetes_{name}/{file.name}"
+        for name, folder in (("base", "base"), ("gpu", "components/gpu"))
+        for file in (ROOT / "deploy/kubernetes" / folder).iterdir()
+    }
+    assert "node/testnet/targets/kubernetes_base/statefulset.yaml" in manifests
+    assert {name for name in names if ".dist-info/" not in name} == of_package | page | manifests | {
         f"node/assets/{name}" for name in ASSETS
     }
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from chain.block import Block, Contribution, Evidence, EvidenceKind, Phase, Vote
 from chain.changes.members import AddMember, AddObserver, Convict, Pardon, RemoveMember, ReplaceKey
-from chain.codec import encode_evidence, encode_vote, make_evidence, sign_vote
+from chain.codec import encode_vote, sign_vote
 from chain.errors import GenesisError, InvalidChange
+from chain.evidence import encode_evidence, make_evidence
 from chain.schema import Section
 from chain.signing import SigningKey
 from chain.state import State

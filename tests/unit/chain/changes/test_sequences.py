@@ -21,8 +21,9 @@ from chain.changes.members import (
 )
 from chain.changes.rules import SetRules, Upgrade
 from chain.changes.runs import EndRun, SetRounds, StartRun
-from chain.codec import encode_evidence, make_evidence, sign_vote
+from chain.codec import sign_vote
 from chain.errors import InvalidChange
+from chain.evidence import encode_evidence, make_evidence
 from chain.state import State
 from support.data.chains import make_digest, make_genesis, make_keys
 from support.data.changes import MODEL, propose

@@ -16,8 +16,9 @@ from chain.approvals import sign_approval, sign_readiness
 from chain.audit import verify_chain
 from chain.block import ZERO, Approval, Contribution, PayloadRef, Phase, Readiness, Vote
 from chain.changes.members import RemoveMember
-from chain.codec import encode_block, encode_contribution, encode_vote, make_evidence, sign_vote
+from chain.codec import encode_block, encode_contribution, encode_vote, sign_vote
 from chain.errors import SlotTaken, StoreCorrupted, StoreError
+from chain.evidence import make_evidence
 from chain.store.interface import FILE_STEPS, STEPS, Faults, StoredBlock
 from chain.store.sqlite import SqliteStore
 from support.data.blobs import put_rows

@@ -18,14 +18,7 @@ import pytest
 from chain.approvals import encode_approval, sign_approval
 from chain.audit import verify_chain
 from chain.block import ZERO, Answer, Block, Certificate, PayloadRef, Phase, Vote
-from chain.codec import (
-    encode_block,
-    encode_certificate,
-    encode_contribution,
-    encode_vote,
-    make_evidence,
-    sign_vote,
-)
+from chain.codec import encode_block, encode_certificate, encode_contribution, encode_vote, sign_vote
 from chain.errors import (
     BlobMissing,
     SlotTaken,
@@ -38,6 +31,7 @@ from chain.errors import (
     ValidationError,
     WrongHeight,
 )
+from chain.evidence import make_evidence
 from chain.genesis import Genesis
 from chain.store import consent_rows
 from chain.store.interface import StoredBlock

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.bounds.fededs import compute_max_lr, compute_mean_square
 from ml.errors import BoundError
+from support.theory.fededs import compute_max_lr, compute_mean_square
 
 HAND: dict[str, Any] = {
     "gap": 6,

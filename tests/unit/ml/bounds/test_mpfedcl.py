@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.bounds.mpfedcl import compute_drift, compute_max_lr, compute_round_change, compute_rounds
 from ml.errors import BoundError
+from support.theory.mpfedcl import compute_drift, compute_max_lr, compute_round_change, compute_rounds
 
 L1, L2, G, TAU, DELTA, ETA = 2, 3, 5, 0.5, 1.5, 0.1
 PRINTED, CORRECTED = 90.0, 60.0  # S, of four classes

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ml.bounds.uapdfl import compute_gap, compute_rounds
 from ml.errors import BoundError
+from support.theory.uapdfl import compute_gap, compute_rounds
 
 HAND: dict[str, Any] = {"gap": 6, "smoothness": 2, "mu": 0.5, "sigma": 4, "clients": 10}
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml.data.labels import choose_held_out, number_by_meaning, number_labels
-from ml.data.source import Part
+from ml.data.part import Part
 from ml.errors import DataError
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from ml.measures.classification import MAX_CLASSES, Measures, compute_areas, measure
+from ml.measures.classification import MAX_CLASSES, compute_areas, measure
+from ml.measures.kinds import read_measures
 
 
 def draw(num: int, classes: int, seed: int = 1, *, digits: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,9 +92,9 @@ def test_of_very_many_classes_there_are_no_figures_by_class() -> None:
 
 def test_measures_pass_through_json() -> None:
     found = measure(*draw(50, 3), 0.5)
-    assert Measures.from_mapping(json.loads(json.dumps(found.to_mapping()))) == found
+    assert read_measures(json.loads(json.dumps(found.to_mapping()))) == found
     with pytest.raises(TypeError):
-        Measures.from_mapping({"accuracy": 1.0})
+        read_measures({"accuracy": 1.0})
 
 
 def test_intervals_of_the_figures_hold_them() -> None:

@@ -170,4 +170,4 @@ def test_numbers_that_are_no_verdict_or_contradict_each_other_are_none(values: d
 def test_it_outlives_json() -> None:
     verdict = compare(CLASSIFICATION, classify(make_labels(60), 1, 1), classify(make_labels(60), 3, 2), rounds=7)
     assert verdict is not None
-    assert Verdict.from_mapping(json.loads(json.dumps(verdict.to_mapping()))) == verdict
+    assert Verdict(**json.loads(json.dumps(verdict.to_mapping()))) == verdict

@@ -27,6 +27,7 @@ from node.consensus.actions import (
     TimerFired,
 )
 from node.consensus.candidates import EARLY_MS
+from node.consensus.collecting import Collecting
 from node.consensus.machine import RoundMachine
 from node.p2p.refusals import Reason
 from support.data.chains import make_candidate, make_contribution, make_digest, make_genesis, make_keys
@@ -71,19 +72,25 @@ class Story:
         self.genesis = genesis
         self.now_s = 0.0
         self.actions: list[round_events.Action] = []
-        self.machine = RoundMachine(
+        member = None if me is None else IDS[me]
+        collecting = Collecting(
             genesis.state,
-            me=None if me is None else IDS[me],
-            height=height,
-            parent_ms=BEGAN_MS + parent_ahead_ms,
+            member,
             awaited=[IDS[i] for i in awaited],
             accused=[IDS[i] for i in accused],
-            mine=mine,
             contributes=contributes,
-            crossing_s=crossing_s,
-            change=change,
             is_empty=None if nothing_of is None else lambda contribution: contribution.author in nothing_of,
             may_give=[IDS[i] for i in may_give],
+        )
+        self.machine = RoundMachine(
+            genesis.state,
+            collecting,
+            me=member,
+            height=height,
+            parent_ms=BEGAN_MS + parent_ahead_ms,
+            mine=mine,
+            crossing_s=crossing_s,
+            change=change,
         )
 
     def on(self, *events: round_events.Event) -> list[round_events.Action]:
@@ -174,9 +181,8 @@ def test_collect_s_starts_at_the_qth_verified_contribution_and_once() -> None:
 
 def test_a_height_may_wait_for_contributions_in_its_own_time() -> None:
     members = GENESIS_7.state.member_ids
-    machine = RoundMachine(
-        GENESIS_7.state, me=members[0], height=1, parent_ms=BEGAN_MS, awaited=members, collect_s=3600.0
-    )
+    collecting = Collecting(GENESIS_7.state, members[0], awaited=members, collect_s=3600.0)
+    machine = RoundMachine(GENESIS_7.state, collecting, me=members[0], height=1, parent_ms=BEGAN_MS)
     machine.on(round_events.Started(), Now(0, BEGAN_MS))
     started: list[round_events.Action] = []
     for key in KEYS_7[:5]:
@@ -377,7 +383,8 @@ def test_a_body_with_another_contribution_of_a_known_author_is_evidence() -> Non
 
 def test_the_wait_starts_anew_when_evidence_has_left_too_few() -> None:
     members = GENESIS_7.state.member_ids
-    machine = RoundMachine(GENESIS_7.state, me=members[0], height=1, parent_ms=BEGAN_MS, awaited=members)
+    collecting = Collecting(GENESIS_7.state, members[0], awaited=members)
+    machine = RoundMachine(GENESIS_7.state, collecting, me=members[0], height=1, parent_ms=BEGAN_MS)
     contributions = [make_contribution(GENESIS_7, key) for key in KEYS_7]
 
     def verify(i: int, at_s: float) -> list[round_events.Action]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,11 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 from node.errors import ConfigError
-from node.experiments import map_charts, runner
+from node.experiments import runner
+from node.experiments.charts import get_colours
 from node.experiments.embeddings import EmbeddingFigure, list_snapshot_runs, make_embedding_figures
-from node.experiments.piece import Outcome
+from node.experiments.piece import Outcome, Piece
 from node.experiments.plan import Experiment
-from node.experiments.pool import Died, Event, Finished, Pieces
+from node.experiments.pool import Died, Event, Finished
 from node.experiments.report import write_report
 from node.experiments.results import (
     EXPERIMENT,
@@ -171,10 +172,8 @@ def test_a_failure_does_not_take_the_place_of_a_result(
     run = get_run(experiment, "DFPL, iid, seed 3")
     write_result(tmp_path, run, make_document([0.25, 0.5]))
 
-    def fail(pieces: Pieces, *_: Any) -> Iterator[Event]:
-        taken = pieces.take()
-        assert taken is not None
-        assert (taken[1].snapshots, pieces.take()) == ((0,), None)
+    def fail(pieces: Sequence[Piece], *_: Any) -> Iterator[Event]:
+        assert [piece.snapshots for piece in pieces] == [(0,)]
         yield event
 
     monkeypatch.setattr(runner, "work_through", fail)
@@ -196,7 +195,7 @@ def test_a_panel_counts_before_it_lays_flat(experiment: Experiment, tmp_path: Pa
     panel = figure.panels[0]
     assert (panel.samples.shape, panel.prototypes.shape) == ((12, 2), (3, 2))
     assert (panel.num_right, panel.num_nearest) == (4, 12)
-    assert map_charts.say_counts(panel) == [
+    assert panel.said == [
         "12 samples",
         "33.3 % classified rightly",
         "100.0 % nearest to a prototype of their class",
@@ -258,7 +257,7 @@ def test_classes_of_different_names_go_by_their_numbers(experiment: Experiment, 
 
 def test_every_class_has_a_colour_of_its_own() -> None:
     for count in (2, 10, 62):
-        colours = map_charts.get_colours(count)
+        colours = get_colours(count)
         assert len(set(colours)) == count
         assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
 

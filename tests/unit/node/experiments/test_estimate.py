@@ -82,7 +82,7 @@ def test_only_the_device_that_finished_runs_were_made_on_goes_by_them(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("node.experiments.estimate.name_device", {"cpu": "cpu", "cuda": "NVIDIA H100"}.get)
-    monkeypatch.setattr("node.experiments.gpus.Gpus.count", lambda: 1)
+    monkeypatch.setattr("node.experiments.gpus.count_gpus", lambda: 1)
     machine = {**get_machine(), "device": "NVIDIA H100"}
     (tmp_path / "little.yaml").write_text(TEXT.replace("local, ", ""))
     first = next(run for run in experiment.runs.values() if run.config["method"]["name"] == "dfpl")

@@ -8,8 +8,7 @@ import pytest
 
 from node.errors import ConfigError
 from node.experiments.charts import summarise
-from node.experiments.figures import make_figures, make_pair_figures
-from node.experiments.grids import format_grid_csv, make_grid_figures, say_figures
+from node.experiments.figures import make_figures
 from node.experiments.plan import Experiment
 from node.experiments.report import write_report
 from node.experiments.results import EXPERIMENT, write_result
@@ -42,18 +41,17 @@ def write_lambda_times_lr(directory: Path, text: str = SMALL) -> Experiment:
 def test_a_heat_map_has_the_mean_over_seeds_where_two_values_meet(tmp_path: Path) -> None:
     made = write_lambda_times_lr(tmp_path)
     section = GridSection(grid="best_taa", x="method.lr", y="method.lambda")
-    (figure,) = make_grid_figures(made, section, take_stock(made, tmp_path).finished)
+    (figure,) = make_figures(made, section, take_stock(made, tmp_path).finished)
     (panel,) = figure.panels
-    assert (figure.title, figure.x_label, figure.y_label) == ("Best TAA by lr and lambda", "lr", "lambda")
-    assert (panel.columns, panel.rows) == (("0.1", "0.2"), ("0", "1"))
-    means = [[cell.mean for cell in row if cell is not None] for row in panel.cells]
-    assert means == [pytest.approx([0.12, 0.22]), pytest.approx([0.22, 0.32])]
-    assert say_figures(figure, panel) == ["highest 32.00 at lr 0.2, lambda 1", "lowest 12.00 at lr 0.1, lambda 0"]
-    lines = format_grid_csv(figure).splitlines()
-    assert lines[0] == "panel,lr,lambda,mean,std,seeds"
-    assert len(lines) == 5
-    assert lines[1].startswith('"classes:3,1",0.1,0,0.12')
-    assert lines[1].endswith(",3")
+    assert (figure.title, figure.x_label, figure.line_label) == ("Best TAA by lr and lambda", "lr", "lambda")
+    assert (figure.ticks, [row.label for row in panel.lines]) == (("0.1", "0.2"), ["lambda 0", "lambda 1"])
+    assert [row.mean for row in panel.lines] == [pytest.approx((0.12, 0.22)), pytest.approx((0.22, 0.32))]
+    assert figure.say_ends(panel) == ["highest 32.00 at lr 0.2, lambda 1", "lowest 12.00 at lr 0.1, lambda 0"]
+    headings, first, *others = figure.list_numbers()
+    assert headings == ("panel", "lr", "lambda", "mean", "std", "seeds")
+    assert len(others) == 3
+    assert first[:4] == ("classes:3,1", "0.1", "0", pytest.approx(0.12))
+    assert first[5] == 3
 
 
 def test_runs_without_what_a_grid_shows_are_made_again(tmp_path: Path) -> None:
@@ -88,7 +86,7 @@ def test_each_pair_of_clients_has_a_line(tmp_path: Path) -> None:
     made = write_pairs(tmp_path)
     stock = take_stock(made, tmp_path)
     assert stock.list_pending(made) == []
-    (figure,) = make_pair_figures(made, PairsSection(pairs="divergence"), stock.finished)
+    (figure,) = make_figures(made, PairsSection(pairs="divergence"), stock.finished)
     lines = figure.panels[0].lines
     assert [line.label for line in lines] == ["0 and 1", "0 and 2", "1 and 2"]
     assert lines[0].mean == pytest.approx((0.6, 0.2))
@@ -103,7 +101,7 @@ def test_runs_that_do_not_say_how_far_pairs_are_apart_are_run_again(tmp_path: Pa
         write_result(tmp_path, run, document)
     stock = take_stock(made, tmp_path)
     assert len(stock.list_pending(made)) == 2
-    assert make_pair_figures(made, PairsSection(pairs="divergence"), stock.finished) == []
+    assert make_figures(made, PairsSection(pairs="divergence"), stock.finished) == []
 
 
 def test_they_stand_in_the_report_with_their_numbers_beside(tmp_path: Path) -> None:

@@ -445,7 +445,7 @@ READY_POINTS = {
     "mpfedcl-fig9-digits": 4 * 7 * 3,
     "mpfedcl-fig10": 2 * 2 * 7 * 3,
     "mpfedcl-fig10-digits": 2 * 7 * 3,
-    "pfl-fmnist": 2 * 8 * 3,
+    "pfl-fmnist": 2 * 12 * 3,
     "uapdfl-fig4": 2 * 2 * 5,
     "uapdfl-fig4-digits": 2 * 5,
     "uapdfl-fig11": 3 * 3 * 2 * 7 * 3,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 import re
 from collections.abc import Iterator
@@ -20,8 +19,9 @@ from node.experiments.report import write_report
 from node.experiments.results import EXPERIMENT, get_result_path, write_result
 from node.experiments.sections import FigureSection, TableSection
 from node.experiments.stock import take_stock
-from node.experiments.tables import Cell, Table, format_table_csv, make_table
-from node.experiments.values import show_bytes, show_number
+from node.experiments.tables import Cell, Table, make_table
+from node.experiments.values import show_number
+from node.report.elements import show_bytes
 from support.data.experiments import make_document, make_experiment, write_results
 
 TEXT = """\
@@ -124,11 +124,9 @@ def test_of_several_targets_each_has_a_column(experiment: Experiment, tmp_path: 
     assert [place for place, cell in table.cells.items() if cell.best] == [(("DFPL",), ("50 %",))]
     assert table.title == "Rounds until TAA reaches 50 or 90 %"
     assert "The first round whose TAA is at least what the column says." in table.note
-    lines = list(csv.DictReader(io.StringIO(format_table_csv(table))))
-    assert [(line["method"], line["value"], line["mean"]) for line in lines[2:]] == [
-        ("DFPL", "50 %", "1.5"),
-        ("DFPL", "90 %", "2.0"),
-    ]
+    headings, *lines = table.list_numbers()
+    assert headings[:3] == ("method", "value", "mean")
+    assert [line[:3] for line in lines[2:]] == [("DFPL", "50 %", 1.5), ("DFPL", "90 %", 2.0)]
 
     values = ["best_taa", "rounds_to", "rounds_to_global"]
     mixed = lay_out(experiment, tmp_path, value=values, rows="method", target=[0.1, 0.2], where=where)
@@ -260,13 +258,13 @@ sweep: {method: [dfpl], rounds: [5, 6], seed: [1, 2]}
 
 def test_csv_has_a_line_for_each_cell_unrounded(experiment: Experiment, tmp_path: Path) -> None:
     table = lay_out(experiment, tmp_path, value="best_taa", rows="method", columns="partition")
-    header, *rows = csv.reader(io.StringIO(format_table_csv(table)))
-    assert header == ["method", "partition", "mean", "std", "seeds", "best", "choice"]
+    header, *rows = table.list_numbers()
+    assert header == ("method", "partition", "mean", "std", "seeds", "best", "choice")
     assert [row[:2] for row in rows] == [
-        [method, partition] for method in ("local", "DFPL") for partition in ("classes:3,1", "classes:4,1")
+        (method, partition) for method in ("local", "DFPL") for partition in ("classes:3,1", "classes:4,1")
     ]
-    assert float(rows[0][2]) == pytest.approx(0.7)
-    assert rows[2][4:6] == ["2", "1"]
+    assert rows[0][2] == pytest.approx(0.7)
+    assert rows[2][4:6] == (2, 1)
 
 
 def test_a_file_without_a_report_gets_tables_that_suit_it(experiment: Experiment, tmp_path: Path) -> None:

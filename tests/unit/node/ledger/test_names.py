@@ -10,7 +10,8 @@ import pytest
 
 from chain.block import Phase
 from chain.changes.members import AddMember, AddObserver, RemoveMember, ReplaceKey
-from chain.codec import make_evidence, sign_vote
+from chain.codec import sign_vote
+from chain.evidence import make_evidence
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from node.cli import main

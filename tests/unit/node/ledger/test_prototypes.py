@@ -14,7 +14,7 @@ from chain.store.sqlite import SqliteStore
 from ml.payload import Array, encode_arrays
 from node.errors import InvalidRequest, NotFound
 from node.ledger.prototypes import MAX_CLASSES, HeldPrototypes, compute_means, read_prototypes, show_prototypes
-from node.testnet.synthetic import extend_chain, make_genesis, make_prototype_genesis
+from support.data.synthetic import extend_chain, make_genesis, make_prototype_genesis
 
 NOTHING = {"held": False, "classes": [], "distances": [], "members": []}
 

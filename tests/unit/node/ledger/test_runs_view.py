@@ -15,7 +15,7 @@ from chain.store.sqlite import SqliteStore
 from node.admin.federation_view import FederationView
 from node.errors import NotFound
 from node.ledger.runs_view import PAGE, RunsReader
-from node.testnet.synthetic import extend_chain, make_prototype_genesis
+from support.data.synthetic import extend_chain, make_prototype_genesis
 
 RUNS = 2 * PAGE
 

@@ -13,8 +13,8 @@ from node.ledger.metrics_query import MetricsQuery
 from node.ledger.reader import Ledger, show_record
 from node.ledger.series import Picker, flatten, get_names
 from node.pb import admin_pb2 as pb
-from node.testnet.synthetic import make_prototype_genesis
 from support.data.measured_rounds import EACH, make_record, put_measured_rounds
+from support.data.synthetic import make_prototype_genesis
 
 ROUNDS = 40
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,11 +26,13 @@ from chain.proposals import MAX_OPEN, Proposal, Proposals
 from chain.signing import SigningKey
 from chain.tip import Tip
 from node.consensus.gossip import MAX_GIVEN_PAUSE, Gossip, Position
+from node.consensus.spreading import Spreading
 from node.p2p.peers import Peers, compute_cycle
 from node.p2p.status import MAX_OPEN_TOLD, OpenChange, Status, VoteBitmap, status_from_bytes, status_to_bytes
 from node.p2p.transport.base import Message, MessageKind
 from support.data.chains import make_contribution, make_genesis, make_keys
 from support.data.changes import propose
+from support.federation.virtual_time import run_virtual
 
 
 class Posts:
@@ -133,6 +136,26 @@ def test_the_prevotes_behind_a_block_are_given_once_a_view_whatever_the_bitmap_s
         return giver.hear(keys[3].id, status)
 
     assert [hear(view) for view in (0, 2, 3, 3, 4, 4, 3)] == [0, 0, 3, 0, 3, 0, 0]
+
+
+@pytest.mark.parametrize(("mesh_max", "told"), [(4, {1, 2, 3}), (3, {2})])
+def test_a_vote_goes_to_all_in_a_mesh_and_to_neighbours_where_members_are_more(mesh_max: int, told: set[int]) -> None:
+    keys = sorted(make_keys(4), key=lambda key: key.id)
+    genesis = make_genesis(keys)
+    posts = Posts(keys[0].id)
+    transport = cast(Any, SimpleNamespace(me=posts.me, post=posts.post, connected=lambda: {k.id for k in keys[1:]}))
+    clock = cast(Any, SimpleNamespace(monotonic=lambda: 0.0))
+    position = Position(Tip.at(genesis.state, [genesis.block0]), None, contributes=False)
+
+    async def story() -> None:
+        peers, spreading = Peers(genesis.state, posts.me, clock, mesh_max), Spreading(transport, lambda: [keys[2].id])
+        Gossip(transport, peers, clock, lambda: position, spreading).push_vote(
+            Vote(Phase.PREVOTE, 1, 0, b"b" * 32, posts.me, bytes(64))
+        )
+        await asyncio.sleep(1)
+
+    run_virtual(story())
+    assert [peer for peer, _ in posts.posted] == [keys[i].id for i in sorted(told)]
 
 
 # Open changes

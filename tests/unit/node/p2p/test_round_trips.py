@@ -11,7 +11,6 @@ from chain.block import Id
 from node.boundary import Boundary
 from node.p2p.bans import Bans
 from node.p2p.delays import Delays
-from node.p2p.null_handler import NullHandler
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import TrafficCounters
@@ -19,6 +18,7 @@ from node.p2p.transport.rate_limits import Intake, RateLimits
 from node.p2p.transport.round_trips import GIVE_UP_S, KEPT, LEAST_S, PING_S, RoundTrips
 from node.pb import peer_pb2 as pb
 from support.data.chains import make_genesis, make_keys
+from support.federation.null_handler import NullHandler
 
 KEYS = sorted(make_keys(7), key=lambda key: key.id)
 STATE = make_genesis(KEYS).state

@@ -10,8 +10,8 @@ from chain.changes.base import Kind
 from chain.changes.members import Convict, ReplaceKey
 from chain.changes.rules import SetRules
 from chain.changes.runs import EndRun, StartRun
-from chain.codec import encode_block, encode_certificate, encode_evidence, make_evidence, sign_vote
-from chain.evidence import read_accusation
+from chain.codec import encode_block, encode_certificate, sign_vote
+from chain.evidence import encode_evidence, make_evidence, read_accusation
 from chain.run import Run
 from chain.signing import encode_id
 from node.errors import NotFound, VerificationFailed

@@ -90,7 +90,7 @@ def read_environments() -> dict[str, dict[str, str]]:
     """What containers get, by where it stands."""
     ours = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["node0"]["environment"]
     written = yaml.safe_load(render_compose(NODES))["services"]["node0"]["environment"]
-    base = yaml.safe_load((ROOT / "node/testnet/targets/kubernetes_base/statefulset.yaml").read_text())
+    base = yaml.safe_load((ROOT / "deploy/kubernetes/base/statefulset.yaml").read_text())
     [container] = base["spec"]["template"]["spec"]["containers"]
     pods = {one["name"]: one["value"] for one in container["env"] if "value" in one}
     return {"docker-compose.yml": ours, "--target compose": written, "--target k8s": pods}

@@ -1,0 +1,224 @@
+"""The form in which every format gives a source's samples, before they are read.
+
+A format module has `open_parts(source) -> Parts`. Labels are read when a part is opened; its samples are read later, by
+`Part.read`, so that asking for classes or shape costs no images.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ml.data.base import Labels, Samples, Shape
+from ml.data.cells import Cells, ReadCells
+from ml.data.findings import Finding
+from ml.data.image_set import ImageSet
+from ml.data.readers.images import AS_THEY_ARE, GetEncoded, ImageRules
+from ml.data.table_input import TableInput
+from ml.errors import DataError, suggest
+
+RawLabels = NDArray[np.int64] | NDArray[np.str_] | NDArray[np.float64]
+Read = Callable[[Shape | None], Samples]
+ReadRows = Callable[[Shape | None, Labels], Samples]
+Locate = Callable[[int], str]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One split of a source.
+
+    `labels`: numbers, or the names of classes. `shape`: of a sample, the first one's where they differ. `read(shape)`:
+    all samples; images that are decoded one by one become `shape` at once, or must be alike if it is None; arrays stay
+    as they are. `locate(i)`: where sample i is. `read_rows(shape, rows)`: those samples alone, if that is less work
+    than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
+    table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
+    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `passed_over`: the
+    columns of a table that a run does not name. `pieces`: the tables that one was joined of, each of which needs all
+    columns. `images`: the files, where samples are images that are decoded one by one. `notes`: what was passed over,
+    left out or taken for granted, or is odd, before a sample was read. `is_val`: the training samples that are held out
+    to compare rounds by, where the pieces have said so themselves.
+
+    By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen
+    some of them; `beside()`, the columns of a table that are no features of it; `paths`, the file of each sample;
+    `groups`, a reader's own; `get_digests()`, SHA-256 of each as it lies there.
+    """
+
+    place: str
+    labels: RawLabels
+    shape: Shape
+    read: Read
+    locate: Locate
+    read_rows: ReadRows | None = None
+    domain_of: Labels | None = None
+    features: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    cells: Callable[[], Cells] | None = None
+    passed_over: tuple[str, ...] = ()
+    pieces: tuple[Part, ...] = ()
+    images: ImageSet | None = None
+    notes: tuple[Finding, ...] = ()
+    is_val: NDArray[np.bool_] | None = None
+    whole: Callable[[], Cells] | None = None
+    beside: Callable[[], Cells] | None = None
+    paths: Sequence[str] | None = None
+    groups: Sequence[str] | None = None
+    get_digests: Callable[[], list[bytes]] | None = None
+
+    @classmethod
+    def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
+        """A part that is in memory, or mapped into it, already."""
+        channels, height, width = x.shape[1:]
+        return cls(place, labels, (channels, height, width), lambda _: x, lambda i: f"{place}: sample {i}")
+
+    @classmethod
+    def of_images(
+        cls,
+        place: str,
+        labels: RawLabels,
+        open_encoded: Callable[[], GetEncoded],
+        locate: Locate,
+        rules: ImageRules = AS_THEY_ARE,
+        *,
+        beside: Callable[[], Cells] | None = None,
+        paths: Sequence[str] | None = None,
+        notes: tuple[Finding, ...] = (),
+    ) -> Part:
+        """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first one's
+        header is read here, for its shape."""
+        images = ImageSet(place, open_encoded, np.arange(len(labels)), locate, rules)
+        return cls(
+            place,
+            labels,
+            images.get_first_shape(),
+            lambda shape: _read_images(images, shape),
+            locate,
+            lambda shape, rows: _read_images(images.select(rows), shape),
+            images=images,
+            notes=notes,
+            beside=beside,
+            paths=paths,
+            get_digests=images.get_digests,
+        )
+
+    def measure(self) -> Shape:
+        """What samples are to be where nobody says it: as the first one is, but of images in colour if any is. Raises
+        DataError."""
+        return self.shape if self.images is None or self.shape[0] == 3 else self.images.survey().shape
+
+    def encode(self, table: TableInput) -> Part:
+        """The same rows with the features that a run has agreed on. Raises DataError where this is no table."""
+        if self.cells is None:
+            raise DataError(f"{self.place}: genesis' input has columns, missing or unknown, which only tables have")
+        cells, locate = self.cells, self.locate
+        for piece in self.pieces:
+            table.choose(piece.features, piece.place)
+        columns = table.choose(self.features, self.place)
+        names = tuple(table.get_features(columns))
+
+        def get_chosen() -> Cells:
+            return choose_columns(cells(), [column.name for column in columns])
+
+        return replace(
+            self,
+            shape=(len(names), 1, 1),
+            read=lambda _: table.encode(get_chosen(), locate),
+            read_rows=None,
+            features=names,
+            cells=get_chosen,
+            whole=cells,
+            passed_over=(*self.passed_over, *table.list_passed_over(self.features)),
+        )
+
+    def select(self, rows: Labels) -> Part:
+        """These samples of it, in this order."""
+        locate = self.locate  # alone, as a data set keeps it for longer than the samples
+
+        def read_rows(shape: Shape | None, own: Labels) -> Samples:
+            return self.read(shape)[rows[own]] if self.read_rows is None else self.read_rows(shape, rows[own])
+
+        def select_cells(cells: Callable[[], Cells] | None) -> Callable[[], Cells] | None:
+            return None if cells is None else lambda: _select_rows(cells(), rows)
+
+        get_digests = self.get_digests
+        return replace(
+            self,
+            labels=self.labels[rows],
+            read=lambda shape: read_rows(shape, np.arange(len(rows))),
+            locate=lambda i: locate(int(rows[i])),
+            read_rows=read_rows,
+            domain_of=None if self.domain_of is None else self.domain_of[rows],
+            cells=select_cells(self.cells),
+            images=None if self.images is None else self.images.select(rows),
+            is_val=None if self.is_val is None else self.is_val[rows],
+            whole=select_cells(self.whole),
+            beside=select_cells(self.beside),
+            paths=None if self.paths is None else _select(self.paths, rows),
+            groups=None if self.groups is None else _select(self.groups, rows),
+            get_digests=None if get_digests is None else lambda: _select(get_digests(), rows),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawTable:
+    """A table as it lies there, before anybody has said what its columns become. `cells`: all by name; `labels`: those
+    that have labels or targets, none where that is not known."""
+
+    place: str
+    cells: Cells
+    locate: Locate
+    labels: tuple[str, ...] = ()
+    notes: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The splits of a source by name, each opened when it is asked for, and the names of its classes where the source
+    itself says them; then labels that are numbers count from 0 in them. `domains`: the names of its domains, if any."""
+
+    place: str
+    splits: Mapping[str, Part | Callable[[], Part]]
+    classes: tuple[str, ...] | None = None
+    domains: tuple[str, ...] = ()
+
+    def open(self, name: str, key: str) -> Part:
+        """The split that `data.<key>` names. Raises DataError."""
+        if name not in self.splits:
+            raise DataError(f"data.{key}: {self.place} has no split {name!r}: {suggest(name, self.splits)}")
+        part = self.splits[name]
+        return part if isinstance(part, Part) else part()
+
+
+def _select_rows(cells: Cells, rows: Labels) -> Cells:
+    return ReadCells(tuple(cells), lambda name: _select(cells[name], rows))
+
+
+def _select(values: Sequence[T], rows: Labels) -> list[T]:
+    return [values[i] for i in rows.tolist()]
+
+
+def choose_columns(cells: Cells, names: Sequence[str]) -> Cells:
+    """These of a table's columns, each read when it is asked for."""
+    return ReadCells(tuple(names), cells.__getitem__)
+
+
+def make_locate(pieces: Sequence[tuple[object, int]], describe: Callable[[int], str]) -> Locate:
+    """Makes a function that says where a sample is among `pieces`, (file, number of samples) in order: the file, then
+    `describe(number in it)`."""
+    ends = list(accumulate(count for _, count in pieces))
+
+    def locate(i: int) -> str:
+        piece = bisect_right(ends, i)
+        return f"{pieces[piece][0]}: {describe(i - (ends[piece - 1] if piece else 0))}"
+
+    return locate
+
+
+def _read_images(images: ImageSet, shape: Shape | None) -> Samples:
+    return images.read(images.plan(shape))[0] if len(images) else np.empty((0, *(shape or (1, 1, 1))), np.uint8)

@@ -1,0 +1,61 @@
+"""The section of node.yaml on HTTP: where the node answers it, with which certificate, and to whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from node.addresses import is_on_loopback, parse_address
+from node.config.node_sections import Section
+from node.config.value_types import FilePath, ListenAddress
+
+
+class HttpTlsSection(Section):
+    """What the node shows to browsers and scrapers: a chain in PEM, its own certificate first, and the key of that,
+    without a passphrase; off where none is named. On reload both are read again, where the configuration says
+    then that they are, so that a renewed certificate needs no restart; turning TLS on or off does."""
+
+    certificate_file: FilePath | None = None
+    key_file: FilePath | None = None
+
+    @property
+    def files(self) -> tuple[Path, Path] | None:
+        """Both, or None where TLS is off."""
+        both = self.certificate_file, self.key_file
+        return None if both[0] is None or both[1] is None else (both[0], both[1])
+
+
+class HttpSection(Section):
+    """Where the node answers HTTP: its page, metrics for Prometheus, and probes. Off without a port, as in
+    `127.0.0.1:0`.
+
+    With a `token_file` metrics need the token that it holds (`Authorization: Bearer …`), which does nothing else, and
+    the page shows nothing without a key; beyond loopback there must be one. The probes say no more than yes or no to
+    whoever comes without.
+
+    With `tls` all of it speaks HTTPS. Beyond loopback the page is served by no other way, unless `tls_in_front` says
+    that something else speaks TLS with its visitors, or that nobody else comes near this port.
+    """
+
+    listen: ListenAddress | None = None
+    page: bool = True
+    metrics: bool = True
+    token_file: FilePath | None = None
+    tls: HttpTlsSection = HttpTlsSection()
+    tls_in_front: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        return self.listen is not None and parse_address(self.listen)[1] != 0
+
+    @property
+    def serves_page(self) -> bool:
+        return self.is_on and self.page and not self.withholds_page
+
+    @property
+    def withholds_page(self) -> bool:
+        """A page would cross a network in the clear, and its keys with it."""
+        return self.listen is not None and not (is_on_loopback(self.listen) or self.tls.files or self.tls_in_front)
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls.files is None else "https"

@@ -1,0 +1,113 @@
+"""Gossip's parts: what one node sends to its peers, and knows by what they send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chain.block import Digest
+from node.consensus.authenticator import Authenticator
+from node.consensus.awaiting import Awaiting
+from node.consensus.context import RoundContext
+from node.consensus.evidence import EvidencePool
+from node.consensus.gossip import Gossip, Position
+from node.consensus.hints import AddressHints
+from node.consensus.member_clocks import MemberClocks
+from node.consensus.neighbours import Neighbours
+from node.consensus.published import PublishedRounds
+from node.consensus.second_histories import SecondHistories
+from node.consensus.sightings import Sightings
+from node.consensus.silence import SilenceWatch
+from node.consensus.spreading import Spreading
+from node.consensus.sync import Sync
+from node.p2p.address_book import AddressBook
+from node.p2p.delays import Delays
+from node.p2p.peers import Peers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GossipParts:
+    """Holds one node's parts of gossip, as `make_gossip` puts them together."""
+
+    peers: Peers
+    delays: Delays
+    clocks: MemberClocks
+    awaiting: Awaiting
+    neighbours: Neighbours
+    gossip: Gossip
+    evidence: EvidencePool
+    authenticator: Authenticator
+    hints: AddressHints
+    published: PublishedRounds
+    sync: Sync
+    silence: SilenceWatch
+    sightings: Sightings
+
+
+def make_gossip(
+    context: RoundContext, get_position: Callable[[], Position], find_payload: Callable[[Digest], bytes | None]
+) -> GossipParts:
+    """Makes the parts of what is kept. Raises StoreCorrupted, or NodeError for the address book."""
+    c, current, peers, events = context.node, context.current, context.peers, context.events
+    neighbours = Neighbours(current, peers, c.transport, c.clock)
+    delays = Delays(c.transport.round_trips, peers.count_liars)
+    spreading = Spreading(c.transport, lambda: neighbours.eager)
+    gossip = Gossip(c.transport, peers, c.clock, get_position, spreading, find_payload, delays)
+    evidence = EvidencePool(
+        current,
+        c.store,
+        c.disk,
+        peers=peers,
+        gossip=gossip,
+        records=context.records,
+        events=events,
+        clock=c.clock,
+        boundary=c.boundary,
+    )
+    hints = AddressHints(
+        c.book or AddressBook.load(c.store.path, {}),
+        context.signer,
+        c.transport,
+        chain_id=c.genesis.chain_id,
+        advertise=c.advertise,
+        peers=peers,
+        clock=c.clock,
+        disk=c.disk,
+    )
+    published = PublishedRounds(
+        current,
+        context.signer,
+        c.transport,
+        c.store,
+        c.disk,
+        chain_id=c.genesis.chain_id,
+        calendar=c.runs.calendar,
+        peers=peers,
+        clock=c.clock,
+        publish_from=c.publish_from,
+    )
+    published.load()
+    sync = Sync(
+        c.transport,
+        peers,
+        lambda: current.tip,
+        current.adopt,
+        SecondHistories(c.store, c.disk, events),
+        c.boundary,
+        c.checkpoint,
+    )
+    return GossipParts(
+        peers,
+        delays,
+        MemberClocks(current, c.me, c.clock),
+        Awaiting(current.tip.state, c.me, peers, events),
+        neighbours,
+        gossip,
+        evidence,
+        Authenticator(current.tip.state, c.clock.monotonic),
+        hints,
+        published,
+        sync,
+        SilenceWatch(current, peers, c.clock, events, context.get_status_s, gossip.on_step),
+        Sightings(peers, c.store, c.disk, c.clock),
+    )

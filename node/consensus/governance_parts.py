@@ -1,0 +1,68 @@
+"""Governance's parts: changes of the federation, and this node's place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.consensus.admissions import Admissions
+from node.consensus.consent import Consent
+from node.consensus.context import RoundContext
+from node.consensus.convictions import Convictions
+from node.consensus.gossip_parts import GossipParts
+from node.consensus.initial_models import InitialModels
+from node.consensus.proposals import ProposalBook, load_proposals
+from node.consensus.readiness import StandsReady
+from node.consensus.standing import Standing
+from node.payloads.fetcher import BlobFetcher
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GovernanceParts:
+    """Holds one node's parts of governance, as `make_governance` puts them together."""
+
+    proposals: ProposalBook
+    consent: Consent
+    admissions: Admissions
+    standing: Standing
+    initial_models: InitialModels
+    stands_ready: StandsReady
+    convictions: Convictions
+
+
+def make_governance(
+    context: RoundContext, gossip: GossipParts, blobs: BlobFetcher, prepare: Callable[[], bool]
+) -> GovernanceParts:
+    """Makes the parts of what is kept. `blobs` pulls initial models, and `prepare` has the worker started. Raises
+    StoreCorrupted."""
+    c, current, peers, events, signer = context.node, context.current, context.peers, context.events, context.signer
+    held = load_proposals(current, c.store)
+    admissions = Admissions(current, held, c.me, c.store, peers=peers, transport=c.transport)
+    consent = Consent(signer, c.store, c.disk, events, asks=c.asks_to_train, approves_genesis=c.approves_genesis)
+    initial_models = InitialModels(
+        current, c.store, blobs, c.arithmetic, c.boundary, on_judged=lambda: proposals.follow_up()
+    )
+    proposals = ProposalBook(
+        current,
+        held,
+        signer,
+        c.store,
+        c.disk,
+        consent=consent,
+        admissions=admissions,
+        gossip=gossip.gossip,
+        peers=peers,
+        events=events,
+        clock=c.clock,
+        boundary=c.boundary,
+        is_ready=initial_models.is_ready,
+    )
+    return GovernanceParts(
+        proposals,
+        consent,
+        admissions,
+        Standing(c.me, current.tip.state, held, c.store, events),
+        initial_models,
+        StandsReady(current, proposals, signer, c.transport, peers, gossip.sync, prepare),
+        Convictions(current, gossip.evidence, proposals, signer, c.store, c.disk),
+    )
