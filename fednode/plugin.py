@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ml.methods.own_loop import LightningLoop, LoopData, LoopRound
     from ml.models.base import Model
     from ml.payload import ArraySchema, ArraySpec
-    from ml.specs.base import Hyperparameters, MethodSpec, choice, count, flag, number
+    from ml.specs.base import MethodSpec
+    from ml.specs.hyperparameters import Hyperparameters, choice, count, flag, number
     from ml.specs.peers import PeerHyperparameters, PeerSpec
     from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
     from ml.specs.task import Task
@@ -74,7 +75,8 @@ _PLACES = {
     "ml.data.source": ("ALL", "DataSource"),
     "ml.errors": ("DataError", "PayloadError", "SpecError"),
     "ml.payload": ("ArraySchema", "ArraySpec"),
-    "ml.specs.base": ("Hyperparameters", "MethodSpec", "choice", "count", "flag", "number"),
+    "ml.specs.base": ("MethodSpec",),
+    "ml.specs.hyperparameters": ("Hyperparameters", "choice", "count", "flag", "number"),
     "ml.specs.peers": ("PeerHyperparameters", "PeerSpec"),
     "ml.specs.sharing": ("ModelHyperparameters", "ModelSpec", "PrototypeHyperparameters", "PrototypeSpec"),
     "ml.specs.task": ("Task",),

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from fednode._trained import TrainedNode
     from fednode.prediction import Predictions
-    from ml.simulation.run import RoundResult, SimulationResult
+    from ml.simulation.results import RoundResult
+    from ml.simulation.run import SimulationResult
     from node.admin.asking import Labelled
 
 

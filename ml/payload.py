@@ -19,7 +19,7 @@ import hashlib
 import math
 import mmap
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -329,6 +329,16 @@ def make_empty_arrays(schema: ArraySchema) -> dict[str, Array]:
         name: np.empty([n if isinstance(n, int) else 0 for n in spec.shape], spec.dtype)
         for name, spec in schema.arrays.items()
     }
+
+
+def to_rows(items: Sequence[bytes]) -> Array:
+    """Returns uint8[n, 32] of n times 32 bytes."""
+    return np.frombuffer(b"".join(items), np.uint8).reshape(len(items), 32)
+
+
+def from_rows(rows: Array) -> list[bytes]:
+    """Returns the bytes of each row."""
+    return [row.tobytes() for row in rows]
 
 
 def validate_arrays(arrays: Arrays, schema: ArraySchema, *, max_abs: float = math.inf) -> None:

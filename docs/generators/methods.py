@@ -7,7 +7,7 @@ from typing import Any
 
 from generators.words import Descriptions, code, make_table, show_default
 from ml.specs import METHODS
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 
 PLAIN_METHODS = ("fedavg", "dfpl", "uapdfl")  # whose options that others share are on the page of the reference
 

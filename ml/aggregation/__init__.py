@@ -18,15 +18,7 @@ apart, see there), and the settings that all members share. It raises Aggregatio
 
 from __future__ import annotations
 
-from ml.aggregation.contributed import (
-    MAX_WEIGHT,
-    PLAIN,
-    Box,
-    Contributed,
-    Rule,
-    RuleSettings,
-    compute_max_liars,
-)
+from ml.aggregation.contributed import MAX_WEIGHT, PLAIN, Box, Contributed, Rule, RuleSettings, compute_max_liars
 from ml.aggregation.fixed_point import class_fixed_mean, fixed_mean
 from ml.aggregation.gathered import carry, pool, stack
 from ml.aggregation.means import class_divide_by_k, class_mean, class_weighted_mean, uniform_mean, weighted_mean

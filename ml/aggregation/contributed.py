@@ -29,6 +29,9 @@ class Contributed:
     arrays: Arrays
 
 
+Given = Sequence[Contributed]  # to a rule
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """The box around the aggregate before that a mean is clipped to (`ml.aggregation.box`): how far an element may be
@@ -64,7 +67,7 @@ class Rule(Protocol):
     """Contributions and the parent's aggregate, both without "kind/" in front of their names, to an aggregate."""
 
     def __call__(
-        self, contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN, /
+        self, contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, /
     ) -> dict[str, Array]: ...
 
 
@@ -76,7 +79,7 @@ def compute_max_liars(num_members: int) -> int:
 # ---- order and agreement
 
 
-def order_by_author(contributions: Sequence[Contributed]) -> list[Contributed]:
+def order_by_author(contributions: Given) -> list[Contributed]:
     """Sorted by key. Raises AggregationError for none at all, and for two of one author."""
     ordered = sorted(contributions, key=lambda c: c.author)
     if not ordered:
@@ -138,7 +141,7 @@ def show_author(contribution: Contributed) -> str:
 
 
 def combine_by_class(
-    contributions: Sequence[Contributed], combine: Callable[[Sequence[Array], Sequence[int]], Array]
+    contributions: Given, combine: Callable[[Sequence[Array], Sequence[int]], Array]
 ) -> dict[str, Array]:
     """Applies `combine(rows, counts)` to the rows of each class in author order. Counts are 1 where blobs have none.
 

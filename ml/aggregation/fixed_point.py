@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ml.aggregation.box import clip_arrays, clip_classes
 from ml.aggregation.contributed import (
     PLAIN,
-    Contributed,
+    Given,
     RuleSettings,
     check_averaged,
     check_weights,
@@ -79,9 +79,7 @@ def get_fraction_bits(settings: RuleSettings) -> int:
     return settings.fraction_bits
 
 
-def fixed_mean(
-    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
-) -> dict[str, Array]:
+def fixed_mean(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
     """Each array's mean over the authors, weighted by their signed integer weights, and clipped where there is a
     box."""
     ordered = order_by_author(contributions)
@@ -93,9 +91,7 @@ def fixed_mean(
     return means if settings.box is None else clip_arrays(means, parent, settings.box)[0]
 
 
-def class_fixed_mean(
-    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
-) -> dict[str, Array]:
+def class_fixed_mean(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
     """Each class's mean over its holders, weighted by `counts` where their blobs have them, and clipped where there is
     a box."""
     means = combine_by_class(

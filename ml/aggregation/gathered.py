@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ml.aggregation.contributed import (
     PLAIN,
-    Contributed,
+    Given,
     RuleSettings,
     check_alike,
     get_common_names,
@@ -19,9 +17,7 @@ from ml.errors import AggregationError
 from ml.payload import Array, Arrays
 
 
-def stack(
-    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
-) -> dict[str, Array]:
+def stack(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
     """Every array of every author under a new first axis, in author order: row i is author i of the block."""
     ordered = order_by_author(contributions)
     stacked = {}
@@ -32,9 +28,7 @@ def stack(
     return stacked
 
 
-def carry(
-    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
-) -> dict[str, Array]:
+def carry(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
     """The parent's aggregate unchanged, for a round that exchanges something else.
 
     It is about the aggregate as a whole, so its `parent` has the kinds in front of the names, and so has its result.
@@ -44,9 +38,7 @@ def carry(
     return dict(parent)
 
 
-def pool(
-    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
-) -> dict[str, Array]:
+def pool(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
     """All rows of all authors: MP-FedCL Eq. (8). `classes` may repeat, both with an author and between authors.
 
     Rows are ordered by class, within a class by author, within an author as they came. The result has `authors`

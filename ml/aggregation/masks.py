@@ -7,7 +7,7 @@ A member i of the roster R sends, modulo 2^64,
 with SHA-256 of its own seed b_i and of every s_ij, a seed that it shares with j alone. The block of inputs fixes whose
 vectors are summed, U. Then, and only then, each i in U opens b_i, and s_ij for those j that are not in U: in the sum
 over U all other pairs have cancelled. A member that opens something else than it committed to is refused. Where one of
-U does not open, nothing can be taken off, and nothing is: the round ends without a mean.
+U does not open, nothing can be unmasked, and nothing is: the round ends without a mean.
 
 Neither PRG(b_i) alone nor the pairs' masks alone hide a member whose y_i comes late, and both together do: hence two.
 
@@ -78,7 +78,7 @@ def list_opened(me: bytes, roster: Sequence[bytes], summed: Sequence[bytes]) -> 
     return [me, *(other for other in roster if other not in there)]
 
 
-def take_off(total: Integers, roster: Sequence[bytes], opened: Sequence[tuple[bytes, Sequence[bytes]]]) -> Integers:
+def unmask(total: Integers, roster: Sequence[bytes], opened: Sequence[tuple[bytes, Sequence[bytes]]]) -> Integers:
     """The sum of the vectors themselves, where `opened` has, by member in the sum, the seeds of `list_opened`."""
     summed = [member for member, _ in opened]
     bare = total.copy()

@@ -17,6 +17,7 @@ from ml.aggregation.contributed import (
     BLOCK_ELEMENTS,
     PLAIN,
     Contributed,
+    Given,
     RuleSettings,
     check_averaged,
     check_weights,
@@ -30,11 +31,7 @@ N = TypeVar("N", int, float)
 
 
 def weighted_mean(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each array's mean over the authors, weighted by their signed integer weights: FedAvg's aggregate."""
     ordered = order_by_author(contributions)
@@ -44,11 +41,7 @@ def weighted_mean(
 
 
 def uniform_mean(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each array's mean over the authors, all alike: BLADE-FL's aggregate. Weights are ignored."""
     alike = [Contributed(c.author, 1, c.arrays) for c in contributions]
@@ -56,11 +49,7 @@ def uniform_mean(
 
 
 def class_mean(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each class's mean over those who hold it: DFPL Eq. (2) over owners. Weights are ignored."""
     return combine_by_class(
@@ -69,11 +58,7 @@ def class_mean(
 
 
 def class_divide_by_k(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """DFPL Eq. (2) as printed: each class's sum over its holders divided by all K authors of the round."""
     num_authors = len(contributions)
@@ -84,11 +69,7 @@ def class_divide_by_k(
 
 
 def class_weighted_mean(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each class's mean over its holders, weighted by the `counts` int64[n] in their blobs: FedProto's paper."""
     return combine_by_class(

@@ -11,6 +11,7 @@ from ml.aggregation.contributed import (
     BLOCK_ELEMENTS,
     PLAIN,
     Contributed,
+    Given,
     RuleSettings,
     check_weights,
     get_common_names,
@@ -30,11 +31,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def nova(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """FedNova's aggregate, w_G - tau_eff * sum_k p_k (w_G - w_k) / a_k with tau_eff = sum_k p_k a_k, where w_G is the
     parent's, p_k an author's share of the weights and a_k = ||a_k||_1 the `norm` float64[1] in its blob.

@@ -66,12 +66,7 @@ def begin_moments(like: Array, settings: OuterSettings) -> list[Array]:
 
 
 def step_outer(
-    before: Array,
-    made: Array,
-    moments: list[Array],
-    settings: OuterSettings,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    before: Array, made: Array, moments: list[Array], settings: OuterSettings, *, block_elements: int = BLOCK_ELEMENTS
 ) -> tuple[Array, list[Array]]:
     """x' and its moments, of x, m and the moments before, all float32 of one shape."""
     x_flat, m_flat, *v_flat = (array.reshape(-1) for array in (before, made, *moments))

@@ -37,6 +37,7 @@ from ml.aggregation.contributed import (
     BLOCK_ELEMENTS,
     PLAIN,
     Contributed,
+    Given,
     RuleSettings,
     check_averaged,
     check_parent,
@@ -63,22 +64,14 @@ Weigh = Callable[[Vectors, RuleSettings, int], list[int] | None]
 
 
 def median(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each element's median over the authors; the mean of the two middle ones of an even number."""
     return _combine(contributions, partial(compute_median, block_elements=block_elements))
 
 
 def trimmed_mean(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each element's mean over the authors, without the t lowest and highest."""
     trim = compute_trim(len(contributions), settings.max_liars)
@@ -86,11 +79,7 @@ def trimmed_mean(
 
 
 def clipped_mean(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """The parent's aggregate, moved by the mean of the authors' ways from it, each cut to a length that half of them
     keep to, or to `clip`. The authors' median where more than half are infinitely far: the parent itself was spoiled.
@@ -99,11 +88,7 @@ def clipped_mean(
 
 
 def multi_krum(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """The mean of the m - f authors with the lowest scores. The median of fewer than three, and where more than f are
     infinitely far from the parent's aggregate."""
@@ -114,22 +99,14 @@ def multi_krum(
 
 
 def class_median(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each class's median over its holders."""
     return combine_by_class(contributions, lambda rows, counts: compute_median(rows, "prototypes", block_elements))
 
 
 def class_trimmed_mean(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each class's trimmed mean over its holders."""
 
@@ -141,33 +118,21 @@ def class_trimmed_mean(
 
 
 def class_clipped_mean(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each class's clipped mean over its holders, around their lower median."""
     return _combine_classes_by_weight(contributions, settings, weigh_by_length, block_elements)
 
 
 def class_multi_krum(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """Each class's multi-krum over its holders."""
     return _combine_classes_by_weight(contributions, settings, weigh_by_score, block_elements)
 
 
 def trimmed_pool(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings = PLAIN,
-    *,
-    block_elements: int = BLOCK_ELEMENTS,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
     """MP-FedCL's pool, of each class without the max(0, min(f, m - 2)) holders whose mean row is farthest from the
     median of the m mean rows. Of those equally far the ones with higher keys go."""
@@ -254,20 +219,14 @@ def _find_farthest(rows: Sequence[Array], max_liars: int, block_elements: int) -
 # ---- how arrays combine
 
 
-def _combine(
-    contributions: Sequence[Contributed], combine: Callable[[Sequence[Array], str], Array]
-) -> dict[str, Array]:
+def _combine(contributions: Given, combine: Callable[[Sequence[Array], str], Array]) -> dict[str, Array]:
     """Applies `combine(arrays, name)` to the arrays of each name in author order."""
     ordered = order_by_author(contributions)
     return {name: combine([c.arrays[name] for c in ordered], name) for name in get_common_names(ordered)}
 
 
 def _combine_by_weight(
-    contributions: Sequence[Contributed],
-    parent: Arrays | None,
-    settings: RuleSettings,
-    weigh: Weigh,
-    block_elements: int,
+    contributions: Given, parent: Arrays | None, settings: RuleSettings, weigh: Weigh, block_elements: int
 ) -> dict[str, Array]:
     """The mean by the weights that `weigh` finds around the parent's arrays; the median of all others."""
     ordered = order_by_author(contributions)
@@ -283,7 +242,7 @@ def _combine_by_weight(
 
 
 def _combine_classes_by_weight(
-    contributions: Sequence[Contributed], settings: RuleSettings, weigh: Weigh, block_elements: int
+    contributions: Given, settings: RuleSettings, weigh: Weigh, block_elements: int
 ) -> dict[str, Array]:
     def combine(rows: Sequence[Array], counts: Sequence[int]) -> Array:
         check_averaged(rows, "prototypes")

@@ -21,7 +21,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from ml.aggregation.contributed import PLAIN, Contributed, RuleSettings, check_alike, get_common_names, order_by_author
+from ml.aggregation.contributed import PLAIN, Given, RuleSettings, check_alike, get_common_names, order_by_author
 from ml.aggregation.means import get_lower_median
 from ml.errors import AggregationError
 from ml.payload import Array, Arrays
@@ -87,23 +87,19 @@ def write_by_class(numbers_3KC: Integers) -> dict[str, Array]:
     }
 
 
-def sum_(
-    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
-) -> dict[str, Array]:
+def sum_(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
     """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes`, `bins` and
     sums by class where they have them, `counts` int64[C] samples with a value in these sums by channel, and what the
     sites have told: how many `sites` there are int64[], and how many `samples` they have int64[]."""
     return _combine(contributions, settings, num_dropped=0)
 
 
-def trimmed_sum(
-    contributions: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings = PLAIN
-) -> dict[str, Array]:
+def trimmed_sum(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
     """As `sum_`, without the sites of each channel that are farthest out on both sides."""
     return _combine(contributions, settings, num_dropped=settings.max_liars)
 
 
-def _combine(contributions: Sequence[Contributed], settings: RuleSettings, num_dropped: int) -> dict[str, Array]:
+def _combine(contributions: Given, settings: RuleSettings, num_dropped: int) -> dict[str, Array]:
     ordered = order_by_author(contributions)
     names = get_common_names(ordered)
     for name in names:

@@ -20,8 +20,10 @@ from numpy.random import Generator
 
 from ml.errors import SpecError, suggest
 from ml.payload import Array, Arrays
-from ml.specs import FedEdsSpec, FedNovaSpec, MethodSpec
-from ml.specs.base import count, read_value
+from ml.specs import MethodSpec
+from ml.specs.hyperparameters import count, read_value
+from ml.specs.methods.fededs import FedEdsSpec
+from ml.specs.methods.fednova import FedNovaSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)

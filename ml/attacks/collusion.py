@@ -9,7 +9,7 @@ from statistics import NormalDist
 from typing import ClassVar
 
 from ml.attacks.vectors import Floats, Vector, VectorAttack
-from ml.specs.base import number
+from ml.specs.hyperparameters import number
 
 LEAST_Z = 1.0
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ml.attacks.base import Attack, Scene
 from ml.payload import Array, Arrays, compute_chunk_digests
-from ml.specs.base import choice
+from ml.specs.hyperparameters import choice
 
 
 @dataclass(frozen=True, kw_only=True)

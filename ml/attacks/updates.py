@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from ml.attacks.vectors import PROTOTYPES, Floats, Vector, VectorAttack
-from ml.specs.base import number
+from ml.specs.hyperparameters import number
 
 
 @dataclass(frozen=True, kw_only=True)

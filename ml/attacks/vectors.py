@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from ml.aggregation.robust import RUNNING_STATISTICS
 from ml.attacks.base import Attack, Scene
 from ml.payload import Array, Arrays
-from ml.specs import DisPflSpec, MethodSpec, MpFedClSpec
-from ml.specs.dispfl import MASK, unpack_mask
-from ml.specs.feddbe import REPRESENTATION
-from ml.specs.scaffold import CONTROL
+from ml.specs import MethodSpec
+from ml.specs.methods.dispfl import MASK, DisPflSpec, unpack_mask
+from ml.specs.methods.feddbe import REPRESENTATION
+from ml.specs.methods.mpfedcl import MpFedClSpec
+from ml.specs.methods.scaffold import CONTROL
 
 Floats = NDArray[np.float64]
 

@@ -29,7 +29,6 @@ from ml.specs import MethodSpec, StatisticsSpec, add_kind, get_kind
 from ml.specs.releases import plan_release
 from ml.specs.statistics import STATISTICS, Constants, drop_statistics, get_num_values
 from ml.training.criterion import make_criterion
-from ml.training.loop import Engine
 
 _log = logging.getLogger(__name__)
 
@@ -57,33 +56,14 @@ class Unplaced:
 class AgreedClient(Client):
     """A client whose rounds are the run's: the method's own come one later where the first is that of statistics."""
 
-    def __init__(
-        self,
-        method: Method,
-        model: Model,
-        unplaced: Unplaced,
-        spec: StatisticsSpec,
-        *,
-        seed: int,
-        engine: Engine | None = None,
-        max_loss_ratio: float | None = None,
-        is_rehearsal: bool = False,
-    ) -> None:
+    def __init__(self, method: Method, model: Model, unplaced: Unplaced, spec: StatisticsSpec, **more: Any) -> None:
         self._spec = spec
         self.unplaced: Unplaced | None = unplaced
         self._num_test, self._num_val = unplaced.num_test, unplaced.num_val
         self._statistics: dict[str, Array] = {}  # those agreed on, as an aggregate has them
         self.constants: Constants | None = None
         labels = unplaced.hold_labels(next(model.parameters()).device)
-        super().__init__(
-            method,
-            model,
-            labels,
-            seed=seed,
-            engine=engine,
-            max_loss_ratio=max_loss_ratio,
-            is_rehearsal=is_rehearsal,
-        )
+        super().__init__(method, model, labels, **more)
 
     @property
     def spec(self) -> MethodSpec:

@@ -25,7 +25,7 @@ from ml.measures.pairing import Pairing
 from ml.methods import make_method
 from ml.models.base import Model, copy_model
 from ml.payload import Array, Arrays
-from ml.specs import LocalSpec
+from ml.specs.methods.local import LocalSpec
 from ml.specs.outer import OuterHyperparameters
 from ml.training.loop import Progress, summarise_losses
 from ml.training.mixture import find_weight, mix_answers

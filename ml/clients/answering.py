@@ -102,10 +102,7 @@ class Answering:
         ]
         temperatures = [self._find_temperature(model) if calibrated else None for model in (alone, mixed)]
         told = _describe(self._client, mixed_said, temperatures[1])
-        return {
-            ALONE: _describe(client, alone_said, temperatures[0]),
-            MIXED: told | {"weight": np.array([weight])},
-        }
+        return {ALONE: _describe(client, alone_said, temperatures[0]), MIXED: told | {"weight": np.array([weight])}}
 
     def _predict(self, model: _Model, x_NCHW: Samples, should_stop: ShouldStop) -> Iterator[Prediction]:
         input_format = self._client.complete_input(self._input_format)

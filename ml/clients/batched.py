@@ -36,13 +36,7 @@ from ml.training.dropout import Dropped, find_dropped, name_masks, use_masks
 from ml.training.functional import PREFIX, make_function_of_weights
 from ml.training.generator import States, get_states, given_back, going_on
 from ml.training.graphs import on_device, own_stream
-from ml.training.loop import (
-    MAX_GATHERED_BYTES,
-    Batch,
-    Progress,
-    gather_batches,
-    summarise_losses,
-)
+from ml.training.loop import MAX_GATHERED_BYTES, Batch, Progress, gather_batches, summarise_losses
 from ml.training.optimizers import Sgd
 
 

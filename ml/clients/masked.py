@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ml.clients.agreed import AgreedClient, Unplaced
 from ml.clients.client import Client
 from ml.errors import MlError
 from ml.methods.base import ClientData, Method, Metrics, Trained
 from ml.models.base import Model
 from ml.payload import Arrays
-from ml.specs import MaskedSpec, drop_masked
+from ml.specs import MaskedSpec, MaskedStatisticsSpec, MethodSpec, get_kind
+from ml.specs.masked.aggregate import drop_masked
+from ml.specs.statistics import STATISTICS
 
 
 class MaskedClient(Client):
@@ -52,6 +55,39 @@ class MaskedClient(Client):
         own = self._spec.to_inner(height)
         is_end = own > 0 and not self._spec.has_inputs(height) and self._spec.has_mean(aggregate)
         return own if is_end else None
+
+    def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:
+        raise MlError("with aggregation masked_sum nobody sees what single members sent: there is nothing to score")
+
+
+class MaskedStatisticsClient(AgreedClient):
+    """The client of a run of statistics alone: it tells its own for the inputs, and learns those of all from the
+    openings. None of the run's heights is a round of the method's."""
+
+    def __init__(
+        self, method: Method, model: Model, unplaced: Unplaced, spec: MaskedStatisticsSpec, **more: Any
+    ) -> None:
+        self._masked = spec
+        super().__init__(method, model, unplaced, spec.inner, **more)
+
+    @property
+    def spec(self) -> MethodSpec:
+        return self._masked
+
+    def to_method_height(self, height: int) -> int | None:
+        return None
+
+    def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
+        if not self._masked.has_inputs(height):
+            raise MlError("nothing is told at a height at which seeds are opened")
+        return self.tell(1)  # the round of statistics
+
+    def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
+        arrays = get_kind(aggregate, STATISTICS)
+        if self.constants is None and arrays is not None and not self._masked.has_inputs(height):
+            self.agree(arrays)
+        told = {} if self.constants is None else {"sites": self.constants.sites, "samples": self.constants.samples}
+        return self.evaluate() | told
 
     def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:
         raise MlError("with aggregation masked_sum nobody sees what single members sent: there is nothing to score")

@@ -15,8 +15,9 @@ from ml.errors import AggregationError
 from ml.gaussian import add_noise
 from ml.methods.base import Round
 from ml.payload import Array, Arrays
-from ml.specs import Hyperparameters, ModelHyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 from ml.specs.privacy import count_private_steps
+from ml.specs.sharing import ModelHyperparameters
 from ml.training.private import StepPrivacy
 
 

@@ -30,7 +30,7 @@ from ml.fededs.stochastic_layer import classify_through, compute_soft_labels
 from ml.models.base import Model
 from ml.models.unet import UNet2
 from ml.payload import Array
-from ml.specs.fededs import MAX_MAGNITUDE, FedEdsHyperparameters
+from ml.specs.methods.fededs import MAX_MAGNITUDE, FedEdsHyperparameters
 from ml.training.loop import ShouldStop, Stepping, draw_batches, gather_batches, summarise_losses
 from ml.training.optimizers import compute_gradients
 

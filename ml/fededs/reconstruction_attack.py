@@ -123,14 +123,7 @@ class Decoder:
 
 
 def train_decoder(
-    encrypted_NCHW: Tensor,
-    x_NCHW: Tensor,
-    *,
-    width: int,
-    steps: int,
-    batch_size: int,
-    lr: float,
-    rng: Generator,
+    encrypted_NCHW: Tensor, x_NCHW: Tensor, *, width: int, steps: int, batch_size: int, lr: float, rng: Generator
 ) -> Decoder:
     """A UNet2 of its own parameters that minimises the squared error over known pairs; x' as `Scaling` has it.
 

@@ -25,12 +25,7 @@ from ml.payload import Array, Arrays
 from ml.secret_stream import SecretStream
 from ml.seeding import derive_key, numpy_rng
 from ml.specs import MethodSpec, Offer
-from ml.training.loop import (
-    Batch,
-    Prepared,
-    Schedule,
-    Tensors,
-)
+from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from ml.training.metrics import Prediction
 from ml.training.prior import ClassScores
 

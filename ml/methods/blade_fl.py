@@ -11,7 +11,7 @@ constants: `budget_s`.
 from __future__ import annotations
 
 from ml.methods.common.sharing import SharesModel
-from ml.specs import BladeFlSpec
+from ml.specs.methods.blade_fl import BladeFlSpec
 
 
 class BladeFl(SharesModel[BladeFlSpec]):

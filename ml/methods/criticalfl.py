@@ -34,7 +34,7 @@ from ml.methods.base import Blobs, Round, State
 from ml.methods.common.mixing import AveragesParts
 from ml.methods.common.sharing import get_agreed
 from ml.payload import Array, Arrays
-from ml.specs.criticalfl import CriticalFlSpec
+from ml.specs.methods.criticalfl import CriticalFlSpec
 from ml.training.loop import Prepared, Schedule
 
 FIRST_CHECKS = 5  # that are critical whatever the norms

@@ -22,7 +22,7 @@ import numpy as np
 from ml.methods.base import Blobs, Round, State
 from ml.methods.common.mixing import SharesParts
 from ml.payload import Array, Arrays
-from ml.specs.dfedavgm import DFedAvgMSpec, compute_mixing_weights
+from ml.specs.methods.dfedavgm import DFedAvgMSpec, compute_mixing_weights
 
 
 class DFedAvgM(SharesParts[DFedAvgMSpec]):

@@ -34,7 +34,7 @@ from ml.methods.common.losses import GlobalPrototypes, compute_prototype_contras
 from ml.methods.common.sharing import SharesPrototypes
 from ml.models.base import Model
 from ml.payload import Array, Arrays
-from ml.specs import DfplSpec
+from ml.specs.methods.dfpl import DfplSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from ml.training.metrics import Prediction
 

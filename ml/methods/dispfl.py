@@ -36,7 +36,7 @@ from ml.methods.common.mixing import SharesParts
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import numpy_rng
-from ml.specs.dispfl import MASK, DisPflSpec, Mask, unpack_mask
+from ml.specs.methods.dispfl import MASK, DisPflSpec, Mask, unpack_mask
 from ml.training.loop import Batch, Prepared, Schedule, compute_cross_entropy
 from ml.training.optimizers import clip_gradients, compute_gradients
 

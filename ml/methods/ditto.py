@@ -26,7 +26,7 @@ from ml.methods.common.sharing import SharesModel, flatten, get_agreed
 from ml.models.base import Model, dump_parameters
 from ml.payload import Array, Arrays
 from ml.specs import add_kind, get_kind
-from ml.specs.ditto import DittoSpec
+from ml.specs.methods.ditto import DittoSpec
 from ml.training.graphs import Step
 from ml.training.loop import Autocast, Batch, Prepared, Schedule, Stepping, Tensors, compute_cross_entropy, make_step
 from ml.training.optimizers import make_optimizer

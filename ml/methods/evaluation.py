@@ -1,6 +1,6 @@
 """Evaluation: the common model is measured on the client's own test samples, and nothing is trained
-(`ml.specs.evaluation`). Figures and intervals are those of `ml.measures.evaluation`: Wilson's for fractions, the
-bootstrap's for all else.
+(`ml.specs.methods.evaluation`). Figures and intervals are those of `ml.measures.evaluation`: Wilson's for fractions,
+the bootstrap's for all else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ml.measures.intervals import NUM_RESAMPLES
 from ml.methods.base import Blobs, Round, State
 from ml.methods.common.sharing import Classifies
 from ml.payload import Array, Arrays
-from ml.specs.evaluation import EVALUATION, EvaluationSpec
+from ml.specs.methods.evaluation import EVALUATION, EvaluationSpec
 from ml.specs.told import tell, tell_nothing
 from ml.tasks import REGRESSION
 from ml.training.metrics import judge

@@ -31,7 +31,7 @@ from ml.methods.common.sharing import SharesModel
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.specs import add_kind, get_kind
-from ml.specs.fedala import FedAlaSpec
+from ml.specs.methods.fedala import FedAlaSpec
 from ml.training.functional import PREFIX, make_function_of_weights
 from ml.training.loop import Batch, Batches, ComputeLoss, Tensors, compute_cross_entropy, gather_batches
 

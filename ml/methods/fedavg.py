@@ -8,7 +8,7 @@ round is left out of it.
 from __future__ import annotations
 
 from ml.methods.common.sharing import SharesModel
-from ml.specs import FedAvgSpec
+from ml.specs.methods.fedavg import FedAvgSpec
 
 
 class FedAvg(SharesModel[FedAvgSpec]):

@@ -11,7 +11,7 @@ With as many peers as there are others, this is FedAvg. Where we deviate: there 
 from __future__ import annotations
 
 from ml.methods.common.mixing import AveragesParts
-from ml.specs.fedavg_p2p import FedAvgP2pSpec
+from ml.specs.methods.fedavg_p2p import FedAvgP2pSpec
 
 
 class FedAvgP2p(AveragesParts[FedAvgP2pSpec]):

@@ -14,7 +14,7 @@ as FedAvg's.
 from __future__ import annotations
 
 from ml.methods.common.sharing import SharesPart
-from ml.specs.fedbn import FedBnSpec
+from ml.specs.methods.fedbn import FedBnSpec
 
 
 class FedBn(SharesPart[FedBnSpec]):

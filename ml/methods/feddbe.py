@@ -33,7 +33,7 @@ from ml.methods.base import Blobs, Round, State
 from ml.methods.common.sharing import SharesModel, get_agreed
 from ml.models.base import Model
 from ml.payload import Array, Arrays
-from ml.specs.feddbe import MEMORY, REPRESENTATION, FedDbeSpec
+from ml.specs.methods.feddbe import MEMORY, REPRESENTATION, FedDbeSpec
 from ml.training.criterion import NO_CLASS
 from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from ml.training.metrics import Prediction, answer

@@ -48,7 +48,8 @@ from ml.methods.common.sharing import SharesModel, flatten
 from ml.models.base import Model
 from ml.payload import Arrays, compute_chunk_digests
 from ml.seeding import numpy_rng
-from ml.specs import FedEdsSpec, Offer
+from ml.specs import Offer
+from ml.specs.methods.fededs import FedEdsSpec
 from ml.training.loop import Batch, ByStep, Prepared, Schedule, Stepping, Tensors, compute_cross_entropy
 from ml.training.optimizers import compute_gradients
 

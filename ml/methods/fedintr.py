@@ -29,8 +29,7 @@ from ml.methods.common.contrast import compute_cosines, compute_layered_contrast
 from ml.methods.common.sharing import RemembersModel
 from ml.models.base import Model
 from ml.seeding import numpy_rng
-from ml.specs import FedIntRSpec
-from ml.specs.fedintr import PROJECTIONS, WIDTH
+from ml.specs.methods.fedintr import PROJECTIONS, WIDTH, FedIntRSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 

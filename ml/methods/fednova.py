@@ -29,7 +29,7 @@ from ml.aggregation.nova import MAX_STEPS
 from ml.methods.base import Round, State
 from ml.methods.common.sharing import SharesModel
 from ml.payload import Arrays
-from ml.specs import FedNovaSpec
+from ml.specs.methods.fednova import FedNovaSpec
 from ml.training.loop import Prepared, Schedule
 
 

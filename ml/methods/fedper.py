@@ -12,7 +12,7 @@ all clients; and what it calls personal are the last so many layers, here the cl
 from __future__ import annotations
 
 from ml.methods.common.mixing import AveragesParts
-from ml.specs.fedper import FedPerSpec
+from ml.specs.methods.fedper import FedPerSpec
 
 
 class FedPer(AveragesParts[FedPerSpec]):

@@ -22,7 +22,7 @@ from ml.methods.base import Round, State
 from ml.methods.common.losses import GlobalPrototypes, compute_prototype_loss
 from ml.methods.common.sharing import SharesPrototypes
 from ml.models.base import Model
-from ml.specs import FedProtoSpec
+from ml.specs.methods.fedproto import FedProtoSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction
 

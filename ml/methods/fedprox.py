@@ -16,7 +16,7 @@ from ml.methods.base import Round, State
 from ml.methods.common.losses import compute_proximal_term
 from ml.methods.common.sharing import SharesModel, flatten
 from ml.models.base import Model
-from ml.specs import FedProxSpec
+from ml.specs.methods.fedprox import FedProxSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from ml.methods.base import Round, State
 from ml.methods.common.sharing import SharesPart
-from ml.specs.fedrep import FedRepSpec
+from ml.specs.methods.fedrep import FedRepSpec
 from ml.training.loop import Prepared, Schedule
 from ml.training.optimizers import InTurn, make_optimizer
 

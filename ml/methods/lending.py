@@ -1,5 +1,5 @@
 """Lending: the common model and those that sites lend of their own are measured on the client's own test samples
-(`ml.specs.lending`). What the client itself lends is in its state until then, under "lent/". Where
+(`ml.specs.methods.lending`). What the client itself lends is in its state until then, under "lent/". Where
 there is no model in common it answers by its own.
 """
 
@@ -15,8 +15,8 @@ from ml.methods.evaluation import Evaluation
 from ml.models.base import dump_parameters, load_parameters
 from ml.payload import Array, Arrays, make_empty_arrays
 from ml.specs import add_kind, get_kind
-from ml.specs.evaluation import EVALUATION
-from ml.specs.lending import LENDING, LENT, LendingSpec
+from ml.specs.methods.evaluation import EVALUATION
+from ml.specs.methods.lending import LENDING, LENT, LendingSpec
 from ml.specs.privacy import HIDDEN
 
 

@@ -9,7 +9,8 @@ from ml.methods.base import Blobs, Round, State
 from ml.methods.common.sharing import Classifies
 from ml.models.base import dump_parameters, load_parameters
 from ml.payload import Arrays
-from ml.specs import LocalSpec, add_kind
+from ml.specs import add_kind
+from ml.specs.methods.local import LocalSpec
 from ml.specs.outer import OUTER, OuterHyperparameters, carry_outer
 
 

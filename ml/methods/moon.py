@@ -21,7 +21,7 @@ from ml.methods.base import Round, State
 from ml.methods.common.contrast import compute_contrast, compute_cosines
 from ml.methods.common.sharing import RemembersModel
 from ml.models.base import Model
-from ml.specs import MoonSpec
+from ml.specs.methods.moon import MoonSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 

@@ -52,7 +52,8 @@ from ml.methods.common.sharing import SharesModel, get_agreed, make_prototype_pr
 from ml.models.base import Model, dump_parameters
 from ml.payload import Array, Arrays
 from ml.seeding import numpy_rng
-from ml.specs import MpFedClSpec, add_kind, get_kind
+from ml.specs import add_kind, get_kind
+from ml.specs.methods.mpfedcl import MpFedClSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction
 from ml.training.prior import ClassScores, adjust, compute_log_prior

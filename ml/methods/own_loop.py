@@ -1,4 +1,4 @@
-"""A loop of one's own: FedAvg, whose local training is someone else's class (the spec is `ml.specs.loops`).
+"""A loop of one's own: FedAvg, whose local training is someone else's class (the spec is `ml.specs.own`).
 
     class Loop:
         def train(self, model, data, round):
@@ -38,7 +38,7 @@ from ml.errors import MlError, Stopped
 from ml.methods.base import ClientData, Round, State
 from ml.methods.common.sharing import SharesModel
 from ml.models.base import Model
-from ml.specs.loops import LoopSpec
+from ml.specs.own import LoopSpec
 from ml.training.loop import Diverged, Losses, Prepared, Progress, Schedule, Stepping
 
 KEPT_METRICS = ("iterations", "steps", "seconds", "samples", "accuracy", "test_loss", "alpha_s")  # fednode's own

@@ -8,7 +8,7 @@ c_i the client's own, both 0 in the first round:
     c_i'    = c_i - c + (x - y) / (K eta)
     sends     y  and  c_i' - c_i = (x - y) / (K eta) - c
 
-c_i' is the client's from then on only if its contribution is in the block (`ml.specs.scaffold`).
+c_i' is the client's from then on only if its contribution is in the block (`ml.specs.methods.scaffold`).
 
 Where we deviate: gradients are clipped, where `clip_norm` is set, before they are corrected. A client that does not
 know any more what it has sent, as one that is set up anew on another machine, takes c for its own and is not corrected
@@ -27,8 +27,8 @@ from ml.methods.base import Blobs, Round, State
 from ml.methods.common.sharing import SharesModel, get_agreed
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays
-from ml.specs import ScaffoldSpec, add_kind, get_kind
-from ml.specs.scaffold import CONTROL, read_last_rounds
+from ml.specs import add_kind, get_kind
+from ml.specs.methods.scaffold import CONTROL, ScaffoldSpec, read_last_rounds
 from ml.training.loop import Prepared, Schedule
 
 _COMMON, _OWN, _NEXT, _START = "common", "own", "next", "start"  # c, c_i, c_i' of the last phase, and x of a phase

@@ -31,7 +31,7 @@ from ml.methods.common.contrast import compute_cosines, compute_window_contrast,
 from ml.methods.common.sharing import SharesModel
 from ml.models.base import Model
 from ml.payload import Array, Arrays
-from ml.specs import SwimSpec
+from ml.specs.methods.swim import SwimSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 

@@ -31,7 +31,7 @@ from ml.methods.common.sharing import get_agreed
 from ml.models.base import Model
 from ml.payload import Array, Arrays
 from ml.specs import Offer
-from ml.specs.uapdfl import UaPdflSpec
+from ml.specs.methods.uapdfl import UaPdflSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 
 

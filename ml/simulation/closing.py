@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ml.clients.client import Client
 from ml.payload import Arrays
-from ml.specs.evaluation import MIN_SAMPLES
+from ml.specs.methods.evaluation import MIN_SAMPLES
 from ml.specs.run_schema import check_evaluated
 from ml.specs.told import tell_nothing
 

@@ -13,7 +13,8 @@ from ml.clients.client import Client
 from ml.errors import DataError
 from ml.methods.base import Trained
 from ml.simulation.exchange import Size
-from ml.specs import METHODS, MethodSpec, PeerSpec
+from ml.specs import METHODS, MethodSpec
+from ml.specs.peers import PeerSpec
 from ml.training.metrics import get_score, judge
 
 if TYPE_CHECKING:

@@ -26,14 +26,9 @@ from ml.methods.common.sharing import Classifies
 from ml.payload import Arrays, decode_arrays
 from ml.simulation.exchange import Exchange, Size
 from ml.simulation.liars import Liars
-from ml.simulation.measuring import (
-    Measuring,
-    count_prototype_numbers,
-    measure_val_accuracy,
-    without_test_samples,
-)
+from ml.simulation.measuring import Measuring, count_prototype_numbers, measure_val_accuracy, without_test_samples
 from ml.specs import AuthorPayloads, MethodSpec, Offer, compute_aggregate
-from ml.specs.uapdfl import MAX_PAIRED
+from ml.specs.methods.uapdfl import MAX_PAIRED
 from ml.training.loop import Diverged
 from ml.training.metrics import get_score
 

@@ -14,143 +14,38 @@ from ml.aggregation import MAX_WEIGHT, RULES, Contributed, carry
 from ml.errors import AggregationError, SpecError, suggest
 from ml.payload import Array, Arrays, encode_arrays
 from ml.plugins import NO_PLUGINS, Plugins
-from ml.specs.base import AuthorPayloads, Hyperparameters, MethodSpec, Offer
-from ml.specs.blade_fl import BladeFlHyperparameters, BladeFlSpec
-from ml.specs.by_schema import SchemaSpec, read_judge
-from ml.specs.criticalfl import CriticalFlHyperparameters, CriticalFlSpec
-from ml.specs.dfedavgm import DFedAvgMHyperparameters, DFedAvgMSpec
-from ml.specs.dfpl import DfplHyperparameters, DfplSpec
-from ml.specs.dispfl import DisPflHyperparameters, DisPflSpec
-from ml.specs.ditto import DittoHyperparameters, DittoSpec
-from ml.specs.evaluation import EvaluationSpec
-from ml.specs.fedala import FedAlaHyperparameters, FedAlaSpec
-from ml.specs.fedavg import FedAvgSpec
-from ml.specs.fedavg_p2p import FedAvgP2pSpec
-from ml.specs.fedbn import FedBnHyperparameters, FedBnSpec
-from ml.specs.feddbe import FedDbeHyperparameters, FedDbeSpec
-from ml.specs.fededs import FedEdsHyperparameters, FedEdsSpec
-from ml.specs.fedintr import FedIntRHyperparameters, FedIntRSpec
-from ml.specs.fednova import FedNovaHyperparameters, FedNovaSpec
-from ml.specs.fedper import FedPerSpec
-from ml.specs.fedproto import FedProtoHyperparameters, FedProtoSpec
-from ml.specs.fedprox import FedProxHyperparameters, FedProxSpec
-from ml.specs.fedrep import FedRepHyperparameters, FedRepSpec
-from ml.specs.lending import LendingSpec
-from ml.specs.local import LocalSpec
-from ml.specs.masked import MaskedSpec, drop_masked, mask, unmask
-from ml.specs.masked_statistics import MaskedStatisticsSpec, mask_statistics
-from ml.specs.moon import MoonHyperparameters, MoonSpec
-from ml.specs.mpfedcl import MpFedClHyperparameters, MpFedClSpec
+from ml.specs.base import AuthorPayloads, MethodSpec
+from ml.specs.by_schema import read_judge
+from ml.specs.masked.spec import MaskedSpec, get_unmasked_spec, mask
+from ml.specs.masked.statistics import MaskedStatisticsSpec, mask_statistics
+from ml.specs.methods import METHODS
+from ml.specs.methods.evaluation import EvaluationSpec
+from ml.specs.methods.lending import LendingSpec
 from ml.specs.own import is_offered, load_spec
-from ml.specs.peers import PeerHyperparameters, PeerSpec
-from ml.specs.scaffold import ScaffoldHyperparameters, ScaffoldSpec
-from ml.specs.sharing import ModelHyperparameters, ModelSpec, PrototypeHyperparameters, PrototypeSpec
+from ml.specs.selection import Offer
 from ml.specs.statistics import AGREED, StatisticsSpec, agree, count_own_rounds
-from ml.specs.swim import SwimHyperparameters, SwimSpec
 from ml.specs.task import MAX_ABS, Task
 from ml.specs.task_rules import check_task
-from ml.specs.uapdfl import UaPdflHyperparameters, UaPdflSpec
 from ml.tasks import CLASSIFICATION, TargetScale
 
 __all__ = [
     "METHODS",
     "MethodSpec",
-    "Hyperparameters",
-    "LocalSpec",
-    "ModelHyperparameters",
-    "ModelSpec",
-    "PrototypeHyperparameters",
-    "PrototypeSpec",
-    "EvaluationSpec",
-    "FedAvgSpec",
     "StatisticsSpec",
     "MaskedSpec",
     "MaskedStatisticsSpec",
-    "drop_masked",
-    "unmask",
-    "DfplHyperparameters",
-    "DfplSpec",
-    "BladeFlHyperparameters",
-    "BladeFlSpec",
-    "MoonHyperparameters",
-    "MoonSpec",
-    "SwimHyperparameters",
-    "SwimSpec",
-    "FedIntRHyperparameters",
-    "FedIntRSpec",
-    "FedProxHyperparameters",
-    "FedProxSpec",
-    "FedNovaHyperparameters",
-    "FedNovaSpec",
-    "ScaffoldHyperparameters",
-    "ScaffoldSpec",
-    "FedEdsHyperparameters",
-    "FedEdsSpec",
-    "FedProtoHyperparameters",
-    "FedProtoSpec",
-    "MpFedClHyperparameters",
-    "MpFedClSpec",
-    "PeerHyperparameters",
-    "PeerSpec",
-    "UaPdflHyperparameters",
-    "UaPdflSpec",
-    "FedPerSpec",
-    "FedRepHyperparameters",
-    "FedRepSpec",
-    "DittoHyperparameters",
-    "DittoSpec",
-    "FedBnHyperparameters",
-    "FedBnSpec",
-    "FedAvgP2pSpec",
-    "DFedAvgMHyperparameters",
-    "DFedAvgMSpec",
-    "DisPflHyperparameters",
-    "DisPflSpec",
-    "CriticalFlHyperparameters",
-    "CriticalFlSpec",
-    "FedAlaHyperparameters",
-    "FedAlaSpec",
-    "FedDbeHyperparameters",
-    "FedDbeSpec",
     "Task",
     "AuthorPayloads",
     "Offer",
     "get_spec",
     "get_simulated_spec",
     "get_judge",
-    "SchemaSpec",
     "compute_aggregate",
     "unpack_all",
     "add_kind",
     "get_kind",
 ]
 
-METHODS: dict[str, type[MethodSpec]] = {
-    "local": LocalSpec,
-    "fedavg": FedAvgSpec,
-    "dfpl": DfplSpec,
-    "blade_fl": BladeFlSpec,
-    "moon": MoonSpec,
-    "swim": SwimSpec,
-    "fedintr": FedIntRSpec,
-    "fedprox": FedProxSpec,
-    "fednova": FedNovaSpec,
-    "scaffold": ScaffoldSpec,
-    "fededs": FedEdsSpec,
-    "fedproto": FedProtoSpec,
-    "mpfedcl": MpFedClSpec,
-    "uapdfl": UaPdflSpec,
-    "fedper": FedPerSpec,
-    "fedrep": FedRepSpec,
-    "ditto": DittoSpec,
-    "fedbn": FedBnSpec,
-    "fedavg_p2p": FedAvgP2pSpec,
-    "dfedavgm": DFedAvgMSpec,
-    "dispfl": DisPflSpec,
-    "criticalfl": CriticalFlSpec,
-    "fedala": FedAlaSpec,
-    "feddbe": FedDbeSpec,
-}
 _OWN: dict[str, type[MethodSpec]] = {**METHODS, EvaluationSpec.name: EvaluationSpec}  # also those that train nothing
 
 
@@ -213,7 +108,7 @@ def get_spec(
 
 def get_simulated_spec(*args: Any, **terms: Any) -> MethodSpec:
     """As `get_spec`, of a run in one process, where nobody is there to hide from."""
-    return unmask(get_spec(*args, **terms))
+    return get_unmasked_spec(get_spec(*args, **terms))
 
 
 def get_judge(

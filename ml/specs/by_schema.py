@@ -19,7 +19,7 @@ A schema comes from peers, as part of a change. It is refused where any payloads
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -31,16 +31,17 @@ from ml.aggregation.outer import OuterSettings
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import KINDS, Array, Arrays, ArraySchema, ArraySpec
 from ml.plugins import PluginRecord
-from ml.specs.base import Hyperparameters, MethodSpec, Offer
-from ml.specs.evaluation import EVALUATION
-from ml.specs.feddbe import REPRESENTATION
-from ml.specs.fednova import validate_numbers
-from ml.specs.judging import Judging
-from ml.specs.masked import MASKED
+from ml.specs.base import Judging, MethodSpec
+from ml.specs.hyperparameters import Hyperparameters
+from ml.specs.masked.aggregate import MASKED
+from ml.specs.methods.evaluation import EVALUATION
+from ml.specs.methods.feddbe import REPRESENTATION
+from ml.specs.methods.fednova import validate_numbers
+from ml.specs.methods.scaffold import CONTROL
 from ml.specs.outer import MODEL_RULES, carry_outer, describe_outer
 from ml.specs.peers import draw_peers
 from ml.specs.run_schema import SAME, describe_payloads
-from ml.specs.scaffold import CONTROL
+from ml.specs.selection import Authors, Offers
 from ml.specs.sharing import ModelHyperparameters
 from ml.specs.statistics import STATISTICS, agree
 from ml.specs.task import Task
@@ -143,13 +144,7 @@ class SchemaSpec(MethodSpec):
             validate_numbers(arrays, None, self.judging.momentum)
 
     def wanted(
-        self,
-        height: int,
-        beacon: bytes,
-        me: bytes,
-        offers: Sequence[Offer],
-        aggregate: Arrays | None,
-        gone: Collection[bytes] = frozenset(),
+        self, height: int, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None, gone: Authors = ()
     ) -> Sequence[bytes]:
         on_demand = sorted(self.schemas(height).keys() - self.rules(height).keys())
         by_author = {offer.author: offer for offer in offers}
@@ -252,7 +247,7 @@ def _read_payload(kind: str, payload: Any, aggregate: Mapping[str, Any]) -> Arra
     if kind not in KINDS or kind in UNSUPPORTED_KINDS or not isinstance(payload, Mapping):
         raise _fail("rounds", f"expected a kind of payload that a plugin can have, got {_show(kind)}")
     rule = payload.get("rule", "")
-    if rule is not None and not (isinstance(rule, str) and rule in RULES):
+    if rule is not None and not (isinstance(rule, str) and rule in RULES and rule not in UNSUPPORTED_RULES):
         raise _fail("rounds", f"{kind}: expected one of fednode's own rules, got {_show(rule)}")
     arrays = payload.get("arrays")
     if arrays == SAME:

@@ -1,8 +1,8 @@
 """The heights that close a run which selects its best round: members tell what they measured, and nothing is trained.
 
 At the first they tell their measures of the last round, and send no payload. At the second, where the run evaluates,
-each tells what it has measured of the best round's model on its test samples, as in a run of `ml.specs.evaluation`. The
-aggregate stays that of the round before.
+each tells what it has measured of the best round's model on its test samples, as in a run of
+`ml.specs.methods.evaluation`. The aggregate stays that of the round before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
 from ml.specs.base import MethodSpec
-from ml.specs.evaluation import EVALUATION, EvaluationHyperparameters, EvaluationSpec
+from ml.specs.methods.evaluation import EVALUATION, EvaluationHyperparameters, EvaluationSpec
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ml.aggregation.contributed import check_parent
 from ml.aggregation.outer import ADAPTIVE, MOMENTUM, NESTEROV, OPTIMIZERS, OuterSettings, begin_moments, step_outer
 from ml.errors import AggregationError, SpecError
 from ml.payload import Array, Arrays, ArraySpec
-from ml.specs.base import Hyperparameters, number, option
+from ml.specs.hyperparameters import Hyperparameters, number, option
 from ml.specs.sections import within
 
 OUTER = "outer"  # what stands before the moments in an aggregate

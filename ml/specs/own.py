@@ -7,14 +7,14 @@ A loop of one's own (`fednode.loops`) is a method as well: its spec is FedAvg's,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ml.aggregation import compute_max_liars
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.plugins import Offered, PluginRecord, PluginRefused, Plugins, list_offered, make_record
 from ml.specs.base import MethodSpec
 from ml.specs.by_schema import SchemaSpec
-from ml.specs.loops import LoopSpec
 from ml.specs.peers import PeerSpec
 from ml.specs.run_schema import describe_payloads
 from ml.specs.sharing import ModelSpec
@@ -35,6 +35,14 @@ _DAEMONS = (
     "get_collect_s",
 )
 _PEERS_OWN = ("wanted", "draw", "get_num_peers")
+
+
+@dataclass(frozen=True)
+class LoopSpec(ModelSpec):
+    """FedAvg, whose local training is someone else's code: `loop` is package.module:Class of it, not imported here."""
+
+    training: ClassVar[str] = "ml.methods.own_loop:OwnLoop"
+    loop: ClassVar[str]
 
 
 def load_spec(method: Mapping[str, Any], task: Task, plugins: Plugins) -> MethodSpec:

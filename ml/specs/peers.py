@@ -12,15 +12,16 @@ blob cannot be had is left out of Q, and nobody is drawn in its place.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 from ml.errors import SpecError
 from ml.payload import Arrays, ArraySchema
-from ml.specs.base import Hyperparameters, MethodSpec, Offer, count
-from ml.specs.judging import Judging
+from ml.specs.base import Judging, MethodSpec
+from ml.specs.hyperparameters import Hyperparameters, count
+from ml.specs.selection import Authors, Offer, Offers
 from ml.specs.sharing import SentHyperparameters
 from ml.tasks import TASKS
 
@@ -87,17 +88,12 @@ class PeerSpec(MethodSpec):
     def describe_judging(self) -> Judging:
         return replace(super().describe_judging(), draw=self.hyperparameters.num_peers)
 
-    def get_num_peers(self, me: bytes, offers: Sequence[Offer], aggregate: Arrays | None) -> int:
+    def get_num_peers(self, me: bytes, offers: Offers, aggregate: Arrays | None) -> int:
         """N_com of one author in this round."""
         return self.hyperparameters.num_peers
 
     def draw(
-        self,
-        beacon: bytes,
-        me: bytes,
-        offers: Sequence[Offer],
-        aggregate: Arrays | None = None,
-        gone: Collection[bytes] = (),
+        self, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None = None, gone: Authors = ()
     ) -> tuple[Offer, ...]:
         """The offers of the peers of `me`, those in `gone` left out, in the order of the draw. A client that is no
         author of the block itself draws nobody."""
@@ -108,26 +104,14 @@ class PeerSpec(MethodSpec):
         return tuple(by_author[peer] for peer in drawn if peer not in gone)
 
     def wanted(
-        self,
-        height: int,
-        beacon: bytes,
-        me: bytes,
-        offers: Sequence[Offer],
-        aggregate: Arrays | None,
-        gone: Collection[bytes] = frozenset(),
+        self, height: int, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None, gone: Authors = ()
     ) -> Sequence[bytes]:
         """Every part that Q offers, unless a method says otherwise."""
         drawn = self.draw(beacon, me, offers, aggregate, gone)
         return tuple(offer.digests[kind] for offer in drawn for kind in sorted(self.part_schemas))
 
     def explain(
-        self,
-        height: int,
-        beacon: bytes,
-        offers: Sequence[Offer],
-        aggregate: Arrays | None,
-        *,
-        shared: Sequence[Offer] = (),
+        self, height: int, beacon: bytes, offers: Offers, aggregate: Arrays | None, *, shared: Offers = ()
     ) -> Mapping[str, Any] | None:
         """For each author in author order its `peers`, as places in the block."""
         place = {offer.author: i for i, offer in enumerate(offers)}

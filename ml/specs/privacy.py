@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ml.errors import SpecError
 
 if TYPE_CHECKING:
-    from ml.specs.base import Hyperparameters
+    from ml.specs.hyperparameters import Hyperparameters
 
 CLIP, PROTOTYPE_NOISE, STATISTICS_NOISE, DELTA = 1.0, 5.0, 5.0, 1e-5  # where dp_noise is set and they are not
 HIDDEN = "hidden"  # the kind that a client's state has which hides its samples as it trains

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ml.accountant import Release
 from ml.specs.base import MethodSpec
-from ml.specs.masked import MaskedSpec
+from ml.specs.masked.spec import MaskedSpec
 from ml.specs.privacy import count_private_steps
 from ml.specs.statistics import StatisticsSpec
 

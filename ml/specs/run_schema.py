@@ -28,7 +28,8 @@ from ml.aggregation.sums import PRESENT
 from ml.errors import SpecError
 from ml.payload import ArraySchema, ArraySpec
 from ml.specs.base import MethodSpec, RoundKinds
-from ml.specs.masked import INPUTS, MASKED, OPENINGS, MaskedSpec
+from ml.specs.masked.aggregate import MASKED
+from ml.specs.masked.spec import INPUTS, OPENINGS, MaskedSpec
 from ml.specs.statistics import StatisticsSpec
 
 SAME = "aggregate"  # in the place of arrays that the aggregate has under the same names

@@ -19,19 +19,15 @@ from ml.aggregation import Box, RuleSettings, compute_max_liars
 from ml.aggregation.fixed_point import compute_fraction_bits
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
-from ml.specs.base import Hyperparameters, MethodSpec, choice, count, number, option
-from ml.specs.judging import Judging
+from ml.specs.base import Judging, MethodSpec
+from ml.specs.hyperparameters import Hyperparameters, choice, count, number, option
 from ml.specs.model_changes import add_changes, compute_changes, make_change_schema
 from ml.specs.outer import OuterHyperparameters, carry_outer, check_outer_names, describe_outer
 from ml.specs.privacy import CLIP
 from ml.specs.task import Task
 from ml.tasks import TASKS
 
-_PROTOTYPE_RULES = {
-    "owners": "class_mean",
-    "divide_by_K": "class_divide_by_k",
-    "samples": "class_weighted_mean",
-}
+_PROTOTYPE_RULES = {"owners": "class_mean", "divide_by_K": "class_divide_by_k", "samples": "class_weighted_mean"}
 _MOVED = ("median", "trimmed_mean")  # from `proto_agg` to `aggregation`
 
 
@@ -130,9 +126,6 @@ class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters, Oute
     @property
     def box(self) -> Box | None:
         return None if self.masked_radius is None else Box(self.masked_radius, self.masked_buffer_radius)
-
-    def without_privacy(self) -> Self:
-        return dataclasses.replace(super().without_privacy(), dp_update_noise=None, dp_update_clip=None)
 
     @property
     def update_noise(self) -> float | None:

@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from ml.errors import AggregationError
-from ml.payload import Array, Arrays, ArraySpec
+from ml.payload import Array, Arrays, ArraySpec, from_rows, to_rows
 
 STALE = "stale"
 ID_BYTES = 32
@@ -37,15 +37,15 @@ def carry_stale(authors: Sequence[bytes], stacks: Arrays, parent: Arrays | None,
         if f"{STALE}/present" not in parent:
             raise AggregationError("expected the stale entries of the aggregate before, got none")
         names = {name: _get_own_name(name) for name in stacks}
-        for i, author in enumerate(_read_ids(parent[f"{STALE}/present"])):
+        for i, author in enumerate(from_rows(parent[f"{STALE}/present"])):
             found[author] = 1, {name: parent[name][i] for name in names}
         ages = parent[f"{STALE}/ages"].tolist()
-        for i, author in enumerate(_read_ids(parent[f"{STALE}/authors"])):
+        for i, author in enumerate(from_rows(parent[f"{STALE}/authors"])):
             found[author] = ages[i] + 1, {name: parent[own][i] for name, own in names.items()}
     kept = sorted(author for author, (age, _) in found.items() if age <= staleness and author not in present)
     carried = {
-        f"{STALE}/present": _write_ids(authors),
-        f"{STALE}/authors": _write_ids(kept),
+        f"{STALE}/present": to_rows(authors),
+        f"{STALE}/authors": to_rows(kept),
         f"{STALE}/ages": np.array([found[author][0] for author in kept], np.int64),
     }
     for name, stack in stacks.items():
@@ -59,7 +59,7 @@ def list_stale(aggregate: Arrays | None) -> tuple[tuple[bytes, int], ...]:
     if aggregate is None or f"{STALE}/authors" not in aggregate:
         return ()
     ages = aggregate[f"{STALE}/ages"].tolist()
-    return tuple(zip(_read_ids(aggregate[f"{STALE}/authors"]), ages, strict=True))
+    return tuple(zip(from_rows(aggregate[f"{STALE}/authors"]), ages, strict=True))
 
 
 def get_stale_rows(aggregate: Arrays, stack: str) -> dict[bytes, Array]:
@@ -80,11 +80,3 @@ def describe_stale(stacks: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
 
 def _get_own_name(stack: str) -> str:
     return f"{STALE}/{stack.rpartition('/')[2]}"
-
-
-def _write_ids(ids: Sequence[bytes]) -> Array:
-    return np.frombuffer(b"".join(ids), np.uint8).reshape(len(ids), ID_BYTES)
-
-
-def _read_ids(rows: Array) -> list[bytes]:
-    return [row.tobytes() for row in rows]

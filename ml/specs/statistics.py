@@ -48,8 +48,9 @@ from ml.aggregation.sums import (
 from ml.errors import PayloadError, SpecError
 from ml.payload import KINDS, Array, Arrays, ArraySchema, ArraySpec
 from ml.plugins import PluginRecord
-from ml.specs.base import MAX_COUNT, MethodSpec, Offer, RoundKinds
-from ml.specs.judging import Judging
+from ml.specs.base import Judging, MethodSpec, RoundKinds
+from ml.specs.hyperparameters import MAX_COUNT
+from ml.specs.selection import Authors, Offers
 from ml.specs.sharing import AggregationHyperparameters
 from ml.specs.statistics_checks import validate_by_class, validate_counts, validate_statistics
 from ml.tasks import CLASSIFICATION
@@ -390,33 +391,21 @@ class StatisticsSpec(MethodSpec):
         return self.inner.keeps_shared
 
     def wanted_in_training(
-        self, height: int, beacon: bytes, me: bytes, offers: Sequence[Offer], gone: Collection[bytes] = frozenset()
+        self, height: int, beacon: bytes, me: bytes, offers: Offers, gone: Authors = ()
     ) -> Sequence[bytes]:
         if self.is_statistics(height):
             return ()
         return self.inner.wanted_in_training(self.to_inner(height), beacon, me, offers, gone)
 
     def wanted(
-        self,
-        height: int,
-        beacon: bytes,
-        me: bytes,
-        offers: Sequence[Offer],
-        aggregate: Arrays | None,
-        gone: Collection[bytes] = frozenset(),
+        self, height: int, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None, gone: Authors = ()
     ) -> Sequence[bytes]:
         if self.is_statistics(height):
             return ()
         return self.inner.wanted(self.to_inner(height), beacon, me, offers, drop_statistics(aggregate), gone)
 
     def explain(
-        self,
-        height: int,
-        beacon: bytes,
-        offers: Sequence[Offer],
-        aggregate: Arrays | None,
-        *,
-        shared: Sequence[Offer] = (),
+        self, height: int, beacon: bytes, offers: Offers, aggregate: Arrays | None, *, shared: Offers = ()
     ) -> Mapping[str, Any] | None:
         """`statistics` says how many sites have told, "" where the aggregate is not at hand."""
         if self.is_statistics(height):

@@ -25,7 +25,7 @@ from ml.measures.classification import MAX_CLASSES, ClassMeasures, Ints
 from ml.measures.intervals import Interval
 from ml.measures.kinds import AnyMeasures
 from ml.measures.regression import OneTarget
-from ml.payload import Array, Arrays
+from ml.payload import Array, Arrays, ArraySpec
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
 UNITS = 1_000_000  # of 1
@@ -45,16 +45,7 @@ FIGURES: Mapping[str, tuple[str, ...]] = {
         "calibration_error",
         "loss",
     ),
-    MULTILABEL: (
-        "exact_match",
-        "hamming_loss",
-        "macro_f1",
-        "micro_f1",
-        "auc",
-        "average_precision",
-        "brier",
-        "loss",
-    ),
+    MULTILABEL: ("exact_match", "hamming_loss", "macro_f1", "micro_f1", "auc", "average_precision", "brier", "loss"),
     REGRESSION: ("r2", "mae", "rmse", "loss"),
 }
 OF_CLASS: Mapping[str, tuple[str, ...]] = {
@@ -84,6 +75,14 @@ def get_shapes(kind: str, num_classes: int) -> dict[str, tuple[int, ...]]:
     if kind == CLASSIFICATION:
         shapes["confusion"] = (num_classes, num_classes)
     return shapes
+
+
+def describe_arrays(kind: str, num_classes: int) -> dict[str, ArraySpec]:
+    """Returns the description of each array, by its name."""
+    return {
+        name: ArraySpec("int64", shape, (ABSENT if name in ("figures", "by_class") else 0, MOST))
+        for name, shape in get_shapes(kind, num_classes).items()
+    }
 
 
 # ---- what is sent

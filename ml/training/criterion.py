@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from ml.training.task_criteria import DELTA, LabelCriterion, TargetCriterion, compute_label_weights
 
@@ -48,11 +48,7 @@ class Criterion:
 
 
 def make_criterion(
-    hyper: Hyperparameters,
-    y: Tensor,
-    num_classes: int,
-    agreed: Sequence[int] | None = None,
-    kind: str = CLASSIFICATION,
+    hyper: Hyperparameters, y: Tensor, num_classes: int, agreed: Sequence[int] | None = None, kind: str = CLASSIFICATION
 ) -> Criterion | LabelCriterion | TargetCriterion:
     """The criterion of a client whose training samples have these classes, or by the kind of task labels or targets;
     `agreed` is how many samples of each class all members have, once that is known."""

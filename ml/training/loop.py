@@ -37,7 +37,7 @@ from ml.errors import MlError, Stopped
 from ml.models.base import Model
 from ml.payload import Arrays
 from ml.secret_stream import SecretStream
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 from ml.specs.privacy import count_private_steps
 from ml.training.graphs import Step, on_device, own_stream
 from ml.training.optimizers import OnGradients, Sgd

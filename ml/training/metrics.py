@@ -134,8 +134,3 @@ def compute_std(values: Iterable[float]) -> float:
     known = list(values)
     mean = compute_mean(known)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in known) / len(known))
-
-
-def count_rounds_to(accuracy: float, taa: Sequence[float]) -> int | None:
-    """The first round, from 1 on, whose TAA reaches `accuracy`; None where none does."""
-    return next((round_ for round_, value in enumerate(taa, start=1) if value >= accuracy), None)

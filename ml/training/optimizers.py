@@ -8,7 +8,7 @@ from itertools import chain, repeat
 import torch
 from torch import Tensor
 
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 
 OnGradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of all trained parameters, in the order of the model
 

@@ -22,7 +22,7 @@ from ml.data.base import InputFormat
 from ml.data.sample_notes import TrainedRange, describe_unusual, name_features
 from ml.measures.alone import ALONE, FEDERATION, MIXED, TrainedAlone
 from ml.payload import Arrays, decode_arrays
-from ml.specs.masked import has_shown, read_shown
+from ml.specs.masked.aggregate import has_shown, read_shown
 from node.admin.answers import describe_answers
 from node.admin.samples import NAME, count_models, decode_samples, get_max_samples, get_top
 from node.admin.stored_chain import StoredChain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ml.specs.evaluation import MIN_COUNT, MIN_SAMPLES
+from ml.specs.methods.evaluation import MIN_COUNT, MIN_SAMPLES
 from node.admin.json_view import to_json
 from node.ledger.evaluations import show_told
 from node.pb import admin_pb2 as pb

@@ -22,8 +22,8 @@ from node.offload import Offload
 from node.payloads.transfers import Transfer
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunSpecs
+from node.training.learner import describe_unready
 from node.training.own_best import OwnBest
-from node.training.readiness import describe_unready
 
 
 class StatusView:

@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ml.simulation.run import RoundResult, SimulationConfig, simulate
+from ml.simulation.results import RoundResult
+from ml.simulation.run import SimulationConfig, simulate
 from node.config.settings import apply_settings, make_input, make_model
 
 

@@ -178,7 +178,7 @@ def _warn_of_no_loss(genesis: Genesis) -> None:
 
 def _warn_of_shown(genesis: Genesis) -> None:
     """Says what a run of masked sums does not hide."""
-    from ml.specs.masked import describe_shown
+    from ml.specs.masked.spec import describe_shown
     from node.config.genesis_file import get_genesis_spec
 
     if genesis.run.is_masked and (shown := describe_shown(get_genesis_spec(genesis))) is not None:

@@ -89,7 +89,7 @@ def measure_bound(config_file: Path) -> Bound:
     """By the client that the node's worker would build. Raises ConfigError or NodeError."""
     from ml.clients.loss_constants import measure_constants
     from ml.errors import MlError
-    from ml.specs import DfplHyperparameters
+    from ml.specs.methods.dfpl import DfplHyperparameters
 
     own = load_own_run(config_file)
     name, aux = own.run.method["name"], own.run.method.get("aux", "l2")

@@ -16,7 +16,7 @@ from node.errors import NodeError
 
 if TYPE_CHECKING:
     from ml.accountant import Release, Told
-    from ml.specs import Hyperparameters
+    from ml.specs.hyperparameters import Hyperparameters
     from ml.specs.privacy import DpSettings
 
 ROUNDS = (1, 10, 100, 1000)  # that are looked ahead to
@@ -130,7 +130,7 @@ def _print_samples(dp: DpSettings, release: Release, num_samples: int) -> None:
 def _print(
     hyper: Hyperparameters, release: Release | None, num_samples: int, told: Told, spent: float, ahead: dict[int, float]
 ) -> None:
-    from ml.specs import ModelHyperparameters
+    from ml.specs.sharing import ModelHyperparameters
 
     if release is None:
         print("the first run of the chain hides nothing: what was told was told in others")

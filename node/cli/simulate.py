@@ -23,7 +23,8 @@ from node.cli.testnet import (
 from node.ledger.measure_titles import MAIN, TITLES, show_with_interval
 
 if TYPE_CHECKING:
-    from ml.simulation.run import RoundResult, SimulationResult
+    from ml.simulation.results import RoundResult
+    from ml.simulation.run import SimulationResult
     from node.experiments.simulation import Outcome, SimulationSpec
 
 NAMES = {"classification": "accuracy", "multilabel": "samples with all labels right", "regression": "R2"}

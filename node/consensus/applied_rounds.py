@@ -21,8 +21,7 @@ from node.events import Events
 from node.p2p.refusals import Reason
 from node.payloads.on_demand import OnDemand
 from node.runs.specs import RunRound, RunSpecs
-from node.training.learner import Metrics
-from node.training.trainer import Measured, Trained
+from node.training.trainer import Measured, Metrics, Trained
 
 log = logging.getLogger(__name__)
 

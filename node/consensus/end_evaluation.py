@@ -13,7 +13,7 @@ from chain.calendar import Place
 from chain.tip import Tip
 from ml.payload import encode_arrays
 from ml.specs.closing import ClosingEvaluationSpec
-from ml.specs.evaluation import EVALUATION
+from ml.specs.methods.evaluation import EVALUATION
 from ml.specs.told import tell_nothing
 from node.consensus.context import NodeContext
 from node.consensus.round_measure import RoundMeasure

@@ -18,7 +18,7 @@ from chain.store.blob_rows import BlobSource
 from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays
-from ml.specs.masked import count_clipped, explain_lost
+from ml.specs.masked.aggregate import count_clipped, explain_lost
 from node.boundary import Boundary
 from node.consensus.current import CurrentRound
 from node.consensus.lending import find_lendable, lends_in
@@ -32,7 +32,7 @@ from node.payloads.pulled import Pulled
 from node.runs.initial import combine, holds_whole_model
 from node.runs.specs import RunSpecs
 from node.training.exchange import Exchange
-from node.training.learner import RoundInput
+from node.training.target import RoundInput
 from node.training.trainer import RunTask, TrainingFailed
 
 RECALLED_ROUNDS = 64  # before the last, in which an older aggregate is looked for

@@ -20,10 +20,11 @@ from node.consensus.scheduler import TrainingScheduler
 from node.consensus.standing import Standing
 from node.training.checkpoint import CHECKPOINTS
 from node.training.kept_rounds import KeptRounds
-from node.training.learner import Learner, Metrics
+from node.training.learner import Learner
 from node.training.local_work import BETA_ROUNDS, LocalWork
 from node.training.observer_trainer import ObserverTrainer
 from node.training.privacy_ledger import PRIVACY_FILE
+from node.training.trainer import Metrics
 
 
 @dataclass(frozen=True, slots=True, eq=False)

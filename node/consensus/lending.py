@@ -16,7 +16,7 @@ from chain.changes.runs import StartRun
 from chain.run import Run
 from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
-from ml.specs.evaluation import EVALUATION, EvaluationHyperparameters
+from ml.specs.methods.evaluation import EVALUATION, EvaluationHyperparameters
 from node.runs.specs import RunSpecs
 
 _META = "lends"  # the meta value with the ids of the changes, the newest last

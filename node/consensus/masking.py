@@ -14,7 +14,8 @@ from chain.errors import StoreCorrupted
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml.payload import KINDS, Arrays, decode_arrays, encode_arrays
-from ml.specs.masked import MASKED, count_spoiled, is_empty_input
+from ml.specs.masked.aggregate import MASKED, count_spoiled
+from ml.specs.masked.spec import is_empty_input
 from node.consensus.masks import MASKS, Masker, MaskKeys, get_masked_spec, is_masked, is_opening
 from node.offload import Offload, run_sized
 from node.payloads.aggregates import Aggregates

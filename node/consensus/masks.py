@@ -31,9 +31,10 @@ from chain.rules import compute_quorum
 from chain.signing import tag
 from chain.tip import Tip
 from ml.aggregation.masks import SEED_BYTES, commit, list_opened, mask_vector
-from ml.payload import Arrays, decode_arrays, encode_arrays
+from ml.payload import Arrays, decode_arrays, encode_arrays, to_rows
 from ml.specs import MaskedSpec
-from ml.specs.masked import LEAST_MEMBERS, Summed, read_roster, to_rows
+from ml.specs.masked.aggregate import Summed, read_roster
+from ml.specs.masked.spec import LEAST_MEMBERS
 from node.errors import NodeError
 from node.host.private_file import read_private, write_private
 from node.runs.specs import RunRound

@@ -16,7 +16,7 @@ from typing import Any
 from ml.errors import SpecError
 from ml.simulation.participation import draw_present
 from ml.specs import MethodSpec
-from ml.specs.fededs import FedEdsHyperparameters
+from ml.specs.methods.fededs import FedEdsHyperparameters
 from ml.training.metrics import compute_mean
 from node.experiments.plan import read_method
 from node.experiments.results import Result

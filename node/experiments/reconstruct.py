@@ -47,7 +47,7 @@ from ml.methods.fededs import FedEds
 from ml.payload import Arrays
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, begin_simulation, use_threads
-from ml.specs.fededs import FedEdsHyperparameters
+from ml.specs.methods.fededs import FedEdsHyperparameters
 from ml.training.loop import Prepared
 from node.errors import ConfigError
 from node.experiments.measured import describe_spread, describe_torch

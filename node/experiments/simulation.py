@@ -13,7 +13,8 @@ from chain.select import Select
 from ml.clients.client import Client
 from ml.data import get_classes, open_once
 from ml.data.split import complete_val
-from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
+from ml.simulation.results import RoundResult
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs.task import USUAL_MAX_WEIGHT
 from ml.tasks import CLASSIFICATION, TASKS
 from node.config.genesis_file import translate_errors

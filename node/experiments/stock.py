@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ml.specs.uapdfl import MAX_PAIRED
+from ml.specs.methods.uapdfl import MAX_PAIRED
 from node.experiments.contents import list_needed_fields, needs_divergences
 from node.experiments.embeddings import Snapshots, list_snapshot_runs
 from node.experiments.plan import Experiment, Run

@@ -30,8 +30,8 @@ from chain.tip import Tip
 from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs import MaskedStatisticsSpec, MethodSpec
-from ml.specs.lending import MEASURING, LendingSpec
-from ml.specs.masked import describe_shown
+from ml.specs.masked.spec import describe_shown
+from ml.specs.methods.lending import MEASURING, LendingSpec
 from node.config.genesis_file import WHAT_LEAVES, get_run_spec
 from node.config.yaml_source import parse_value
 from node.errors import ChangeRefused, ConfigError

@@ -10,12 +10,13 @@ from __future__ import annotations
 from chain.changes.runs import StartRun
 from chain.state import State
 from ml.errors import SpecError
-from ml.specs import MethodSpec, unmask
-from ml.specs.evaluation import EVALUATION
-from ml.specs.feddbe import REPRESENTATION
-from ml.specs.masked import MASKED
+from ml.specs import MethodSpec
+from ml.specs.masked.aggregate import MASKED
+from ml.specs.masked.spec import get_unmasked_spec
+from ml.specs.methods.evaluation import EVALUATION
+from ml.specs.methods.feddbe import REPRESENTATION
+from ml.specs.methods.scaffold import CONTROL, ROUNDS
 from ml.specs.outer import OUTER
-from ml.specs.scaffold import CONTROL, ROUNDS
 from ml.specs.stale import STALE
 from node.config.genesis_file import get_run_spec
 from node.errors import ChangeRefused
@@ -50,5 +51,5 @@ def check_continues(start: StartRun, before: State, after: State) -> None:
 
 
 def _reads_parent(masked: MethodSpec) -> bool:
-    spec = unmask(masked)
+    spec = get_unmasked_spec(masked)
     return any(spec.reads_parent(number) for number in range(1, spec.sharing_heights + 2))

@@ -26,7 +26,7 @@ from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import decode_arrays, encode_arrays, read_arrays
 from ml.specs import MethodSpec, add_kind, get_kind
-from ml.specs.evaluation import EVALUATION, MIN_SAMPLES
+from ml.specs.methods.evaluation import EVALUATION, MIN_SAMPLES
 from ml.specs.run_schema import has_whole_model
 from ml.specs.statistics import STATISTICS, Constants, get_num_values
 from node.errors import ChangeRefused

@@ -23,7 +23,7 @@ from ml.payload import decode_arrays, encode_arrays
 from ml.plugins import NO_PLUGINS, Plugins
 from ml.specs import MethodSpec, add_kind, get_kind
 from ml.specs.architectures import complete_model
-from ml.specs.evaluation import EVALUATION
+from ml.specs.methods.evaluation import EVALUATION
 from ml.specs.run_schema import describe_payloads
 from ml.tasks import CLASSIFICATION, REGRESSION
 from node.config.genesis_file import check_initial, draft_spec, get_run_spec

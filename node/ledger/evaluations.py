@@ -18,8 +18,8 @@ from chain.store.sqlite import SqliteStore
 from ml.errors import PayloadError, SpecError
 from ml.payload import Arrays, kind_code, read_arrays
 from ml.specs.closing import ClosingEvaluationSpec
-from ml.specs.evaluation import EVALUATION, EvaluationHyperparameters
-from ml.specs.lending import LENDING, LENT, MEASURING, LendingSpec, split_rows
+from ml.specs.methods.evaluation import EVALUATION, EvaluationHyperparameters
+from ml.specs.methods.lending import LENDING, LENT, MEASURING, LendingSpec, split_rows
 from ml.specs.told import FIGURES, OF_CLASS, Figures, read_figures
 from node.errors import NotFound
 from node.ledger.names import get_name

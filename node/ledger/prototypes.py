@@ -15,7 +15,7 @@ from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml import specs
 from ml.payload import Arrays, decode_arrays, kind_code
-from ml.specs.masked import MASKED
+from ml.specs.masked.aggregate import MASKED
 from node.errors import InvalidRequest, NotFound
 from node.ledger.names import get_name
 

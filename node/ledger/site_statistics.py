@@ -22,7 +22,8 @@ from ml.errors import PayloadError
 from ml.payload import Arrays, kind_code, read_arrays
 from ml.specs import MaskedStatisticsSpec, StatisticsSpec, get_kind
 from ml.specs.correlations import compute_correlations, describe_classes
-from ml.specs.masked import MASKED, explain_lost, is_empty_input
+from ml.specs.masked.aggregate import MASKED, explain_lost
+from ml.specs.masked.spec import is_empty_input
 from ml.specs.statistics import STATISTICS, Constants, get_num_values
 from ml.specs.statistics_checks import split_bins
 from node.errors import NotFound

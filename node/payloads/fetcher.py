@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from chain.block import Digest, Id
 from chain.errors import BlobMissing, ValidationError
@@ -29,12 +30,12 @@ from node.payloads.transfers import Transfers
 
 log = logging.getLogger(__name__)
 
-RETRY_S = (0.02, 0.1, 0.25, 0.5, 1.0)  # pauses between rounds of asking everybody; the last repeats
 SHARE = 0.75  # of the time left for such a blob, what one peer may take to begin with it
 SMALL_BYTES = 1 << 20  # up to one chunk a blob is gathered in memory, above that in a partial file
 PATIENCE_S = 10.0  # PROTOCOL §7
 SLOWEST_BYTES = 128 * 1024
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -61,21 +62,16 @@ class Slowness:
 USUAL_SLOWNESS = Slowness()
 
 
+_WRONG = (BlobTooLong, BlobMismatch, WrongChunk)
+
+
 @dataclass(slots=True)
-class _Pull:
-    """One digest being looked for. Sizes and sources are whatever anybody claimed for it: the largest, and all."""
+class _Pull(Generic[T]):
+    """A blob being looked for. Sizes and sources are whatever anybody claimed for it: the largest, and all."""
 
     max_bytes: int = 0
     sources: dict[Id, None] = field(default_factory=dict)
-    task: asyncio.Task[bytes] | None = None
-
-
-@dataclass(slots=True)
-class _FilePull:
-    """One digest being looked for by what one author signed of its size and chunks."""
-
-    sources: dict[Id, None] = field(default_factory=dict)
-    task: asyncio.Task[Path] | None = None
+    task: asyncio.Task[T] | None = None
 
 
 class BlobFetcher:
@@ -104,8 +100,8 @@ class BlobFetcher:
         self._transfers = transfers
         self._slowness = slowness
         self._boundary = boundary or Boundary()
-        self._running: dict[Digest, _Pull] = {}
-        self._files: dict[tuple[Digest, Chunks], _FilePull] = {}
+        self._blobs: dict[Digest, _Pull[bytes]] = {}
+        self._files: dict[tuple[Digest, Chunks], _Pull[Path]] = {}
         self._pulled: set[Digest] = set()
         self.pulled_bytes = 0  # of whole blobs that came from peers
         self.received_bytes = 0  # from peers, of whatever blob, good or not
@@ -119,7 +115,7 @@ class BlobFetcher:
     @property
     def wanted(self) -> frozenset[Digest]:
         """The digests being looked for now."""
-        return frozenset(self._running) | {digest for digest, _ in self._files}
+        return frozenset(self._blobs) | {digest for digest, _ in self._files}
 
     async def fetch(self, digest: Digest, max_bytes: int, sources: Sequence[Id] = ()) -> bytes:
         """Returns the blob's bytes, once they are in the store and have their digest. `sources` are asked first.
@@ -128,16 +124,10 @@ class BlobFetcher:
         `max_bytes` is taken, unless somebody else asked for more: what one member declares for a digest must not
         keep the blob from those for whom it is right.
         """
-        if self._store.has_blob(digest):
-            with suppress(BlobMissing):  # let go since
-                return await self._disk.run(self._store.get_blob, digest)
-        pull = self._running.setdefault(digest, _Pull())
-        pull.max_bytes = max(pull.max_bytes, max_bytes)
-        pull.sources.update(dict.fromkeys(sources))
-        if pull.task is None:
-            pull.task = asyncio.create_task(self._pull(digest, pull), name=f"blob {digest.hex()[:8]}")
-            pull.task.add_done_callback(lambda _: self._forget(digest, pull))
-        return await asyncio.shield(pull.task)
+        if (blob := await self._find_blob(digest)) is not None:
+            return blob
+        ask = partial(self._ask_for_blob, digest, Patience(leaves_liars_out=False))
+        return await self._join(self._blobs, digest, max_bytes, sources, ask)
 
     async def try_fetch(
         self, digest: Digest, max_bytes: int, sources: Sequence[Id] = (), *, patience_s: float
@@ -149,49 +139,8 @@ class BlobFetcher:
         there is, and nobody is asked any more after `patience_s`; a transfer that goes on no slower than is allowed
         may take as long as that takes.
         """
-        if self._store.has_blob(digest):
-            with suppress(BlobMissing):  # let go since
-                return await self._disk.run(self._store.get_blob, digest)
         patience = Patience.begin(patience_s, max_bytes, self._slowness.bytes_per_s)
-        return await self._ask_all(
-            sources, patience, lambda peer, left_s: self._pull_from(peer, digest, max_bytes, left_s)
-        )
-
-    async def _ask_all(
-        self, sources: Sequence[Id], patience: Patience, pull_from: Callable[[Id, float], Awaitable[T]]
-    ) -> T:
-        loop = asyncio.get_running_loop()
-        have_not: set[Id] = set()
-        reasons: dict[Id, str] = {}
-        while True:
-            num_promises = 0
-            for peer in self._sources.order(sources):
-                left_s = patience.until_s - loop.time()
-                if num_promises >= patience.max_promises:
-                    break
-                if peer in have_not or left_s <= 0 or (num_promises and self._sources.is_doubtful(peer, sources)):
-                    continue
-                patience_s = min(self._slowness.patience_s, SHARE * left_s)
-                with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)) as crossing:
-                    try:
-                        with self._sources.asking(peer, sources, patience_s) as limit_s:
-                            return await pull_from(peer, limit_s)
-                    except BlobNotYet:
-                        num_promises += 1
-                        reasons[peer] = "it does not have it yet"
-                    except (BlobNotFound, BlobTooLong, BlobMismatch, WrongChunk) as error:
-                        have_not.add(peer)
-                        self._blame(peer, error, sources)
-                        reasons[peer] = "it does not have it" if isinstance(error, BlobNotFound) else str(error)
-                    except (PeerUnavailable, PartialLost, TimeoutError) as error:
-                        reasons[peer] = str(error) or "too slow"
-                if crossing.failure is not None:
-                    have_not.add(peer)
-                    reasons[peer] = UNFORESEEN
-            patience.on_promises(num_promises)
-            if not await patience.rest(is_coming=num_promises > 0):
-                break
-        raise BlobUnavailable(next((reasons.get(source, "not connected") for source in sources), "nobody has it"))
+        return await self._ask_for_blob(digest, patience, _Pull(max_bytes, dict.fromkeys(sources)))
 
     # ---- into a file
 
@@ -203,13 +152,8 @@ class BlobFetcher:
         can be all of that: nobody need be asked for it any more.
         """
         chunks = Chunks(size, chunk_digests)
-        key = (digest, chunks)
-        pull = self._files.setdefault(key, _FilePull())
-        pull.sources.update(dict.fromkeys(sources))
-        if pull.task is None:
-            pull.task = asyncio.create_task(self._pull_file(digest, chunks, pull), name=f"file {digest.hex()[:8]}")
-            pull.task.add_done_callback(lambda _: self._forget_file(key, pull))
-        return await asyncio.shield(pull.task)
+        ask = partial(self._ask_for_file, digest, chunks, Patience())
+        return await self._join(self._files, (digest, chunks), size, sources, ask)
 
     async def try_fetch_file(
         self, digest: Digest, size: int, chunk_digests: bytes, sources: Sequence[Id] = (), *, patience_s: float
@@ -217,14 +161,8 @@ class BlobFetcher:
         """As `fetch_file`, of a blob that one can do without: asks as `try_fetch` does. Raises BlobUnavailable."""
         patience = Patience.begin(patience_s, size, self._slowness.bytes_per_s)
         try:
-            chunks = Chunks(size, chunk_digests)
-            if (path := await self._find_file(digest, chunks)) is not None:
-                return path
-            return await self._ask_all(
-                sources,
-                patience,
-                lambda peer, left_s: self._pull_file_from(peer, digest, chunks, left_s, patience.add),
-            )
+            pull = _Pull[Path](size, dict.fromkeys(sources))
+            return await self._ask_for_file(digest, Chunks(size, chunk_digests), patience, pull)
         except ChunksMisfit as error:
             raise BlobUnavailable(str(error)) from error
 
@@ -241,41 +179,101 @@ class BlobFetcher:
 
     def abandon(self) -> None:
         """Ends every pull under way: the height they were for is over. Whoever asks from now on starts a new one."""
-        tasks = [pull.task for pull in self._running.values()] + [pull.task for pull in self._files.values()]
-        self._running, self._files = {}, {}
+        tasks = [pull.task for pull in self._blobs.values()] + [pull.task for pull in self._files.values()]
+        self._blobs, self._files = {}, {}
         for task in tasks:
             if task is not None:
                 task.cancel()
 
-    def _forget(self, digest: Digest, pull: _Pull) -> None:
-        if self._running.get(digest) is pull:
-            del self._running[digest]
+    async def _join(
+        self,
+        pulls: dict[K, _Pull[T]],
+        key: K,
+        max_bytes: int,
+        sources: Sequence[Id],
+        ask: Callable[[_Pull[T]], Coroutine[Any, Any, T]],
+    ) -> T:
+        """Returns what the pull of this key gives, which is begun by `ask` unless it is under way."""
+        pull = pulls.setdefault(key, _Pull())
+        pull.max_bytes = max(pull.max_bytes, max_bytes)
+        pull.sources.update(dict.fromkeys(sources))
+        if pull.task is None:
+            pull.task = asyncio.create_task(ask(pull))
+            pull.task.add_done_callback(lambda _: pulls.pop(key, None))
+        return await asyncio.shield(pull.task)
 
-    def _forget_file(self, key: tuple[Digest, Chunks], pull: _FilePull) -> None:
-        if self._files.get(key) is pull:
-            del self._files[key]
+    async def _ask_for_blob(self, digest: Digest, patience: Patience, pull: _Pull[bytes]) -> bytes:
+        return await self._ask(
+            digest,
+            pull.sources,
+            patience,
+            lambda: self._find_blob(digest),
+            lambda peer, limit_s: self._pull_from(peer, digest, pull.max_bytes, limit_s),
+        )
 
-    async def _pull(self, digest: Digest, pull: _Pull) -> bytes:
-        attempt = 0
+    async def _ask_for_file(self, digest: Digest, chunks: Chunks, patience: Patience, pull: _Pull[Path]) -> Path:
+        return await self._ask(
+            digest,
+            pull.sources,
+            patience,
+            lambda: self._find_file(digest, chunks),
+            lambda peer, limit_s: self._pull_file_from(peer, digest, chunks, limit_s, patience.add),
+        )
+
+    async def _ask(
+        self,
+        digest: Digest,
+        sources: Collection[Id],
+        patience: Patience,
+        find: Callable[[], Awaitable[T | None]],
+        pull_from: Callable[[Id, float], Awaitable[T]],
+    ) -> T:
+        """Returns what is found here, or pulled from one of those who are connected, who are asked again and again for
+        as long as `patience` lasts. Raises BlobUnavailable then."""
+        loop = asyncio.get_running_loop()
+        left_out: set[Id] = set()
+        reasons: dict[Id, str] = {}
         while True:
-            for peer in self._sources.order(pull.sources):
-                with self._boundary.around("transfer", peer):
+            if (found := await find()) is not None:
+                return found
+            num_promises = 0
+            for peer in self._sources.order(sources):
+                left_s = patience.until_s - loop.time()
+                if num_promises >= patience.max_promises:
+                    break
+                if peer in left_out or left_s <= 0 or (num_promises and self._sources.is_doubtful(peer, sources)):
+                    continue
+                patience_s = min(self._slowness.patience_s, SHARE * left_s)
+                with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)) as crossing:
                     try:
-                        with self._sources.asking(peer, pull.sources, self._slowness.patience_s) as limit_s:
-                            return await self._pull_from(peer, digest, pull.max_bytes, limit_s)
-                    except BlobNotFound:
-                        continue
-                    except (PeerUnavailable, BlobTooLong, BlobMismatch, TimeoutError) as error:
-                        self._blame(peer, error, pull.sources)
-                        log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], error or "too slow")
-            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-            attempt += 1
-
-    def _blame(self, peer: Id, error: Exception, authors: Collection[Id]) -> None:
-        """Counts what `peer` served against it, where it cannot be the fault of somebody else, who signed its size or
-        the digests of its chunks."""
-        if isinstance(error, BlobTooLong | WrongChunk) and peer in authors:
-            self._transfers.on_wrong(peer)
+                        with self._sources.asking(peer, sources, patience_s) as limit_s:
+                            return await pull_from(peer, limit_s)
+                    except BlobNotFound as error:
+                        is_coming = isinstance(error, BlobNotYet)
+                        reasons[peer] = "it does not have it yet" if is_coming else "it does not have it"
+                        if patience.is_bounded and is_coming:
+                            num_promises += 1
+                        elif patience.is_bounded:
+                            left_out.add(peer)
+                    except _WRONG as error:
+                        if peer in sources and not isinstance(error, BlobMismatch):  # who signed its size and chunks
+                            self._transfers.on_wrong(peer)
+                        reasons[peer] = str(error)
+                        if patience.leaves_liars_out:
+                            left_out.add(peer)
+                        level = logging.WARNING if patience.leaves_liars_out else logging.DEBUG
+                        log.log(level, "%s: %s", self._transfers.describe(digest, peer, is_incoming=True), error)
+                    except (PeerUnavailable, PartialLost, TimeoutError) as error:
+                        reasons[peer] = str(error) or "too slow"
+                        log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], reasons[peer])
+                if crossing.failure is not None:
+                    reasons[peer] = UNFORESEEN
+                    if patience.is_bounded:
+                        left_out.add(peer)
+            patience.on_promises(num_promises)
+            if not await patience.rest(is_coming=num_promises > 0):
+                break
+        raise BlobUnavailable(next((reasons.get(source, "not connected") for source in sources), "nobody has it"))
 
     async def _pull_from(self, peer: Id, digest: Digest, max_bytes: int, patience_s: float) -> bytes:
         pull = self._pull_small if max_bytes <= SMALL_BYTES else self._pull_large
@@ -318,6 +316,13 @@ class BlobFetcher:
             raise BlobMismatch(str(error)) from error
         return await self._disk.run(self._store.get_blob, digest)
 
+    async def _find_blob(self, digest: Digest) -> bytes | None:
+        """Returns a held blob."""
+        if self._store.has_blob(digest):
+            with suppress(BlobMissing):  # let go since
+                return await self._disk.run(self._store.get_blob, digest)
+        return None
+
     async def _find_file(self, digest: Digest, chunks: Chunks) -> Path | None:
         """Where a held blob lies, once it is found to be what is signed of it. Raises ChunksMisfit."""
         if not self._store.has_blob(digest):
@@ -328,37 +333,8 @@ class BlobFetcher:
             return None
         return self._store.blob_path(digest)
 
-    async def _pull_file(self, digest: Digest, chunks: Chunks, pull: _FilePull) -> Path:
-        useless: set[Id] = set()
-        attempt = 0
-        while True:
-            if (path := await self._find_file(digest, chunks)) is not None:
-                return path
-            for peer in self._sources.order(pull.sources):
-                if peer in useless:
-                    continue
-                with self._boundary.around("transfer", peer, passing=(ChunksMisfit,)):
-                    try:
-                        with self._sources.asking(peer, pull.sources, self._slowness.patience_s) as limit_s:
-                            return await self._pull_file_from(peer, digest, chunks, limit_s)
-                    except BlobNotFound:
-                        continue
-                    except (BlobTooLong, BlobMismatch, WrongChunk) as error:
-                        useless.add(peer)
-                        self._blame(peer, error, pull.sources)
-                        log.warning("%s: %s", self._transfers.describe(digest, peer, is_incoming=True), error)
-                    except (PeerUnavailable, PartialLost, TimeoutError) as error:
-                        log.debug("blob %s from %s: %s", digest.hex()[:8], peer.hex()[:8], error or "too slow")
-            await asyncio.sleep(RETRY_S[min(attempt, len(RETRY_S) - 1)])
-            attempt += 1
-
     async def _pull_file_from(
-        self,
-        peer: Id,
-        digest: Digest,
-        chunks: Chunks,
-        patience_s: float,
-        on_received: Callable[[int], None] = lambda _: None,
+        self, peer: Id, digest: Digest, chunks: Chunks, patience_s: float, on_received: Callable[[int], None]
     ) -> Path:
         """Goes on where the partial file ends, whoever wrote it."""
         async with self._partials.hold(digest, chunks) as partial:

@@ -1,11 +1,13 @@
-"""Patience with a blob that one can do without: until when peers are asked for it, and the rests in between."""
+"""Patience with a blob: until when peers are asked for it, if there is an end to that, and the rests in between."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 
-AGAIN_S = (0.02, 0.1)  # rests between rounds of asking everybody
+RETRY_S = (0.02, 0.1, 0.25, 0.5, 1.0)  # rests between rounds of asking everybody without end; the last repeats
+AGAIN_S = (0.02, 0.1)  # those where there is an end
 COMING_S = 0.25  # the rests after these, for as long as a peer says that it will have the blob soon
 FIRST_PROMISES = 2  # of peers that will have the blob soon, until no more are asked; twice as many each time in vain
 VAIN_SHARE = 0.25  # of the time there is, after which a promise was in vain at the latest
@@ -13,14 +15,21 @@ VAIN_SHARE = 0.25  # of the time there is, after which a promise was in vain at 
 
 @dataclass(slots=True)
 class Patience:
-    """For one blob. What comes of it earns it more time, as much as it may take at `bytes_per_s`."""
+    """For one blob. What comes of it earns it more time, as much as it may take at `bytes_per_s`. Where there is an end
+    to it, who does not have the blob is left out from then on; `leaves_liars_out` says whether who serves another is.
+    """
 
-    until_s: float
-    bytes_per_s: float
+    until_s: float = math.inf
+    bytes_per_s: float = math.inf
     keeps_s: float = 0.0  # the time in which a promise may be kept
     num_rests: int = 0
     max_promises: int = FIRST_PROMISES
     promised_s: float | None = None  # when those were given that are waited for
+    leaves_liars_out: bool = True
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.until_s < math.inf
 
     @classmethod
     def begin(cls, patience_s: float, max_bytes: int, bytes_per_s: float) -> Patience:
@@ -44,9 +53,10 @@ class Patience:
 
     async def rest(self, *, is_coming: bool) -> bool:
         """Rests before everybody is asked again. False at once where it is not worth it, or the time is over."""
-        if self.num_rests >= len(AGAIN_S) and not is_coming:
+        if self.is_bounded and self.num_rests >= len(AGAIN_S) and not is_coming:
             return False
-        pause_s = AGAIN_S[self.num_rests] if self.num_rests < len(AGAIN_S) else COMING_S
+        pauses = (*AGAIN_S, COMING_S) if self.is_bounded else RETRY_S
+        pause_s = pauses[min(self.num_rests, len(pauses) - 1)]
         if asyncio.get_running_loop().time() + pause_s >= self.until_s:
             return False
         self.num_rests += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from chain.schema import format_time
-from ml.specs.masked import MASKED
+from ml.specs.masked.aggregate import MASKED
 from node.report.elements import (
     SHORT_CHARS,
     Html,

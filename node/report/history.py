@@ -28,7 +28,7 @@ from chain.signing import encode_id
 from chain.state import State
 from ml.errors import PayloadError
 from ml.payload import kind_name
-from ml.specs.masked import is_empty_input
+from ml.specs.masked.spec import is_empty_input
 from node.errors import NotFound, VerificationFailed
 from node.federation.diff import compute_differences
 from node.federation.difference import Difference

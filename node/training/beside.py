@@ -6,31 +6,19 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ml.errors import MlError, Stopped
 from ml.measures.alone import TrainedAlone
 from ml.payload import Arrays
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase, read_checkpoint
 
+if TYPE_CHECKING:
+    from ml.clients.alone import TrainingAlone  # whose torch only the worker may load
+
 _log = logging.getLogger(__name__)
 
 DIRECTORY = "alone"  # below a run's checkpoints
-
-
-class TrainingAlone(Protocol):
-    """The part of `ml.clients.alone.TrainingAlone` a worker needs: only the worker may import torch."""
-
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def is_between_rounds(self) -> bool: ...
-    def owe(self, round_number: int, num_iterations: int) -> None: ...
-    def note_together(self, round_number: int) -> None: ...
-    def step(self) -> bool: ...
-    def describe(self) -> TrainedAlone: ...
-    def state_arrays(self) -> Arrays: ...
-    def load_state_arrays(self, rounds: int, arrays: Arrays) -> None: ...
 
 
 class Beside:

@@ -38,6 +38,10 @@ class Exchange:
     blobs: Mapping[Digest, bytes] = field(default_factory=dict)
     files: Mapping[Digest, Path] = field(default_factory=dict)
 
+    def decode(self) -> dict[str, Any]:
+        """Returns what a client is given of it, by name. Raises FileUnusable."""
+        return {"me": self.me, "offers": self.offers, "gone": self.gone, "blobs": self.decode_blobs()}
+
     def decode_blobs(self) -> dict[Digest, Arrays]:
         """By digest, those of `files` as views of what is on the disk. Raises FileUnusable."""
         decoded: dict[Digest, Arrays] = {digest: decode_arrays(data, len(data)) for digest, data in self.blobs.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ml.measures.kinds import Answers, AnyMeasures
 from ml.payload import compute_encoded_bytes, decode_arrays, encode_arrays
-from node.training.trainer import Client
+
+if TYPE_CHECKING:
+    from ml.clients.client import Client
 
 Measure = Callable[[], AnyMeasures | None]
 MAX_BYTES = 4 << 20  # of answers that are sent along

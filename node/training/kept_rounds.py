@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chain.run import Run
 from chain.select import LOSS
@@ -17,7 +18,9 @@ from ml.errors import DataError
 from node.errors import NodeError, NotFound, VerificationFailed
 from node.training.checkpoint import Checkpoint, CheckpointCorrupted, Phase, decode_checkpoint, get_run_dir
 from node.training.own_best import OwnBest, note_own_best
-from node.training.trainer import Client
+
+if TYPE_CHECKING:
+    from ml.clients.client import Client
 
 ALL, BEST, NEWEST = "all", "best", "newest"
 _START = "round-"

@@ -17,25 +17,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from chain.beacon import compute_beacon
-from chain.block import Block, Id
+from chain.block import Block
 from chain.calendar import Place
-from chain.state import State
 from node.boundary import UNFORESEEN, Boundary
 from node.training.exchange import Exchange
 from node.training.progress import Progress
-from node.training.target import RunTerms, Target
+from node.training.target import Listener, RoundInput, RoundInputs, RunTerms, SpoiledAggregate, Target
 from node.training.trainer import (
     NOTHING_TAKEN,
     AnswerRefused,
     Measured,
-    RunTask,
+    Metrics,
     Trained,
     Trainer,
     TrainerInfo,
@@ -55,60 +53,6 @@ STARTING = "it is being started, imports the model and reads the data"
 MAX_RECALLED = 16  # older aggregates that a client without a model of its own is given to try
 
 T = TypeVar("T")
-Metrics = Mapping[str, float]
-
-
-class Listener(Protocol):
-    """Whom the learner reports to."""
-
-    async def on_trained(self, height: int, trained: Trained) -> None: ...
-
-    def on_applied(self, height: int, metrics: Metrics) -> None: ...
-
-    def on_measured(self, height: int, measured: Measured) -> None:
-        """Hears what the model was worth when it had taken in the aggregate of this height; and once more when training
-        alone has caught up, which lagged then."""
-
-    def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
-        """Hears that this peer's offer at this height would have harmed the client, and was not taken."""
-
-    def on_spoiled(self, height: int, reason: str) -> None:
-        """The aggregate of this height is not in the client's model, or not any more."""
-
-    async def on_training_failed(self, height: int, reason: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RoundInput:
-    """The input of the worker from a final block: its aggregate, None where the method has none, and what was taken of
-    single peers."""
-
-    aggregate: bytes | None
-    exchange: Exchange = NOTHING_TAKEN
-
-
-@dataclass(frozen=True, slots=True)
-class SpoiledAggregate:
-    """The newest aggregate that is not in the client's model, by the height that it was made at, and why."""
-
-    height: int
-    reason: str
-
-
-class RoundInputs(Protocol):
-    """The learner's source of what final blocks give."""
-
-    async def open_run(self, state: State) -> RunTask:
-        """What the worker needs to begin the run in force, however long it takes to get its initial model."""
-
-    async def gather(self, height: int) -> RoundInput:
-        """What the worker needs of the block that a round made, however long it takes to get it."""
-
-    async def prepare(self, height: int, head: Block) -> Exchange:
-        """What the local phase for a height, on a head, reads of an earlier block."""
-
-    async def recall(self, before: Place) -> tuple[int, bytes] | None:
-        """The newest aggregate of a run before this round that is held here, with the round it is of."""
 
 
 class Learner:
@@ -475,3 +419,14 @@ class Learner:
 def _lags(measured: Measured) -> bool:
     """Whether training alone has work left of the rounds until now."""
     return measured.alone is not None and measured.alone.failure is None and measured.alone.owed_steps > 0
+
+
+def describe_unready(learner: Learner) -> str | None:
+    """Returns why there is no worker yet, None where it is ready; while it starts, why the one before died, too."""
+    if learner.info is not None:
+        return None
+    if learner.failure is not None:
+        return learner.failure
+    doing = learner.work or "there is no run yet that this node may train in"
+    death = learner.last_death
+    return f"the worker is not ready yet: {doing}" + ("" if death is None else f"; the one before died: {death}")

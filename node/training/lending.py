@@ -12,9 +12,9 @@ from node.errors import NodeError, NotFound
 from node.training.checkpoint import CHECKPOINTS, Checkpoint, Phase, get_run_dir, read_checkpoint
 from node.training.kept_rounds import get_kept_path, read_kept
 from node.training.privacy_ledger import PRIVACY_FILE, read_account
-from node.training.trainer import Client
 
 if TYPE_CHECKING:
+    from ml.clients.client import Client
     from node.config.node_config import NodeConfig
 
 _log = logging.getLogger(__name__)

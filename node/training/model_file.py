@@ -150,11 +150,7 @@ def write_out_input(run: Run, statistics: Arrays) -> Mapping[str, Any]:
 
 
 def make_model_file(
-    genesis: Genesis,
-    run: Run,
-    applied_round: int,
-    arrays: dict[str, Array],
-    input_: Mapping[str, Any] | None = None,
+    genesis: Genesis, run: Run, applied_round: int, arrays: dict[str, Array], input_: Mapping[str, Any] | None = None
 ) -> ModelFile:
     """The file of these arrays, the same bytes whenever it is made of the same; `input_` is what normalises samples,
     by default as the run has it."""

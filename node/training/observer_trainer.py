@@ -4,12 +4,9 @@ and learns nothing of it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ml.guard import OnRefused
-from node.training.exchange import Exchange
-from node.training.progress import OnProgress
 from node.training.trainer import (
-    NOTHING_TAKEN,
     Measured,
     Metrics,
     OwnAnswers,
@@ -33,27 +30,13 @@ class ObserverTrainer:
     async def start(self, task: RunTask) -> TrainerInfo:
         return TrainerInfo(num_train=0, num_test=0, device="none", parameters=0, model_bytes=0)
 
-    async def train(
-        self,
-        round_number: int,
-        beacon: bytes,
-        *,
-        num_iterations: int | None = None,
-        shared: Exchange = NOTHING_TAKEN,
-        on_progress: OnProgress | None = None,
-    ) -> Trained:
+    async def train(self, round_number: int, beacon: bytes, **options: Any) -> Trained:
         raise TrainingFailed("an observer does not train")
 
     def abandon(self) -> bool:
         return False
 
-    async def apply(
-        self,
-        round_number: int,
-        aggregate: bytes | None,
-        exchange: Exchange = NOTHING_TAKEN,
-        on_refused: OnRefused | None = None,
-    ) -> Metrics:
+    async def apply(self, round_number: int, aggregate: bytes | None, *exchanged: Any, **options: Any) -> Metrics:
         return {}
 
     async def pass_over(self, round_number: int) -> Metrics:
@@ -65,15 +48,7 @@ class ObserverTrainer:
     async def list_answers(self) -> OwnAnswers:
         raise WorkerFailed("an observer has no model")
 
-    async def predict(
-        self,
-        samples: bytes,
-        *,
-        alone: bool = False,
-        kappa: float | None = None,
-        kept: int | None = None,
-        calibrated: bool = False,
-    ) -> Predicted:
+    async def predict(self, samples: bytes, **options: Any) -> Predicted:
         raise WorkerFailed("an observer has no model")
 
     async def score(self, round_number: int, aggregates: Sequence[bytes]) -> Sequence[float]:

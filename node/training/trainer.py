@@ -6,25 +6,27 @@ A trainer is one client of `ml` behind two calls that move it, `train` and `appl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from chain.calendar import Place
 from chain.rules import Limits
 from chain.run import Run
-from ml.accountant import Release
 from ml.data.base import Samples
 from ml.guard import OnRefused
 from ml.measures.alone import Answered, TrainedAlone
-from ml.measures.kinds import Answers, AnyMeasures
-from ml.payload import Arrays, decode_arrays, encode_arrays
-from ml.specs import MethodSpec, Offer
+from ml.measures.kinds import AnyMeasures
+from ml.payload import decode_arrays, encode_arrays
 from node.errors import NodeError
 from node.training.checkpoint import Checkpoint
 from node.training.exchange import Exchange
 from node.training.progress import OnProgress
+
+if TYPE_CHECKING:
+    from ml.clients.client import Client  # whose torch only the worker may load
+    from ml.methods.base import Trained as LocalResult
 
 Metrics = Mapping[str, float]
 
@@ -255,81 +257,6 @@ class Trainer(Protocol):
     async def close(self) -> None: ...
 
 
-class LocalResult(Protocol):
-    """The result of `Client.train`."""
-
-    @property
-    def weight(self) -> int: ...
-    @property
-    def payloads(self) -> Mapping[str, Arrays]: ...
-    @property
-    def metrics(self) -> Metrics: ...
-    @property
-    def went_back(self) -> str | None: ...
-
-
-class Client(Protocol):
-    """The part of `ml.clients.client.Client` a trainer needs; named here since only the worker may import torch."""
-
-    @property
-    def spec(self) -> MethodSpec: ...
-    @property
-    def num_train(self) -> int: ...
-    @property
-    def num_test(self) -> int: ...
-    @property
-    def num_val(self) -> int: ...
-    @property
-    def missing_classes(self) -> Sequence[int]: ...
-    def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None: ...
-    def train(
-        self,
-        round_number: int,
-        beacon: bytes,
-        /,
-        *,
-        num_iterations: int | None = None,
-        me: bytes = b"",
-        offers: Sequence[Offer] = (),
-        blobs: Mapping[bytes, Arrays] | None = None,
-        gone: Collection[bytes] = frozenset(),
-        should_stop: Callable[[], bool] | None = None,
-        on_step: Callable[[int, int], None] | None = None,
-        on_back: Callable[[], None] = ...,
-    ) -> LocalResult: ...
-    def apply(
-        self,
-        round_number: int,
-        aggregate: Arrays | None,
-        /,
-        *,
-        beacon: bytes = b"",
-        me: bytes = b"",
-        offers: Sequence[Offer] = (),
-        blobs: Mapping[bytes, Arrays] | None = None,
-        gone: Collection[bytes] = frozenset(),
-        on_refused: OnRefused = ...,
-    ) -> Metrics: ...
-    def validate_common(self, round_number: int, /) -> None: ...
-    def note_common(self, round_number: int, aggregate: Arrays | None, /) -> None: ...
-    def go_on_from(self, arrays: Arrays, /) -> None: ...
-    def go_back(self) -> bool: ...
-    def score(
-        self, round_number: int, aggregates: Iterable[Arrays], /, *, should_stop: Callable[[], bool] = ...
-    ) -> Sequence[float]: ...
-    def evaluate(self) -> Metrics: ...
-    def tell_of(self, aggregate: Arrays, min_samples: int, /) -> Arrays: ...
-    def take_own(self, trained: Arrays, /, *, lends: bool) -> None: ...
-    def measure_val(self) -> Metrics: ...
-    def keep_answers(self) -> Callable[[], AnyMeasures | None]: ...
-    def keep_curves(self) -> Callable[[], dict[str, Any] | None]: ...
-    def get_answers(self) -> Answers | None: ...
-    @property
-    def arrays_before(self) -> Arrays | None: ...
-    def state_arrays(self) -> Arrays: ...
-    def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None: ...
-
-
 # `ml.clients.answering`: of samples, of whether to stop, at what kappa, and whether calibrated
 Answer = Callable[[Samples, Callable[[], bool], float | None, bool], Answered]
 
@@ -357,29 +284,10 @@ def get_info(
 
 
 def train_with(
-    client: Client,
-    round_number: int,
-    beacon: bytes,
-    num_iterations: int | None,
-    shared: Exchange,
-    *,
-    should_stop: Callable[[], bool] | None = None,
-    on_step: Callable[[int, int], None] | None = None,
-    on_back: Callable[[], None] = lambda: None,
+    client: Client, round_number: int, beacon: bytes, num_iterations: int | None, shared: Exchange, **hooks: Any
 ) -> LocalResult:
-    """Lets a client train for a round. Raises MlError and FileUnusable."""
-    return client.train(
-        round_number,
-        beacon,
-        num_iterations=num_iterations,
-        me=shared.me,
-        offers=shared.offers,
-        blobs=shared.decode_blobs(),
-        gone=shared.gone,
-        should_stop=should_stop,
-        on_step=on_step,
-        on_back=on_back,
-    )
+    """Lets a client train for a round, with the hooks that `Client.train` has. Raises MlError and FileUnusable."""
+    return client.train(round_number, beacon, num_iterations=num_iterations, **shared.decode(), **hooks)
 
 
 def apply_to(
@@ -387,17 +295,8 @@ def apply_to(
 ) -> dict[str, float]:
     """Lets a client take over a round, and says what it measured. Raises MlError, Spoiled among them, and
     FileUnusable."""
-    metrics = client.apply(
-        round_number,
-        None if aggregate is None else decode_arrays(aggregate, len(aggregate)),
-        beacon=exchange.beacon,
-        me=exchange.me,
-        offers=exchange.offers,
-        blobs=exchange.decode_blobs(),
-        gone=exchange.gone,
-        on_refused=on_refused,
-    )
-    return dict(metrics)
+    arrays, beacon = None if aggregate is None else decode_arrays(aggregate, len(aggregate)), exchange.beacon
+    return dict(client.apply(round_number, arrays, beacon=beacon, on_refused=on_refused, **exchange.decode()))
 
 
 def score_with(

@@ -42,7 +42,7 @@ from typing import Any
 from ml.guard import OnRefused
 from ml.measures.alone import TrainedAlone
 from ml.measures.kinds import read_measures
-from ml.specs.evaluation import EVALUATION
+from ml.specs.methods.evaluation import EVALUATION
 from node.training.checkpoint import Position
 from node.training.child_process import Call, ChildProcess
 from node.training.exchange import AGGREGATE, Exchange

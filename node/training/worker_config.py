@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,32 +99,9 @@ class WorkerConfig:
 
     def encode(self) -> Frame:
         """The call that starts a worker."""
-        genesis = (*TERMS, "max_weight", "max_abs", "rounds", "num_members")
-        own = (
-            "data",
-            "seed",
-            "device",
-            "threads",
-            "engine",
-            "checkpoint_every",
-            "keeps_rounds",
-            "plugins",
-            "schema",
-            "max_loss_ratio",
-            "compare_local",
-            "privacy_budget",
-            "privacy_set_aside",
-            "hides_itself",
-            "niceness",
-            "run",
-        )
-        config = {name: getattr(self, name) for name in (*genesis, *own)}
-        config |= {"checkpoint_dir": str(self.checkpoint_dir), "outgoing_dir": str(self.outgoing_dir)}
-        config |= {"data_dir": self.data_dir and str(self.data_dir)}
-        config |= {"privacy_file": self.privacy_file and str(self.privacy_file)}
-        config |= {"site_dir": self.site_dir and str(self.site_dir)}
-        config |= {"before_dir": self.before_dir and str(self.before_dir), "before_round": self.before_round}
-        config |= {"own_dir": self.own_dir and str(self.own_dir), "own_round": self.own_round, "lends": self.lends}
+        apart = ("initial_model", "python", "arguments")
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in apart}
+        config = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
         if isinstance(self.initial_model, bytes):
             return Frame({"call": "start", "config": config}, {"initial_model": self.initial_model})
         return Frame({"call": "start", "config": {**config, "initial_model": str(self.initial_model)}})

@@ -15,7 +15,7 @@ from ml.aggregation import RULES, Contributed, RuleSettings, compute_max_liars
 from ml.aggregation.nova import NOVA_NUMBERS
 from ml.payload import Array, Arrays
 from ml.specs import Task
-from ml.specs.fednova import make_numbers
+from ml.specs.methods.fednova import make_numbers
 from node.bench.figures import Report
 from node.host.machine import get_machine
 from node.host.procfs import MB

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.lies import measure_lies
-from ml.aggregation.masks import add_vectors, mask_vector, take_off
+from ml.aggregation.masks import add_vectors, mask_vector, unmask
 from ml.payload import encode_arrays
 from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_directory, temporary_testnet
@@ -186,5 +186,5 @@ def _time_masks(num_members: int, num_values: int = 1_250_000) -> dict[str, floa
     summed = roster[:-1]
     opened = [(one, [seeds[frozenset((one,))], seeds[frozenset((one, roster[-1]))]]) for one in summed]
     began_s = time.perf_counter()
-    take_off(total, roster, opened)
-    return {"members": num_members, "mask_s": masked_s, "take_off_s": time.perf_counter() - began_s}
+    unmask(total, roster, opened)
+    return {"members": num_members, "mask_s": masked_s, "unmask_s": time.perf_counter() - began_s}

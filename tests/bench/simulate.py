@@ -18,7 +18,8 @@ import torch
 from ml.clients.batched import explain_unbatchable, train_batched
 from ml.clients.client import Client
 from ml.errors import DataError
-from ml.simulation.run import RoundResult, SimulationConfig, begin_simulation, simulate, use_threads
+from ml.simulation.results import RoundResult
+from ml.simulation.run import SimulationConfig, begin_simulation, simulate, use_threads
 from node.bench.figures import Report
 from node.experiments.measured import describe_spread, describe_torch, read_clock
 from node.host.machine import get_machine

@@ -30,7 +30,7 @@ def test_masks_are_timed_for_any_number_of_members() -> None:
     timed = bench_masked._time_masks(3, num_values=10)
     assert timed["members"] == 3
     assert timed["mask_s"] > 0
-    assert timed["take_off_s"] > 0
+    assert timed["unmask_s"] > 0
 
 
 def test_one_that_lies_sets_the_mean_and_a_radius_bounds_that() -> None:

@@ -21,7 +21,7 @@ from ml.measures.alone import TrainedAlone
 from ml.measures.classification import measure
 from ml.measures.collapse import find_signs
 from ml.measures.verdict import Verdict
-from ml.specs.uapdfl import compute_divergence
+from ml.specs.methods.uapdfl import compute_divergence
 from node.cli import main
 from node.cli.rounds import print_scores
 from node.pb import admin_pb2 as pb

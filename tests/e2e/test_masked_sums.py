@@ -17,7 +17,7 @@ from chain.store.sqlite import SqliteStore
 from ml.data import get_default_input, load_dataset
 from ml.payload import decode_arrays, encode_arrays, kind_name
 from ml.simulation.run import SimulationConfig, simulate
-from ml.specs import drop_masked
+from ml.specs.masked.aggregate import drop_masked
 from support.faults.killed_nodes import Killable
 from support.federation.real_nodes import make_federation, run_command
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from gpu.quick import MLP, make_quick
-from ml.methods import METHODS
 from ml.methods.common.sharing import Classifies
 from ml.models.base import Model
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
+from ml.specs import METHODS
 from ml.training.loop import Batch, Engine, Tensors
 from support.data.normed import fit_model
 

@@ -23,12 +23,12 @@ from ml.clients.build import Compute, Federation, make_clients
 from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.gaussian import GRID_BITS, add_noise
-from ml.methods import METHODS
 from ml.methods.common.clustering import cluster_by_kmeans
 from ml.payload import Arrays
 from ml.secret_stream import SecretStream
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
+from ml.specs import METHODS
 from ml.specs.architectures import ARCHITECTURES
 from ml.training.loop import Engine
 from support.data.normed import fit_model

@@ -102,7 +102,8 @@ def test_all_nodes_have_one_matrix_of_what_each_site_measures(tmp_path: Path) ->
         assert sorted(site["name"] for site in first["sites"]) == sorted(NODES)
         for trainer, name in zip(trainers, NODES, strict=True):
             (site,) = [site for site in first["sites"] if site["name"] == name]
-            measured = trainer.client.measure()  # type: ignore[attr-defined]
+            measured = trainer.client.measure()
+            assert measured is not None
             assert site["measures"]["num_samples"] == measured.num_samples
             assert site["measures"]["summary"] == pytest.approx(measured.summarise(), abs=0.6e-4)
             assert site["measures"]["summary"]["accuracy"] > 0.3

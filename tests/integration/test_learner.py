@@ -19,19 +19,9 @@ from ml.guard import OnRefused
 from ml.measures.alone import TrainedAlone
 from node.boundary import UNFORESEEN
 from node.training.exchange import Exchange
-from node.training.learner import (
-    LOOK_AGAIN_S,
-    MAX_RECALLED,
-    RETRY_S,
-    STARTING,
-    Learner,
-    RoundInput,
-    RoundInputs,
-    SpoiledAggregate,
-)
+from node.training.learner import LOOK_AGAIN_S, MAX_RECALLED, RETRY_S, STARTING, Learner, describe_unready
 from node.training.progress import OnProgress
-from node.training.readiness import describe_unready
-from node.training.target import Target
+from node.training.target import RoundInput, RoundInputs, SpoiledAggregate, Target
 from node.training.trainer import (
     NOTHING_TAKEN,
     AggregateSpoiled,

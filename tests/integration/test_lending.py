@@ -14,7 +14,7 @@ from chain.calendar import Place
 from chain.changes.runs import StartRun
 from ml.payload import Array, encode_arrays, kind_code
 from ml.specs import add_kind, get_spec
-from ml.specs.lending import LENT
+from ml.specs.methods.lending import LENT
 from node.cli.evaluations import describe_copies
 from node.errors import ChangeRefused
 from node.federation.measured_model import check_measured_model

@@ -10,12 +10,12 @@ import pytest
 
 from ml.aggregation import RULES, Contributed
 from ml.clients.build import Federation, make_client, make_initial_aggregate
-from ml.clients.masked_statistics import MaskedStatisticsClient
+from ml.clients.masked import MaskedStatisticsClient
 from ml.data import get_classes
 from ml.data.statistics import compute_statistics
 from ml.payload import decode_arrays, encode_arrays, kind_code
 from ml.specs import get_kind
-from ml.specs.masked import MASKED
+from ml.specs.masked.aggregate import MASKED
 from ml.specs.run_schema import describe_payloads
 from ml.specs.statistics import Agreement
 from node.ledger.audit import run_audit

@@ -20,8 +20,9 @@ from chain.changes.runs import EndRun
 from chain.store.interface import STEPS
 from chain.tip import Tip
 from ml.aggregation.masks import add_mask, is_added, list_opened
-from ml.payload import Arrays, decode_arrays, encode_arrays
-from ml.specs.masked import EMPTY_INPUT, MASKED, from_rows, read_shown, read_summed, to_rows
+from ml.payload import Arrays, decode_arrays, encode_arrays, from_rows, to_rows
+from ml.specs.masked.aggregate import MASKED, read_shown, read_summed
+from ml.specs.masked.spec import EMPTY_INPUT
 from node.admin.wiring import make_predictor
 from node.cli.rounds import describe_round
 from node.consensus.credit import VainWait

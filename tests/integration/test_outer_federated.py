@@ -15,7 +15,7 @@ from chain.changes.rules import SetRules
 from ml.payload import Arrays, compute_encoded_bytes, decode_arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.specs import add_kind
-from ml.specs.masked import explain_lost
+from ml.specs.masked.aggregate import explain_lost
 from node.ledger.audit import run_audit
 from support.federation.cluster import Cluster, cluster
 from support.federation.inline import InlineTrainer

@@ -1,7 +1,7 @@
 """Masks of sparse models: the entries of a tensor that are kept, and how they change. A mask is flat, and True where it
 keeps one.
 
-Of DisPFL (see `ml.methods.dispfl`); how a mask travels is in `ml.specs.dispfl`.
+Of DisPFL (see `ml.methods.dispfl`); how a mask travels is in `ml.specs.methods.dispfl`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.random import Generator
 
 from ml.payload import Array, Arrays
-from ml.specs.dispfl import Mask, pack_mask
+from ml.specs.methods.dispfl import Mask, pack_mask
 
 Masks = Mapping[str, Mask]  # by the name of the tensor
 

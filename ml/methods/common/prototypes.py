@@ -44,19 +44,6 @@ class ClassSums(NamedTuple):
     counts: Tensor
 
 
-def compute_prototypes(
-    model: Model,
-    x: Tensor,
-    y_N: Tensor,
-    num_classes: int,
-    min_class_samples: int = 1,
-    privacy: PrototypePrivacy | None = None,
-) -> LocalPrototypes:
-    """Eq. (1) over all samples, for the classes with at least `min_class_samples` of them; with `privacy` each hides
-    every sample. As `sum_embeddings` leaves the model."""
-    return average(sum_embeddings(model, x, y_N, num_classes, privacy), min_class_samples, privacy)
-
-
 @torch.no_grad()
 def sum_embeddings(
     model: Model, x: Tensor, y_N: Tensor, num_classes: int, privacy: PrototypePrivacy | None = None

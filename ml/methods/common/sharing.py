@@ -22,7 +22,7 @@ from ml.methods.common.prototypes import PrototypeRows, average, sum_embeddings
 from ml.models.base import Model, dump_parameters, load_parameters
 from ml.payload import Array, Arrays
 from ml.specs import MethodSpec, add_kind, get_kind
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 from ml.specs.sharing import ModelSpec, PrototypeSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_entropy
 from ml.training.metrics import Prediction, answer

@@ -17,17 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ml.specs.architectures.layout import (
-    Layout,
-    Shape,
-    Shapes,
-    check_size,
-    conv,
-    get_choice,
-    linear,
-    norm,
-    statistics,
-)
+from ml.specs.architectures.layout import Layout, Shape, Shapes, check_size, conv, get_choice, linear, norm, statistics
 from ml.specs.architectures.mlp import HEAD_WIDTH, describe_head, get_normalize
 
 WIDTHS = (64, 128, 256, 512)

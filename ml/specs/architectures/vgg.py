@@ -14,17 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ml.specs.architectures.layout import (
-    Layout,
-    Shape,
-    Shapes,
-    check_size,
-    conv,
-    get_choice,
-    linear,
-    norm,
-    statistics,
-)
+from ml.specs.architectures.layout import Layout, Shape, Shapes, check_size, conv, get_choice, linear, norm, statistics
 
 # The widths of the convolutions, max-pool after each group.
 GROUPS = ((64,), (128,), (256, 256), (512, 512), (512, 512))

@@ -55,7 +55,7 @@ def _show(figures: dict[str, Any]) -> None:
     for found in figures["masks"]:
         print(
             f"{found['members']:<3} members    a model of 5 MB is masked in {found['mask_s']:.2f} s, and the masks are "
-            f"off its sum in {found['take_off_s']:.2f} s"
+            f"off its sum in {found['unmask_s']:.2f} s"
         )
     for found in figures["lies"]:
         accuracies = ", ".join(f"{100 * value:.1f} % after {number}" for number, value in found["after"].items())

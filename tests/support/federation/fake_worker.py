@@ -37,6 +37,7 @@ from ml.measures.kinds import Answers
 from ml.payload import Arrays, encode_arrays
 from ml.specs import Offer
 from node.training import worker_child
+from node.training.session import Built
 from node.training.trainer import RunTask
 from node.training.worker_config import WorkerConfig
 
@@ -276,11 +277,11 @@ def be_on_slow_disk(seconds: float) -> Faults:
     return reach
 
 
-def build_client(config: Mapping[str, Any], initial: Arrays) -> worker_child.Built:
+def build_client(config: Mapping[str, Any], initial: Arrays) -> Built:
     if config["device"] == "abacus":
         raise MlError("device: expected one of this machine, got 'abacus'")
-    client = FakeClient(initial)
-    return worker_child.Built(client, client.answer, "cpu", config["engine"].get("precision", "fp32"))
+    client: Any = FakeClient(initial)
+    return Built(client, client.answer, "cpu", config["engine"].get("precision", "fp32"))
 
 
 if __name__ == "__main__":

@@ -28,10 +28,8 @@ from node.consensus.wiring import make_round_service
 from node.errors import NodeUnreachable
 from node.offload import ThreadOffload
 from node.runs.specs import RunSpecs
-from node.training.exchange import Exchange
 from node.training.observer_trainer import ObserverTrainer
-from node.training.progress import OnProgress
-from node.training.trainer import NOTHING_TAKEN, Trained
+from node.training.trainer import Trained
 from support.data.synthetic import INITIAL_MODEL, make_genesis
 from support.federation.inline import InlineMiner, InlineOffload
 from support.federation.memory_transport import MemoryNetwork
@@ -43,15 +41,7 @@ POLL_S = 0.02
 class IdleTrainer(ObserverTrainer):
     """Has nothing to learn: a local phase of method `local` that is over at once."""
 
-    async def train(
-        self,
-        height: int,
-        beacon: bytes,
-        *,
-        num_iterations: int | None = None,
-        shared: Exchange = NOTHING_TAKEN,
-        on_progress: OnProgress | None = None,
-    ) -> Trained:
+    async def train(self, round_number: int, beacon: bytes, **options: Any) -> Trained:
         return Trained(1, {}, {})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from chain.pow import search
 from ml.errors import MlError, Spoiled
@@ -20,7 +20,6 @@ from node.training.trainer import (
     AggregateSpoiled,
     Answer,
     AnswerRefused,
-    Client,
     Measured,
     Metrics,
     OwnAnswers,
@@ -35,6 +34,9 @@ from node.training.trainer import (
     tell_with,
     train_with,
 )
+
+if TYPE_CHECKING:
+    from ml.clients.client import Client
 
 SLICE = 1024  # nonces that the loop waits for
 
@@ -81,8 +83,8 @@ class InlineTrainer:
 
     last_death: str | None = None
 
-    def __init__(self, client: Client, answer: Answer | None = None) -> None:
-        self._client = client
+    def __init__(self, client: Any, answer: Answer | None = None) -> None:
+        self._client: Client = client
         self._answer = answer
         self._applied_round = 0
         self._run = 1

@@ -11,7 +11,7 @@ from chain.changes.runs import StartRun
 from chain.run import Run
 from ml.payload import Array, decode_arrays, encode_arrays, make_empty_arrays
 from ml.specs import get_spec
-from ml.specs.lending import LENDING, LENT, LendingSpec, split_rows
+from ml.specs.methods.lending import LENDING, LENT, LendingSpec, split_rows
 from ml.tasks import CLASSIFICATION
 from node.consensus.lending import Lending
 from node.federation.builders import Ground, Wish, build_change

@@ -21,9 +21,9 @@ from chain import codec
 from chain.block import Contribution, Id, PayloadRef
 from ml import payload
 from ml.aggregation.masks import commit, list_opened
-from ml.payload import Arrays, decode_arrays, encode_arrays
-from ml.specs import MaskedSpec, drop_masked
-from ml.specs.masked import MASKED, from_rows, read_shown, read_summed
+from ml.payload import Arrays, decode_arrays, encode_arrays, from_rows
+from ml.specs import MaskedSpec
+from ml.specs.masked.aggregate import MASKED, drop_masked, read_shown, read_summed
 from node.config.genesis_file import get_genesis_spec
 from node.ledger.audit import run_audit
 from node.p2p.transport.base import Message, MessageKind

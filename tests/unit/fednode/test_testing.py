@@ -18,7 +18,7 @@ from ml.methods.base import Round, State
 from ml.methods.common.sharing import SharesModel
 from ml.payload import Arrays, ArraySchema, ArraySpec
 from ml.specs import METHODS
-from ml.specs.loops import LoopSpec
+from ml.specs.own import LoopSpec
 from ml.specs.sharing import ModelSpec
 from ml.training.loop import Batch, Prepared, Schedule, Tensors
 from support.data.plugins import LOOP, METHOD, MODEL, put_plugin

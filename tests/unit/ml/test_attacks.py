@@ -16,8 +16,8 @@ from ml.errors import PayloadError, SpecError
 from ml.payload import Array, Arrays, compute_chunk_digests
 from ml.seeding import numpy_rng
 from ml.specs import METHODS, MethodSpec, get_spec
-from ml.specs.dispfl import pack_mask
-from ml.specs.mpfedcl import MAX_LENGTH
+from ml.specs.methods.dispfl import pack_mask
+from ml.specs.methods.mpfedcl import MAX_LENGTH
 from support.data.contributions import prototypes
 from support.data.normed import fit_model
 

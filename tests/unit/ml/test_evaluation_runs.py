@@ -20,7 +20,7 @@ from ml.methods import evaluation
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, compute_aggregate, get_kind, get_spec
 from ml.specs.closing import ClosingEvaluationSpec
-from ml.specs.evaluation import EVALUATION
+from ml.specs.methods.evaluation import EVALUATION
 from ml.specs.run_schema import describe_payloads
 from ml.specs.told import ABSENT, FIGURES, MOST, OF_CLASS, UNITS, read_figures, tell, tell_nothing, validate_told
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TASKS

@@ -14,9 +14,9 @@ from ml.aggregation import RULES, Contributed
 from ml.aggregation.nova import MAX_STEPS
 from ml.errors import PayloadError, SpecError
 from ml.payload import CHUNK_BYTES, Array, compute_chunk_digests, encode_arrays
-from ml.specs import AuthorPayloads, FedEdsSpec, Offer, add_kind, compute_aggregate, get_kind, get_spec
+from ml.specs import AuthorPayloads, Offer, add_kind, compute_aggregate, get_kind, get_spec
 from ml.specs.architectures import parameter_shapes
-from ml.specs.fededs import compute_epochs, compute_lambdas, compute_last_round, rank_peers
+from ml.specs.methods.fededs import FedEdsSpec, compute_epochs, compute_lambdas, compute_last_round, rank_peers
 from support.data.contributions import author
 
 SMALL = {"name": "mlp", "hidden": [4, 2]}

@@ -16,8 +16,8 @@ from ml.errors import DataError, PayloadError, SpecError
 from ml.methods import evaluation
 from ml.payload import Arrays, encode_arrays, make_empty_arrays
 from ml.specs import AuthorPayloads, Offer, add_kind, compute_aggregate, get_kind, get_spec
-from ml.specs.evaluation import EVALUATION
-from ml.specs.lending import LENDING, LENT, MAX_MODELS, MEASURING, LendingSpec, split_rows
+from ml.specs.methods.evaluation import EVALUATION
+from ml.specs.methods.lending import LENDING, LENT, MAX_MODELS, MEASURING, LendingSpec, split_rows
 from ml.specs.run_schema import describe_payloads, has_whole_model
 from ml.tasks import CLASSIFICATION, TASKS
 

@@ -13,34 +13,29 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from chain.codec import MAX_MEMBERS
-from ml.aggregation.masks import commit, list_opened, mask_vector, take_off
+from ml.aggregation.masks import commit, list_opened, mask_vector, unmask
 from ml.errors import AggregationError, PayloadError, SpecError
-from ml.payload import Array, Arrays, decode_arrays, encode_arrays
+from ml.payload import Array, Arrays, decode_arrays, encode_arrays, to_rows
 from ml.specs import (
     METHODS,
     AuthorPayloads,
     MaskedSpec,
     MethodSpec,
     compute_aggregate,
-    drop_masked,
     get_kind,
     get_simulated_spec,
     get_spec,
-    unmask,
 )
-from ml.specs.masked import (
-    EMPTY_INPUT,
-    EMPTY_INPUT_BYTES,
-    MOST_MEMBERS,
+from ml.specs.masked.aggregate import (
     count_clipped,
     count_spoiled,
-    describe_shown,
+    drop_masked,
     explain_lost,
     read_roster,
     read_shown,
     read_summed,
-    to_rows,
 )
+from ml.specs.masked.spec import EMPTY_INPUT, EMPTY_INPUT_BYTES, MOST_MEMBERS, describe_shown, get_unmasked_spec
 from ml.specs.run_schema import describe_payloads
 from support.data.contributions import author, prototypes
 from support.data.normed import fit_model
@@ -705,9 +700,9 @@ def test_candidates_that_open_one_sum_have_the_same_mean(monkeypatch: pytest.Mon
 
     def count(*given: Any) -> Any:
         taken.append(given)
-        return take_off(*given)
+        return unmask(*given)
 
-    monkeypatch.setattr("ml.specs.masked.take_off", count)
+    monkeypatch.setattr("ml.specs.masked.spec.unmask", count)
     means = [get_kind(open_again(run, *who), "model") for who in (ALL, (*ALL, 9), ALL)]
     expected = get_kind(combine_plain(run.spec, send_models(*ALL)), "model")
     assert expected is not None
@@ -1317,9 +1312,9 @@ def test_a_method_under_masks_is_the_method_itself(name: str) -> None:
     assert spec.name == name
     assert spec.to_mapping() == {**plain.to_mapping(), "aggregation": "masked_sum"}
     assert spec.hides_samples is plain.hides_samples
-    assert unmask(spec) is spec.inner
+    assert get_unmasked_spec(spec) is spec.inner
     assert spec.task == plain.task
-    assert unmask(plain) is plain
+    assert get_unmasked_spec(plain) is plain
 
 
 @pytest.mark.parametrize("name", sorted(BESIDES))

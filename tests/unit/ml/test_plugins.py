@@ -27,7 +27,7 @@ from ml.plugins import (
 )
 from ml.specs import METHODS, AuthorPayloads, MethodSpec, Task, compute_aggregate, get_judge, get_spec
 from ml.specs.by_schema import SchemaSpec
-from ml.specs.mpfedcl import MpFedClSpec
+from ml.specs.methods.mpfedcl import MpFedClSpec
 from ml.specs.own import check_judgeable, describe_judged
 from ml.specs.run_schema import describe_payloads
 from support.data.normed import fit_model
@@ -354,6 +354,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], None]] = {
     "a rule that is a list": _edit(*PAYLOAD, "rule", value=["median"]),
     "a rule by class for a model": _edit(*PAYLOAD, "rule", value="class_mean"),
     "a pool of a model": _edit(*PAYLOAD, "rule", value="pool"),
+    "a sum of a model": _edit(*PAYLOAD, "rule", value="sum"),
+    "a mean of masked models": _edit(*PAYLOAD, "rule", value="fixed_mean"),
     "nova without its numbers": _edit(*PAYLOAD, "rule", value="nova"),
     "on demand without a draw": _edit(*PAYLOAD, "rule", value=None),
     "more bytes than fit": _edit(*PAYLOAD, "max_bytes", value=1 << 40),

@@ -12,7 +12,8 @@ from torch.optim import lr_scheduler
 from ml.clients.alone import TrainingAlone
 from ml.errors import SpecError
 from ml.specs import get_spec
-from ml.specs.base import Hyperparameters, MethodSpec
+from ml.specs.base import MethodSpec
+from ml.specs.hyperparameters import Hyperparameters
 from ml.specs.schedule import SCHEDULES
 from support.federation.simulated import make_digit_clients
 

@@ -13,19 +13,10 @@ from chain import rules
 from ml.aggregation import RuleSettings
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, decode_arrays, encode_arrays
-from ml.specs import (
-    METHODS,
-    AuthorPayloads,
-    DfplHyperparameters,
-    MethodSpec,
-    ModelHyperparameters,
-    Offer,
-    add_kind,
-    compute_aggregate,
-    get_kind,
-    get_spec,
-)
+from ml.specs import METHODS, AuthorPayloads, MethodSpec, Offer, add_kind, compute_aggregate, get_kind, get_spec
 from ml.specs.architectures import parameter_shapes
+from ml.specs.methods.dfpl import DfplHyperparameters
+from ml.specs.sharing import ModelHyperparameters
 from ml.specs.task import MAX_ABS
 from support.data.contributions import author, prototypes
 from support.data.normed import fit_model

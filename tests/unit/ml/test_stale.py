@@ -10,10 +10,10 @@ import pytest
 from ml.errors import AggregationError, SpecError
 from ml.payload import Array, decode_arrays, encode_arrays
 from ml.specs import AuthorPayloads, MethodSpec, Offer, Task, compute_aggregate
+from ml.specs.methods.uapdfl import UaPdflHyperparameters, UaPdflSpec
 from ml.specs.run_schema import describe_payloads
 from ml.specs.stale import get_stale_rows, list_stale
 from ml.specs.statistics import StatisticsSpec, agree
-from ml.specs.uapdfl import UaPdflHyperparameters, UaPdflSpec
 
 TASK = Task({"name": "mlp", "hidden": [2]}, (1, 8, 8), 2)
 BEACON = bytes(32)

@@ -20,7 +20,7 @@ from ml.data.statistics import compute_statistics, count_classes
 from ml.errors import AggregationError, DataError, PayloadError, SpecError
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.specs import METHODS, AuthorPayloads, MethodSpec, StatisticsSpec, compute_aggregate, get_kind, get_spec
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 from ml.specs.run_schema import describe_payloads
 from ml.specs.statistics import Agreement, Constants, drop_statistics, read_edges
 from ml.specs.statistics_checks import split_bins

@@ -22,7 +22,7 @@ from ml.aggregation.masks import (
     commit,
     list_opened,
     mask_vector,
-    take_off,
+    unmask,
 )
 from support.data.contributions import author
 
@@ -75,7 +75,7 @@ def test_all_masks_cancel_once_those_in_the_sum_have_opened(
 ) -> None:
     roster, summed, vectors = given
     total = add_vectors([hide(values, me, roster) for me, values in zip(summed, vectors, strict=True)])
-    bare = take_off(total, roster, open_all(roster, summed))
+    bare = unmask(total, roster, open_all(roster, summed))
     expected = [sum(column) % 2**64 for column in zip(*(values.tolist() for values in vectors), strict=True)]
     assert [value % 2**64 for value in bare.tolist()] == expected
     assert bare.dtype == np.int64
@@ -89,7 +89,7 @@ def test_of_four_members_any_sum_opens_by_hand() -> None:
             total = add_vectors([hide(vectors[me], me, roster) for me in summed])
             expected = sum((vectors[me] for me in summed), vector(0, 0))
             assert total.tolist() != expected.tolist()
-            assert take_off(total, roster, open_all(roster, summed)).tolist() == expected.tolist()
+            assert unmask(total, roster, open_all(roster, summed)).tolist() == expected.tolist()
 
 
 def test_a_sum_goes_round_at_two_to_the_64() -> None:
@@ -115,7 +115,7 @@ def test_vectors_that_are_masked_or_taken_off_are_left_as_they_were() -> None:
         one.flags.writeable = False  # as what is decoded from bytes
     total = add_vectors(hidden)
     total.flags.writeable = False
-    assert take_off(total, roster, open_all(roster, roster)).tolist() == [2, 4, 6]
+    assert unmask(total, roster, open_all(roster, roster)).tolist() == [2, 4, 6]
 
 
 # ---- what a mask is
@@ -160,7 +160,7 @@ def test_seeds_too_few_or_too_many_are_an_error(change: Callable[[list[bytes]], 
     opened = open_all(roster, roster[:2])
     opened[0] = (opened[0][0], change(opened[0][1]))
     with pytest.raises(ValueError, match="zip"):
-        take_off(vector(1, 2), roster, opened)
+        unmask(vector(1, 2), roster, opened)
 
 
 # ---- what a commitment is
@@ -220,9 +220,9 @@ def test_a_sum_with_one_wrong_seed_is_noise(which: int) -> None:
     summed = ROSTER[:3]
     total = add_vectors([hide(SMALL, me, ROSTER) for me in summed])
     opened = open_all(ROSTER, summed)
-    assert (take_off(total, ROSTER, opened) == 3 * SMALL).all()
+    assert (unmask(total, ROSTER, opened) == 3 * SMALL).all()
     opened[2][1][which] = SEED
-    wrong = take_off(total, ROSTER, opened)
+    wrong = unmask(total, ROSTER, opened)
     assert not (wrong == 3 * SMALL).any()
     assert 140 < compute_chi_square(wrong) < 370
 

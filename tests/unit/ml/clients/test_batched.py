@@ -13,10 +13,10 @@ import ml.clients.batched
 from ml.clients.batched import explain_unbatchable, train_batched
 from ml.clients.client import Client, Phase
 from ml.errors import DataError
-from ml.methods import METHODS
 from ml.methods.base import Trained
 from ml.payload import Arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
+from ml.specs import METHODS
 from ml.training.generator import States
 from ml.training.loop import Diverged, Engine, Progress
 from support.federation.simulated import BEACON, CNN, aggregate_round, get_parent, make_digit_clients

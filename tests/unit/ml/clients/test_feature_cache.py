@@ -18,7 +18,6 @@ from ml.clients.batched import train_batched
 from ml.clients.build import Compute, Federation, get_client_seed, make_client, make_clients, make_initial_aggregate
 from ml.clients.client import Client
 from ml.data import get_classes
-from ml.methods import METHODS
 from ml.methods.base import Samples
 from ml.methods.common.contrast import freeze
 from ml.models import build_model
@@ -26,6 +25,7 @@ from ml.models.base import Model, copy_model, dump_parameters
 from ml.models.resnet import ResNet18Body
 from ml.payload import Arrays, encode_arrays
 from ml.seeding import get_partition_seed
+from ml.specs import METHODS
 from ml.training.loop import Engine
 from support.federation.simulated import BEACON, run_round
 

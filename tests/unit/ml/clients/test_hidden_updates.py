@@ -20,7 +20,7 @@ from ml.methods.base import Round
 from ml.payload import Array
 from ml.simulation.run import SimulationConfig, simulate
 from ml.specs import METHODS, get_spec
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 
 DIGITS = {"format": "digits"}
 MODEL = {"name": "mlp", "hidden": [8]}

@@ -14,12 +14,11 @@ from ml.clients import client as client_module
 from ml.clients.client import Client
 from ml.clients.probe import explain_untrainable
 from ml.errors import Spoiled
-from ml.methods import METHODS
 from ml.methods.base import Round
 from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.simulation import rounds as rounds_module
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
-from ml.specs import compute_aggregate, get_kind
+from ml.specs import METHODS, compute_aggregate, get_kind
 from ml.training.loop import Diverged
 from ml.training.metrics import Prediction, judge
 from support.data.normed import describe_normed

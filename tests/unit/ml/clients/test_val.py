@@ -17,7 +17,8 @@ from ml.data import get_classes, get_default_input
 from ml.measures.kinds import measure_answers
 from ml.measures.val import ValMeasures
 from ml.seeding import get_partition_seed
-from ml.simulation.run import RoundResult, SimulationConfig, simulate
+from ml.simulation.results import RoundResult
+from ml.simulation.run import SimulationConfig, simulate
 from ml.simulation.saved import StateFile
 
 MODEL = {"name": "mlp", "hidden": [16]}

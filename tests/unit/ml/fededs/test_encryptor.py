@@ -30,7 +30,7 @@ from ml.models import Model, build_model, dump_parameters
 from ml.models.unet import UNet2
 from ml.payload import Array, encode_arrays, map_arrays
 from ml.seeding import numpy_rng
-from ml.specs.fededs import MAX_MAGNITUDE
+from ml.specs.methods.fededs import MAX_MAGNITUDE
 from ml.training.loop import Diverged, Stepping, Tensors
 from support.data.placement import LINE
 

@@ -13,8 +13,8 @@ from ml.errors import AggregationError, PayloadError
 from ml.methods.criticalfl import CriticalFl, PeerCount, compute_squared_norm
 from ml.methods.fedavg_p2p import FedAvgP2p
 from ml.specs import Offer, Task
-from ml.specs.criticalfl import CriticalFlSpec
-from ml.specs.fedavg_p2p import FedAvgP2pSpec
+from ml.specs.methods.criticalfl import CriticalFlSpec
+from ml.specs.methods.fedavg_p2p import FedAvgP2pSpec
 from support.federation.peer_rounds import are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
 from support.federation.simulated import BEACON, MLP
 

@@ -19,8 +19,8 @@ from ml.models import resolve_model
 from ml.payload import Array, encode_arrays
 from ml.seeding import numpy_rng
 from ml.specs import Task
-from ml.specs.dispfl import MASK, DisPflSpec, Mask, compute_kept, pack_mask, unpack_mask
-from ml.specs.fedavg_p2p import FedAvgP2pSpec
+from ml.specs.methods.dispfl import MASK, DisPflSpec, Mask, compute_kept, pack_mask, unpack_mask
+from ml.specs.methods.fedavg_p2p import FedAvgP2pSpec
 from ml.training.optimizers import clip_gradients
 from support.federation.peer_rounds import are_equal, get_id, get_model, make_peer_clients, run_peer_round, train_all
 from support.federation.simulated import BEACON, MLP

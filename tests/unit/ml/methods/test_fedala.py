@@ -16,7 +16,8 @@ from ml.methods.base import Round
 from ml.methods.fedala import MAX_PASSES, SETTLED, WINDOW, FedAla
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays
-from ml.specs import FedAlaSpec, get_kind, get_spec
+from ml.specs import get_kind, get_spec
+from ml.specs.methods.fedala import FedAlaSpec
 from ml.training.loop import compute_cross_entropy
 from support.federation.simulated import BEACON, aggregate_round, get_parent, make_digit_clients, run_round
 

@@ -11,15 +11,14 @@ import torch.nn.functional as F
 
 from ml.clients.build import make_initial_aggregate
 from ml.clients.client import Client
-from ml.clients.told import tell_of
 from ml.data import get_default_input
 from ml.errors import PayloadError, SpecError
 from ml.methods.base import Trained
 from ml.methods.feddbe import move_mean
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays, decode_arrays, make_empty_arrays
-from ml.specs import AuthorPayloads, FedDbeSpec, MethodSpec, add_kind, compute_aggregate, get_kind, get_spec
-from ml.specs.feddbe import MEMORY
+from ml.specs import AuthorPayloads, MethodSpec, add_kind, compute_aggregate, get_kind, get_spec
+from ml.specs.methods.feddbe import MEMORY, FedDbeSpec
 from ml.specs.run_schema import describe_payloads
 from support.federation.simulated import BEACON, aggregate_round, get_parent, make_digit_clients
 
@@ -261,7 +260,7 @@ def test_the_common_model_can_be_measured_without_the_vector() -> None:
         run.play(height)
     client = run.clients[0]
     before = client.state_arrays()
-    told = tell_of(client, run.parent, 1)
+    told = client.tell_of(run.parent, 1)
     assert int(told["samples"]) == client.num_test
     assert all(np.array_equal(before[name], array) for name, array in client.state_arrays().items())
 

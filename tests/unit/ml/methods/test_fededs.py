@@ -29,8 +29,8 @@ from ml.payload import Array, Arrays, compute_chunk_digests, encode_arrays
 from ml.seeding import numpy_rng
 from ml.simulation.exchange import Exchange
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
-from ml.specs import FedEdsSpec, add_kind, get_kind, get_spec
-from ml.specs.fededs import MAX_MAGNITUDE
+from ml.specs import add_kind, get_kind, get_spec
+from ml.specs.methods.fededs import MAX_MAGNITUDE, FedEdsSpec
 from ml.training.generator import States
 from ml.training.loop import Batch, Progress
 from support.data.placement import ProductsWatch, displace

@@ -14,8 +14,9 @@ from ml.clients.client import Client
 from ml.errors import AggregationError, PayloadError, SpecError
 from ml.payload import Array, Arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
-from ml.specs import AuthorPayloads, FedNovaSpec, add_kind, compute_aggregate, get_kind, get_spec
+from ml.specs import AuthorPayloads, add_kind, compute_aggregate, get_kind, get_spec
 from ml.specs.architectures import parameter_shapes
+from ml.specs.methods.fednova import FedNovaSpec
 from support.data.contributions import author, drop_numbers
 from support.federation.simulated import BEACON, MLP, make_digit_clients, run_round
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ml.aggregation import RULES, Contributed
 from ml.methods.common.losses import GlobalPrototypes, compute_prototype_contrast, compute_prototype_loss
-from ml.methods.common.prototypes import compute_prototypes
+from ml.methods.common.prototypes import LocalPrototypes, average, sum_embeddings
 from ml.models.base import Model
 
 # Client A: its embeddings and labels; and the global prototypes of A, B and C over the owners of each class.
@@ -36,8 +36,12 @@ def make_target(classes: list[int], prototypes: object, num_classes: int = 3) ->
     )
 
 
+def compute_prototypes(z: Tensor, y: Tensor, min_class_samples: int = 1) -> LocalPrototypes:
+    return average(sum_embeddings(Identity(), z, y, 3), min_class_samples)
+
+
 def test_local_prototypes_are_class_means() -> None:
-    local = compute_prototypes(Identity(), Z_A, Y_A, 3)
+    local = compute_prototypes(Z_A, Y_A)
     assert local.classes.tolist() == [0, 1]
     assert local.prototypes.tolist() == [[2, 3], [5, 0]]
     assert local.counts.tolist() == [2, 1]
@@ -45,8 +49,8 @@ def test_local_prototypes_are_class_means() -> None:
 
 
 def test_small_classes_can_be_kept_back() -> None:
-    assert compute_prototypes(Identity(), Z_A, Y_A, 3, min_class_samples=2).classes.tolist() == [0]
-    nothing = compute_prototypes(Identity(), Z_A, Y_A, 3, min_class_samples=3)
+    assert compute_prototypes(Z_A, Y_A, min_class_samples=2).classes.tolist() == [0]
+    nothing = compute_prototypes(Z_A, Y_A, min_class_samples=3)
     assert nothing.classes.shape == (0,)
     assert nothing.prototypes.shape == (0, 2)
 
@@ -54,7 +58,7 @@ def test_small_classes_can_be_kept_back() -> None:
 def test_prototypes_of_many_samples_do_not_depend_on_the_chunk() -> None:
     rng = torch.Generator().manual_seed(0)
     z_ND, y_N = torch.rand(5000, 4, generator=rng), torch.randint(0, 3, (5000,), generator=rng)
-    local = compute_prototypes(Identity(), z_ND, y_N, 3)
+    local = compute_prototypes(z_ND, y_N)
     for c, prototype in zip(local.classes, local.prototypes, strict=True):
         assert prototype == pytest.approx(z_ND[y_N == c].double().mean(0).numpy(), rel=1e-6)
 
@@ -75,7 +79,7 @@ def test_global_prototypes_from_local_ones(rule: str, expected: list[list[float]
     ]
     contributions = []
     for i, (z_ND, y_N) in enumerate(samples):
-        local = compute_prototypes(Identity(), z_ND, y_N, 3)
+        local = compute_prototypes(z_ND, y_N)
         arrays = {"classes": local.classes, "prototypes": local.prototypes, "counts": local.counts}
         if rule != "class_weighted_mean":
             del arrays["counts"]

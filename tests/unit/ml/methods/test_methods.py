@@ -17,14 +17,14 @@ from ml.clients.client import Client
 from ml.data import get_classes, get_default_input, load_dataset
 from ml.data.partition import make_partition, parse_partition
 from ml.errors import Abandoned, AggregationError, DataError, MlError, SpecError, Stopped
-from ml.methods import METHODS, make_method
+from ml.methods import make_method
 from ml.methods.base import Round
 from ml.payload import Arrays, encode_arrays
 from ml.seeding import get_partition_seed
+from ml.specs import METHODS, add_kind, get_kind
 from ml.specs import METHODS as SPECS
-from ml.specs import add_kind, get_kind
+from ml.specs.methods.uapdfl import UaPdflSpec
 from ml.specs.sharing import SentHyperparameters
-from ml.specs.uapdfl import UaPdflSpec
 from ml.training.loop import Batch, Diverged, Schedule
 from support.data.placement import ProductsWatch, displace
 from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, get_parent, make_digit_clients, run_round

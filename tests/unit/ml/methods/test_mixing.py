@@ -24,13 +24,13 @@ from ml.methods.uapdfl import UaPdfl
 from ml.models import resolve_model
 from ml.payload import Array
 from ml.specs import MethodSpec, Offer, Task
-from ml.specs.criticalfl import CriticalFlSpec
-from ml.specs.dfedavgm import DFedAvgMSpec, compute_mixing_weights, draw_graph
-from ml.specs.dispfl import DisPflSpec
-from ml.specs.fedavg_p2p import FedAvgP2pSpec
-from ml.specs.fedper import FedPerSpec
+from ml.specs.methods.criticalfl import CriticalFlSpec
+from ml.specs.methods.dfedavgm import DFedAvgMSpec, compute_mixing_weights, draw_graph
+from ml.specs.methods.dispfl import DisPflSpec
+from ml.specs.methods.fedavg_p2p import FedAvgP2pSpec
+from ml.specs.methods.fedper import FedPerSpec
+from ml.specs.methods.uapdfl import UaPdflSpec
 from ml.specs.peers import draw_peers
-from ml.specs.uapdfl import UaPdflSpec
 from ml.training.optimizers import Sgd
 from support.federation.peer_rounds import (
     Block,

@@ -22,8 +22,8 @@ from ml.models.base import Model, load_parameters
 from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, SimulationResult, simulate
-from ml.specs import MpFedClSpec, get_kind, get_spec
-from ml.specs.mpfedcl import MAX_LENGTH
+from ml.specs import get_kind, get_spec
+from ml.specs.methods.mpfedcl import MAX_LENGTH, MpFedClSpec
 from ml.training.loop import Engine, compute_cross_entropy
 from support.federation.simulated import BEACON, MLP, aggregate_round, make_digit_clients, run_round
 

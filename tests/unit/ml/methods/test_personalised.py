@@ -18,7 +18,7 @@ from ml.errors import SpecError
 from ml.models.base import dump_parameters
 from ml.payload import Arrays, encode_arrays
 from ml.specs import add_kind, get_kind, get_spec
-from ml.specs.fedrep import FedRepSpec
+from ml.specs.methods.fedrep import FedRepSpec
 from ml.specs.run_schema import describe_payloads, has_whole_model
 from support.data.user_models import Small
 from support.federation.simulated import BEACON, NORMED, aggregate_round, get_parent, make_digit_clients

@@ -18,7 +18,8 @@ from ml.methods.common.codebooks import OWN
 from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
 from ml.simulation.run import SimulationConfig, simulate
-from ml.specs import MpFedClSpec, get_kind, get_spec
+from ml.specs import get_kind, get_spec
+from ml.specs.methods.mpfedcl import MpFedClSpec
 from ml.specs.run_schema import describe_payloads
 from ml.training.prior import KAPPAS
 from support.federation.simulated import MLP, make_digit_clients, run_round

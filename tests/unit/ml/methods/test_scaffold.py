@@ -13,8 +13,8 @@ from ml.methods.base import Trained
 from ml.models.base import dump_parameters
 from ml.payload import Array, Arrays, decode_arrays, make_empty_arrays
 from ml.specs import AuthorPayloads, MethodSpec, add_kind, compute_aggregate, get_kind, get_spec
+from ml.specs.methods.scaffold import read_last_rounds, step_control
 from ml.specs.run_schema import describe_payloads
-from ml.specs.scaffold import read_last_rounds, step_control
 from support.federation.simulated import BEACON, get_parent, make_digit_clients
 
 MLP: dict[str, Any] = {"name": "mlp", "hidden": [4]}

@@ -21,7 +21,9 @@ from ml.models import dump_parameters
 from ml.models.base import Model
 from ml.payload import Array, Arrays, encode_arrays
 from ml.simulation.run import SimulationConfig, simulate
-from ml.specs import FedIntRSpec, MethodSpec, SwimSpec, get_kind, get_spec
+from ml.specs import MethodSpec, get_kind, get_spec
+from ml.specs.methods.fedintr import FedIntRSpec
+from ml.specs.methods.swim import SwimSpec
 from ml.training.loop import Batch
 from support.federation.simulated import BEACON, CNN, MLP, aggregate_round, make_digit_clients, run_round
 

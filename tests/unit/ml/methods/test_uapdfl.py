@@ -18,8 +18,8 @@ from ml.methods.uapdfl import UaPdfl, compute_mean_auxiliary
 from ml.models.base import load_parameters
 from ml.payload import Array
 from ml.specs import Offer, Task
+from ml.specs.methods.uapdfl import UaPdflHyperparameters, UaPdflSpec, compute_divergence
 from ml.specs.peers import draw_peers
-from ml.specs.uapdfl import UaPdflHyperparameters, UaPdflSpec, compute_divergence
 from ml.training.loop import Batch
 from support.federation.peer_rounds import Block, are_equal, get_id, get_model, make_peer_clients, train_all
 from support.federation.simulated import BEACON, MLP

@@ -11,7 +11,8 @@ import pytest
 
 from ml.errors import DataError
 from ml.simulation.participation import draw_present
-from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
+from ml.simulation.results import RoundResult
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.simulation.saved import StateFile
 
 QUICK: dict[str, Any] = {"clients": 4, "rounds": 5, "shots": 10, "partition": "dirichlet:5"}

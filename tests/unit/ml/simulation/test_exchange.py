@@ -16,8 +16,8 @@ from ml.methods.fedper import FedPer
 from ml.methods.uapdfl import UaPdfl
 from ml.payload import encode_arrays
 from ml.simulation.exchange import Exchange, Size
-from ml.specs.fedper import FedPerSpec
-from ml.specs.uapdfl import UaPdflSpec
+from ml.specs.methods.fedper import FedPerSpec
+from ml.specs.methods.uapdfl import UaPdflSpec
 from support.federation.peer_rounds import Block, get_id, make_peer_clients
 from support.federation.simulated import BEACON, make_digit_clients
 

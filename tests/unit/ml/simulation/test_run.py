@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from ml.clients.client import Client, TestSet
+from ml.clients.client import Client
+from ml.clients.measured import TestSet
 from ml.errors import DataError, SpecError
 from ml.methods.base import Metrics
 from ml.payload import Arrays
 from ml.simulation import rounds
-from ml.simulation.run import ZERO_DIGEST, RoundResult, SimulationConfig, SimulationResult, simulate
+from ml.simulation.results import RoundResult
+from ml.simulation.run import ZERO_DIGEST, SimulationConfig, SimulationResult, simulate
 from ml.specs import MethodSpec, Offer
 from ml.training.metrics import compute_mean
 

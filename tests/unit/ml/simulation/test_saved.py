@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ml.methods import METHODS
-from ml.simulation.run import RoundResult, SimulationConfig, SimulationResult, simulate
+from ml.simulation.results import RoundResult
+from ml.simulation.run import SimulationConfig, SimulationResult, simulate
 from ml.simulation.saved import StateFile, decode_tree, encode_tree
+from ml.specs import METHODS
 from support.data.normed import describe_normed
 
 ROUNDS = 4

@@ -17,7 +17,7 @@ from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from ml.errors import SpecError
 from ml.specs import METHODS
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 from ml.training.criterion import Criterion, compute_class_weights, make_criterion
 from ml.training.loop import Schedule
 from ml.training.optimizers import Adam, Sgd, make_optimizer

@@ -23,7 +23,7 @@ def run(model: str, **method: Any) -> SimulationResult:
 def test_the_last_sample_of_an_epoch_joins_the_batch_before_it_and_that_is_said(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.WARNING, "ml.clients.client"):
+    with caplog.at_level(logging.WARNING, "ml.clients.measured"):
         done = run(NORMED, local_epochs=1, batch_size=39)  # of 40
     assert done.clients[0].num_train == 40
     (told, _) = [record.getMessage() for record in caplog.records]

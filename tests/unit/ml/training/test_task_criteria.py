@@ -9,7 +9,7 @@ import torch
 
 from ml.errors import SpecError
 from ml.specs import METHODS, get_spec
-from ml.specs.base import Hyperparameters
+from ml.specs.hyperparameters import Hyperparameters
 from ml.specs.task_rules import LOSSES
 from ml.tasks import TASKS
 from ml.training.criterion import make_criterion

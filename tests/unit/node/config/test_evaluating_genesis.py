@@ -10,7 +10,7 @@ from chain.calendar import Calendar
 from chain.genesis import Genesis
 from ml.errors import SpecError
 from ml.specs.closing import ClosingEvaluationSpec
-from ml.specs.evaluation import EVALUATION
+from ml.specs.methods.evaluation import EVALUATION
 from node.config.genesis_file import check_schema, get_genesis_spec
 from node.runs.specs import RunRound, RunSpecs
 from support.data.chains import make_genesis_mapping, make_keys

@@ -26,9 +26,10 @@ from chain.state import State
 from chain.tip import Tip
 from ml import payload
 from ml.aggregation.masks import add_mask, commit, is_added
-from ml.payload import Array, Arrays, decode_arrays, encode_arrays
-from ml.specs import AuthorPayloads, MaskedSpec, compute_aggregate, drop_masked, get_spec
-from ml.specs.masked import EMPTY_INPUT, EMPTY_INPUT_BYTES, count_spoiled, from_rows, read_roster, read_summed
+from ml.payload import Array, Arrays, decode_arrays, encode_arrays, from_rows
+from ml.specs import AuthorPayloads, MaskedSpec, compute_aggregate, get_spec
+from ml.specs.masked.aggregate import count_spoiled, drop_masked, read_roster, read_summed
+from ml.specs.masked.spec import EMPTY_INPUT, EMPTY_INPUT_BYTES
 from node.consensus.masking import Masking
 from node.consensus.masks import (
     Masker,

@@ -9,7 +9,7 @@ import pytest
 from chain.block import PayloadRef
 from ml.payload import KINDS
 from ml.specs import MethodSpec, get_spec
-from ml.specs.masked import EMPTY_INPUT_BYTES
+from ml.specs.masked.spec import EMPTY_INPUT_BYTES
 from node.consensus.recount import plan_phase, read_samples, sends_nothing
 from support.data.chains import make_contribution, make_digest, make_genesis, make_keys
 

@@ -14,7 +14,8 @@ import pytest
 
 from chain.block import Block, Digest, Id, PayloadRef
 from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec, encode_arrays
-from ml.specs import Hyperparameters, MethodSpec, Offer, Task
+from ml.specs import MethodSpec, Offer, Task
+from ml.specs.hyperparameters import Hyperparameters
 from node.consensus.credit import PER_HEIGHT
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.payloads.on_demand import LATE_SHARE, OnDemand

@@ -16,7 +16,7 @@ from chain.changes.rules import SetRules
 from chain.codec import encode_block, encode_certificate
 from chain.genesis import Genesis
 from chain.signing import encode_id
-from ml.specs.masked import EMPTY_INPUT_BYTES
+from ml.specs.masked.spec import EMPTY_INPUT_BYTES
 from node.pb import admin_pb2 as pb
 from node.report.elements import show_bytes, show_spans
 from node.report.history import Accusation, RunHistory, read_history

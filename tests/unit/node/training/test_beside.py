@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,6 +38,10 @@ class Told:
     def load_state_arrays(self, rounds: int, arrays: Arrays) -> None: ...
 
 
+def tell(told: TrainedAlone) -> Any:
+    return Told(told)
+
+
 def say() -> Mapping[str, Arrays]:
     return {"alone": {"labels": np.zeros(2, np.int64)}}
 
@@ -51,18 +56,18 @@ def refuse() -> Mapping[str, Arrays]:
 
 def test_it_answers_once_a_round_is_done(tmp_path: Path) -> None:
     done = TrainedAlone(2, 3, 0.5)
-    told, said = Beside(Told(done), tmp_path, None).answer(say)
+    told, said = Beside(tell(done), tmp_path, None).answer(say)
     assert told == done
     assert len(said["alone"]["labels"]) == 2
     for nothing in (TrainedAlone(0, 5, 0.5), TrainedAlone(2, 0, 0.5, failure="it diverged")):
-        assert Beside(Told(nothing), tmp_path, None).answer(say) == (nothing, {})
+        assert Beside(tell(nothing), tmp_path, None).answer(say) == (nothing, {})
 
 
 def test_a_model_that_gives_no_numbers_is_told_and_spoils_no_answer(tmp_path: Path) -> None:
-    told, said = Beside(Told(TrainedAlone(2, 3, 0.5)), tmp_path, None).answer(refuse)
+    told, said = Beside(tell(TrainedAlone(2, 3, 0.5)), tmp_path, None).answer(refuse)
     assert (told.failure, said) == ("the model gives no numbers", {})
 
 
 def test_it_ends_when_the_answer_is_not_wanted_any_more(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        Beside(Told(TrainedAlone(2, 3, 0.5)), tmp_path, None).answer(stop)
+        Beside(tell(TrainedAlone(2, 3, 0.5)), tmp_path, None).answer(stop)

@@ -18,7 +18,7 @@ from ml.payload import Arrays, encode_arrays
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase
 from node.training.exchange import Exchange
 from node.training.privacy_ledger import PrivacyLedger, read_told
-from node.training.worker_child import Session
+from node.training.session import Built, Session
 
 DIGITS = {"format": "digits"}
 MODEL = {"name": "mlp", "hidden": [8]}
@@ -45,7 +45,7 @@ def move(by: float) -> Arrays:
 def opened(path: Path, client: Client, before: Checkpoint | None = None) -> Iterator[Session]:
     answer: Any = client
     ledger = PrivacyLedger.open(path / "privacy.json", 1e-5, None)
-    session = Session(client, answer, Checkpoints(path / "run-1"), path, 1, before, ledger=ledger)
+    session = Session(Built(client, answer, "cpu", ledger=ledger), Checkpoints(path / "run-1"), path, 1, before)
     yield session
     session.close()
 

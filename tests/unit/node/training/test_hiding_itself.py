@@ -13,7 +13,7 @@ from ml.clients.client import Client
 from ml.data import get_classes, get_default_input
 from node.training.checkpoint import Checkpoint, Checkpoints, Phase
 from node.training.privacy_ledger import PrivacyLedger
-from node.training.worker_child import Session
+from node.training.session import Built, Session
 
 MODEL = {"name": "mlp", "hidden": [8]}
 DATA = {"format": "digits"}
@@ -35,8 +35,8 @@ def open_session(path: Path, client: Client, *, before: Checkpoint | None = None
     noise = {"dp_noise": 2.0} if client.spec.hyperparameters.is_private else {}
     answer: Any = client
     ledger = PrivacyLedger.open(path / "privacy.json", 1e-5, None, noise=noise) if noise else None
-    checkpoints = Checkpoints(path / "run-1")
-    return Session(client, answer, checkpoints, path, 1, before, ledger=ledger, hides_itself=hides_itself)
+    built = Built(client, answer, "cpu", ledger=ledger)
+    return Session(built, Checkpoints(path / "run-1"), path, 1, before, hides_itself=hides_itself)
 
 
 def save(path: Path, client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,7 +115,8 @@ def test_a_run_that_keeps_no_rounds_has_no_own_best_and_a_damaged_note_is_none(t
 
 
 def test_a_client_stands_where_it_stood_and_then_as_before(tmp_path: Path) -> None:
-    run_dir, client = write_rounds(tmp_path, 2), FakeClient({"model/w": np.array([9.0])})
+    run_dir = write_rounds(tmp_path, 2)
+    client: Any = FakeClient({"model/w": np.array([9.0])})
     now = client.state_arrays()
     with standing_after(client, run_dir, 1):
         assert client.state_arrays()["model/w"].tolist() == [1.0]

@@ -66,7 +66,8 @@ class Taking(FakeClient):
 def test_a_client_that_cannot_lend_goes_on_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_dir, client = write_run(tmp_path, 1, 2), Taking({"model/w": np.zeros(1)})
+    run_dir = write_run(tmp_path, 1, 2)
+    client: Any = Taking({"model/w": np.zeros(1)})
     client.taken = []
     take_own_model(client, run_dir, 2, lends=False)
     take_own_model(client, run_dir, 2, lends=True)

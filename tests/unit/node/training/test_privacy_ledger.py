@@ -15,8 +15,8 @@ from ml.accountant import Release, Told, compute_epsilon, count_phases_within
 from ml.errors import Abandoned, MlError
 from node.training.checkpoint import Checkpoints
 from node.training.privacy_ledger import LOOK_AHEAD, PrivacyLedger, read_account, read_told
+from node.training.session import Built, Session
 from node.training.trainer import NOTHING_TAKEN
-from node.training.worker_child import Session
 
 DELTA = 1e-5
 RELEASE = Release(20, 0.15, 2.0, 5.0)
@@ -100,7 +100,7 @@ def test_a_phase_is_counted_before_it_begins_as_an_abandoned_one_leaves_its_step
     file = tmp_path / "privacy.json"
     client: Any = Abandoning(file)
     checkpoints = Checkpoints(tmp_path / "checkpoints")
-    session = Session(client, client, checkpoints, tmp_path, 1, ledger=open_ledger(file))
+    session = Session(Built(client, client, "cpu", ledger=open_ledger(file)), checkpoints, tmp_path, 1)
     with pytest.raises(Abandoned):
         session.train(1, b"", None, NOTHING_TAKEN, lambda: True, lambda done, total: None)
     checkpoints.close()
