@@ -45,10 +45,10 @@ from node.config.node_config import NodeConfig
 from node.config.node_sections import LimitsSection
 from node.config.own_noise import validate_own_noise
 from node.consensus.context import NodeContext
-from node.consensus.keys import OtherKeyInForce, choose_key
-from node.consensus.miner import MinerProcess
-from node.consensus.restored import RESTORED, Restored
+from node.consensus.mining.miner import MinerProcess
 from node.consensus.service import RoundService
+from node.consensus.signing.keys import OtherKeyInForce, choose_key
+from node.consensus.signing.restored import RESTORED, Restored
 from node.consensus.wiring import make_round_service
 from node.errors import ConfigError
 from node.host.collector import leave_out_loaded
@@ -120,7 +120,7 @@ def run_daemon(
 
     `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd. `load`
     reads the configuration again. `after_restore`: the data directory was put back from a backup
-    (`node.consensus.restored`). `origins` says by dotted key where the values of `config` came from, and
+    (`node.consensus.signing.restored`). `origins` says by dotted key where the values of `config` came from, and
     `options` with which of a command line it was read, for the page.
     """
     identity = open_identity(config)

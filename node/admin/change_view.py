@@ -14,7 +14,7 @@ from chain.proposals import Proposal
 from chain.signing import encode_id
 from chain.state import State
 from chain.tip import Tip
-from node.consensus.consent import ExecutedChange
+from node.consensus.governance.consent import ExecutedChange
 from node.federation.builders import Built, list_warnings, warn_of_living
 from node.federation.diff import compute_differences
 from node.ledger.runs_view import show_answer

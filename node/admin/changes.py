@@ -27,8 +27,8 @@ from chain.store.sqlite import SqliteStore
 from ml.errors import SpecError
 from ml.plugins import NO_PLUGINS, Plugins
 from node.admin.change_view import show_draft, show_executed, show_proposal, write_terms
-from node.consensus.consent import ExecutedChange
-from node.consensus.lending import Lending, get_lendable
+from node.consensus.governance.consent import ExecutedChange
+from node.consensus.governance.lending import Lending, get_lendable
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NodeError
 from node.federation.builders import Ground, Wish, build_change, check_site

@@ -16,8 +16,8 @@ from chain.errors import (
 )
 from node.addresses import parse_address
 from node.config.node_config import NodeConfig
-from node.consensus.halted import Halted
-from node.consensus.keys import OtherKeyInForce
+from node.consensus.height.halted import Halted
+from node.consensus.signing.keys import OtherKeyInForce
 from node.errors import ConfigError, NodeError, PermissionRefused
 from node.host.procfs import name_listener
 from node.p2p.transport.base import AddressInUse, CannotListen

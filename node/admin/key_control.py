@@ -8,8 +8,8 @@ from collections.abc import Callable
 from chain.signing import encode_id
 from node.config.identity import open_spare
 from node.config.node_config import NodeConfig
-from node.consensus.keys import make_rotation
 from node.consensus.service import RoundService
+from node.consensus.signing.keys import make_rotation
 from node.errors import InvalidRequest
 from node.pb import admin_pb2 as pb
 

@@ -14,7 +14,7 @@ from node.admin.reload import Reloading
 from node.admin.shutdown import Shutdown
 from node.admin.tokens import Role
 from node.clock import Clock
-from node.consensus.participation import Participation
+from node.consensus.height.participation import Participation
 from node.consensus.service import RoundService
 from node.errors import InvalidRequest
 from node.log import LEVELS

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from chain.calendar import Place, get_next_place
-from node.consensus.participation import is_after
+from node.consensus.height.participation import is_after
 from node.consensus.service import RoundService
 
 log = logging.getLogger(__name__)

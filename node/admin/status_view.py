@@ -12,9 +12,9 @@ from node.admin.peer_view import PeerView
 from node.admin.process_view import ProcessView
 from node.admin.round_control import get_stop
 from node.clock import Clock
-from node.consensus.actions import RoundPhase
+from node.consensus.governance.upgrade import describe_upgrade
+from node.consensus.height.actions import RoundPhase
 from node.consensus.service import RoundService
-from node.consensus.upgrade import describe_upgrade
 from node.finite import to_finite
 from node.ledger.reader import Ledger
 from node.ledger.selected_view import show_selected

@@ -1,6 +1,6 @@
 """`fednode bench round --waterfall`: where the time of a round goes on real nodes, step by step, by their own records.
 
-Every node writes down when it saw each step of a round (`node.consensus.record.STEPS`). Shown are the medians
+Every node writes down when it saw each step of a round (`node.consensus.record.record.STEPS`). Shown are the medians
 over all nodes and rounds, and beside them the CPU and the messages that a round has cost.
 """
 
@@ -19,7 +19,7 @@ from chain.store.sqlite import SqliteStore
 from node.admin.client import AdminClient
 from node.bench.figures import Report
 from node.bench.round import TIMEOUT_S, WARM_UP, describe_job, in_new_testnet, measure_bare
-from node.consensus.record import STEPS
+from node.consensus.record.record import STEPS
 from node.experiments.measured import describe_spread
 from node.host.machine import get_machine
 from node.host.procfs import read_cpu_s

@@ -17,11 +17,11 @@ from chain.store.blob_rows import SMALL_BLOB_BYTES
 from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
-from node.consensus.current import CurrentRound
-from node.consensus.final_block import FinalBlock
-from node.consensus.halted import Halted
+from node.consensus.gossip.sync import ChainsDiverge
+from node.consensus.height.current import CurrentRound
+from node.consensus.height.final_block import FinalBlock
+from node.consensus.height.halted import Halted
 from node.consensus.payload_wiring import Payloads
-from node.consensus.sync import ChainsDiverge
 from node.offload import Offload
 from node.payloads.checks import Aggregate
 from node.payloads.retention import Retention

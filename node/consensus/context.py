@@ -14,10 +14,10 @@ from chain.signing import SigningKey
 from chain.store.sqlite import SqliteStore
 from node.boundary import Boundary
 from node.clock import Clock
-from node.consensus.current import CurrentRound
-from node.consensus.miner import Miner
-from node.consensus.record import Records
-from node.consensus.signer import Signer
+from node.consensus.height.current import CurrentRound
+from node.consensus.mining.miner import Miner
+from node.consensus.record.record import Records
+from node.consensus.signing.signer import Signer
 from node.events import Events
 from node.offload import Offload
 from node.p2p.address_book import AddressBook

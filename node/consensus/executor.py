@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from chain.block import Block, Contribution, Digest, Phase, Vote
 from chain.store.blob_rows import SMALL_BLOB_BYTES
 from node.boundary import Boundary
-from node.consensus import actions
-from node.consensus.current import CurrentRound
-from node.consensus.evidence import EvidencePool
-from node.consensus.gossip import Gossip
-from node.consensus.halted import Halted
+from node.consensus.gossip.evidence import EvidencePool
+from node.consensus.gossip.gossip import Gossip
+from node.consensus.height import actions
+from node.consensus.height.current import CurrentRound
+from node.consensus.height.halted import Halted
 from node.consensus.round_tasks import RoundTasks
-from node.consensus.signer import Signer
+from node.consensus.signing.signer import Signer
 from node.payloads.checks import Aggregate
 from node.payloads.waiting_blobs import WaitingBlobs
 

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chain.block import Digest
-from node.consensus.authenticator import Authenticator
-from node.consensus.awaiting import Awaiting
 from node.consensus.context import RoundContext
-from node.consensus.evidence import EvidencePool
-from node.consensus.gossip import Gossip, Position
-from node.consensus.hints import AddressHints
-from node.consensus.member_clocks import MemberClocks
-from node.consensus.neighbours import Neighbours
-from node.consensus.published import PublishedRounds
-from node.consensus.second_histories import SecondHistories
-from node.consensus.sightings import Sightings
-from node.consensus.silence import SilenceWatch
-from node.consensus.spreading import Spreading
-from node.consensus.sync import Sync
+from node.consensus.gossip.authenticator import Authenticator
+from node.consensus.gossip.awaiting import Awaiting
+from node.consensus.gossip.evidence import EvidencePool
+from node.consensus.gossip.gossip import Gossip, Position
+from node.consensus.gossip.hints import AddressHints
+from node.consensus.gossip.member_clocks import MemberClocks
+from node.consensus.gossip.neighbours import Neighbours
+from node.consensus.gossip.published import PublishedRounds
+from node.consensus.gossip.second_histories import SecondHistories
+from node.consensus.gossip.sightings import Sightings
+from node.consensus.gossip.silence import SilenceWatch
+from node.consensus.gossip.spreading import Spreading
+from node.consensus.gossip.sync import Sync
 from node.p2p.address_book import AddressBook
 from node.p2p.delays import Delays
 from node.p2p.peers import Peers

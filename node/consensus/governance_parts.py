@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.consensus.admissions import Admissions
-from node.consensus.consent import Consent
 from node.consensus.context import RoundContext
-from node.consensus.convictions import Convictions
 from node.consensus.gossip_parts import GossipParts
-from node.consensus.initial_models import InitialModels
-from node.consensus.proposals import ProposalBook, load_proposals
-from node.consensus.readiness import StandsReady
-from node.consensus.standing import Standing
+from node.consensus.governance.admissions import Admissions
+from node.consensus.governance.consent import Consent
+from node.consensus.governance.convictions import Convictions
+from node.consensus.governance.initial_models import InitialModels
+from node.consensus.governance.proposals import ProposalBook, load_proposals
+from node.consensus.governance.readiness import StandsReady
+from node.consensus.governance.standing import Standing
 from node.payloads.fetcher import BlobFetcher
 
 

@@ -17,12 +17,12 @@ from chain.beacon import list_commitments
 from chain.block import Block, Contribution, Digest, Evidence, Id, Vote
 from chain.errors import ChainError, DecodeError, InvalidEvidence, InvalidSignature
 from node.boundary import Boundary
-from node.consensus import actions
-from node.consensus.authenticator import get_signer
-from node.consensus.current import CurrentRound
+from node.consensus.gossip.authenticator import get_signer
+from node.consensus.gossip.serving import StoreServer
 from node.consensus.gossip_parts import GossipParts
-from node.consensus.proposals import ProposalBook
-from node.consensus.serving import StoreServer
+from node.consensus.governance.proposals import ProposalBook
+from node.consensus.height import actions
+from node.consensus.height.current import CurrentRound
 from node.events import Events
 from node.p2p.bundle import BundleError, decode_bundle
 from node.p2p.peers import Peer

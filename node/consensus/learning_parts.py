@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chain.run import Run
-from node.consensus.applied_rounds import AppliedRounds
-from node.consensus.auditor import Auditor
 from node.consensus.context import RoundContext
-from node.consensus.contributor import Contributor
-from node.consensus.end_evaluation import EndEvaluation
 from node.consensus.gossip_parts import GossipParts
-from node.consensus.inputs import BlockInputs
-from node.consensus.masking import Masking, make_masking
+from node.consensus.governance.standing import Standing
+from node.consensus.learning.applied_rounds import AppliedRounds
+from node.consensus.learning.auditor import Auditor
+from node.consensus.learning.contributor import Contributor
+from node.consensus.learning.end_evaluation import EndEvaluation
+from node.consensus.learning.inputs import BlockInputs
+from node.consensus.learning.masking import Masking, make_masking
+from node.consensus.learning.recount import Recount
+from node.consensus.learning.round_measure import RoundMeasure
+from node.consensus.learning.scheduler import TrainingScheduler
 from node.consensus.payload_wiring import Payloads
-from node.consensus.recount import Recount
-from node.consensus.round_measure import RoundMeasure
-from node.consensus.scheduler import TrainingScheduler
-from node.consensus.standing import Standing
 from node.training.checkpoint import CHECKPOINTS
 from node.training.kept_rounds import KeptRounds
 from node.training.learner import Learner

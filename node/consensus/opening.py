@@ -14,15 +14,15 @@ from chain.calendar import Place, get_next_place
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
-from node.consensus.collecting import Collecting
 from node.consensus.crossing import Crossing
 from node.consensus.gossip_parts import GossipParts
 from node.consensus.governance_parts import GovernanceParts
-from node.consensus.machine import RoundMachine
-from node.consensus.masking import Masking
-from node.consensus.participation import Participation
-from node.consensus.restored import RESTORED, Restored, is_needed
-from node.consensus.signer import Signer
+from node.consensus.height.collecting import Collecting
+from node.consensus.height.machine import RoundMachine
+from node.consensus.height.participation import Participation
+from node.consensus.learning.masking import Masking
+from node.consensus.signing.restored import RESTORED, Restored, is_needed
+from node.consensus.signing.signer import Signer
 from node.offload import Offload
 
 log = logging.getLogger(__name__)

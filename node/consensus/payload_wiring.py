@@ -8,9 +8,9 @@ from functools import partial
 
 from chain.block import Block, Contribution, Id
 from chain.tip import Tip
-from node.consensus.awaiting import Awaiting
 from node.consensus.context import NodeContext
-from node.consensus.current import CurrentRound
+from node.consensus.gossip.awaiting import Awaiting
+from node.consensus.height.current import CurrentRound
 from node.offload import Offload
 from node.p2p.peers import Peers
 from node.p2p.refusals import Reason

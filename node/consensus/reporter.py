@@ -12,11 +12,11 @@ from chain.block import Id, Phase, Vote
 from chain.changes.change import read_change
 from node.boundary import Boundary
 from node.clock import Clock
-from node.consensus import actions
-from node.consensus.final_block import FinalBlock
-from node.consensus.gossip import Gossip
-from node.consensus.machine import RoundMachine
-from node.consensus.record import Records, RoundRecord
+from node.consensus.gossip.gossip import Gossip
+from node.consensus.height import actions
+from node.consensus.height.final_block import FinalBlock
+from node.consensus.height.machine import RoundMachine
+from node.consensus.record.record import Records, RoundRecord
 from node.events import Events
 from node.p2p.peers import Peers
 

@@ -19,10 +19,10 @@ from chain.changes.runs import StartRun
 from chain.errors import InvalidChange, ValidationError
 from chain.tip import Tip
 from node.boundary import UNFORESEEN, Boundary
-from node.consensus import actions
-from node.consensus.current import CurrentRound
-from node.consensus.gossip import Gossip
-from node.consensus.initial_models import InitialModelRefused, InitialModels
+from node.consensus.gossip.gossip import Gossip
+from node.consensus.governance.initial_models import InitialModelRefused, InitialModels
+from node.consensus.height import actions
+from node.consensus.height.current import CurrentRound
 from node.consensus.payload_wiring import Payloads
 from node.events import Events
 from node.p2p.peers import Peers

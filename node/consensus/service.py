@@ -17,26 +17,26 @@ from typing import Any
 from chain.block import Contribution, Id
 from chain.calendar import get_next_place
 from chain.tip import Tip
-from node.consensus import actions
 from node.consensus.commit import Committer
 from node.consensus.context import RoundContext
-from node.consensus.credit import VainWait
-from node.consensus.current import Adopted, Posted
 from node.consensus.executor import ActionExecutor
-from node.consensus.final_block import FinalBlock
+from node.consensus.gossip.sync import ChainsDiverge
 from node.consensus.gossip_parts import GossipParts
+from node.consensus.governance.upgrade import check_release
 from node.consensus.governance_parts import GovernanceParts
 from node.consensus.handler import PeerHandler
+from node.consensus.height import actions
+from node.consensus.height.credit import VainWait
+from node.consensus.height.current import Adopted, Posted
+from node.consensus.height.final_block import FinalBlock
+from node.consensus.height.machine import RoundMachine
 from node.consensus.learning_parts import LearningParts
-from node.consensus.machine import RoundMachine
 from node.consensus.opening import RoundOpener
 from node.consensus.payload_wiring import Payloads
+from node.consensus.record.stall import StallWatch
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import AGAIN_S, RoundTasks
-from node.consensus.signer import SignedBefore
-from node.consensus.stall import StallWatch
-from node.consensus.sync import ChainsDiverge
-from node.consensus.upgrade import check_release
+from node.consensus.signing.signer import SignedBefore
 from node.p2p.refusals import Refusals
 from node.payloads.checks import Aggregate
 

@@ -8,26 +8,26 @@ from chain.selection import read_selection
 from chain.tip import Tip, get_first_read
 from node.consensus.commit import Committer
 from node.consensus.context import NodeContext, RoundContext
-from node.consensus.current import CurrentRound
 from node.consensus.executor import ActionExecutor
-from node.consensus.gossip import Position
+from node.consensus.gossip.gossip import Position
+from node.consensus.gossip.serving import StoreServer
+from node.consensus.gossip.sync import Sync
 from node.consensus.gossip_parts import make_gossip
 from node.consensus.governance_parts import make_governance
 from node.consensus.handler import PeerHandler
+from node.consensus.height.current import CurrentRound
+from node.consensus.height.participation import Participation
 from node.consensus.learning_parts import LearningParts, make_learning
-from node.consensus.learning_watch import LearningWatch
-from node.consensus.mining import mine_block
+from node.consensus.mining.mining import mine_block
 from node.consensus.opening import RoundOpener
-from node.consensus.participation import Participation
 from node.consensus.payload_wiring import Payloads, make_payloads
-from node.consensus.record import Records
+from node.consensus.record.learning_watch import LearningWatch
+from node.consensus.record.record import Records
+from node.consensus.record.stall import StallDetector, StallInput, StallWatch
 from node.consensus.reporter import RoundReporter
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.service import RoundParts, RoundService
-from node.consensus.serving import StoreServer
-from node.consensus.signer import Signer
-from node.consensus.stall import StallDetector, StallInput, StallWatch
-from node.consensus.sync import Sync
+from node.consensus.signing.signer import Signer
 from node.events import Events
 from node.p2p.peers import Peers
 from node.payloads.retention import Retention

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from chain.rules import compute_quorum
 from chain.select import Select
 from chain.selection import Selection
-from node.consensus.round_measure import make_measure
+from node.consensus.learning.round_measure import make_measure
 
 
 class SelectedRounds:

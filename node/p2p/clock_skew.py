@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
-# Beyond it a member's candidates are not acceptable in view 0 (`node.consensus.candidates.FUTURE_MS`).
+# Beyond it a member's candidates are not acceptable in view 0 (`node.consensus.height.candidates.FUTURE_MS`).
 MAX_SKEW_S = 2.0
 ENOUGH_TO_TELL = 3  # clocks: of two that differ nobody can say which is wrong
 

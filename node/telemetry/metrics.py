@@ -25,9 +25,9 @@ from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml.measures.collapse import NOT_LEARNED, QUIET, Sign
 from node.boundary import Boundary
-from node.consensus.actions import Absence
-from node.consensus.miner import Miner
-from node.consensus.record import PHASE_ENDS
+from node.consensus.height.actions import Absence
+from node.consensus.mining.miner import Miner
+from node.consensus.record.record import PHASE_ENDS
 from node.consensus.service import RoundService
 from node.events import NodeEvent
 from node.finite import to_finite

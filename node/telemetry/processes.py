@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from node.consensus.miner import Miner, MinerProcess
+from node.consensus.mining.miner import Miner, MinerProcess
 from node.training.trainer import Trainer
 from node.training.worker import WorkerProcess
 

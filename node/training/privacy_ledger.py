@@ -6,7 +6,7 @@ no phase that would take epsilon above it, and none at all while phases of earli
 be guessed, unless the site has set them aside by name.
 
 The node adds to the same file what the chain shows of earlier phases and the file lacks
-(`node.consensus.recount`): whoever changes it reads it anew, and holds its directory meanwhile.
+(`node.consensus.learning.recount`): whoever changes it reads it anew, and holds its directory meanwhile.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from chain.store.sqlite import SqliteStore
 from node.admin.offline import OfflineNode, verify_data_dir
 from node.bench.figures import Report
 from node.bench.fixtures import DIFFICULTY, temporary_directory
-from node.consensus.sync import SLICE
+from node.consensus.gossip.sync import SLICE
 from node.errors import NodeError, VerificationFailed
 from node.host.machine import get_machine
 from node.host.procfs import MB

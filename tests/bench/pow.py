@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.tails import describe_tail, watch_loop
 from node.bench.figures import Report
-from node.consensus.miner import MinerProcess
+from node.consensus.mining.miner import MinerProcess
 from node.experiments.measured import describe_spread
 from node.host.machine import get_machine
 

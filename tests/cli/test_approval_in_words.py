@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.cli.proposals import describe_missing, describe_outcome
+from node.cli.federation.proposals import describe_missing, describe_outcome
 from node.pb import admin_pb2 as pb
 
 

@@ -21,7 +21,7 @@ from chain.store.rows import DATABASE
 from chain.store.sqlite import SqliteStore
 from node.admin.ledger_client import read_pages
 from node.cli import main
-from node.cli.chain import describe_event
+from node.cli.chain.chain import describe_event
 from node.cli.output import format_table, show_bytes, show_seconds
 from node.cli.target import find_socket
 from node.pb import admin_pb2 as pb

@@ -435,7 +435,7 @@ def test_a_file_that_no_command_looked_at_is_still_one_line(capsys: Captured, mo
     def fail(distribution: str) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/srv/secret")
 
-    monkeypatch.setattr("node.cli.version.get_version", fail)
+    monkeypatch.setattr("node.cli.node.version.get_version", fail)
     code, out, err = run(capsys, "version", "--json")
     assert (code, out, err) == (1, "", "fednode: /srv/secret: Permission denied\n")
 

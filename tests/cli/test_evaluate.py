@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.cli.evaluate import list_cuts
+from node.cli.model.evaluate import list_cuts
 from node.errors import ConfigError
 
 

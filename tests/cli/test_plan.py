@@ -16,7 +16,7 @@ from ml.bounds.fedproto import Constants
 from ml.clients import loss_constants
 from ml.clients.loss_constants import Measured
 from node.cli import main
-from node.cli.plan import parse_duration, parse_frequency
+from node.cli.research.plan import parse_duration, parse_frequency
 from node.training.local_work import LocalWork
 from support.federation.ledgers import make_ledgers
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from node.admin.asking import Answered, Told
+from node.cli.model.predict import MIN_ALIKE, describe, make_table, summarise
 from node.cli.output import format_table
-from node.cli.predict import MIN_ALIKE, describe, make_table, summarise
 from node.pb import admin_pb2 as pb
 
 MEMBER = "k5ry2m4aq7xw2c5tb2hs4qlek5ry2m4aq7xw2c5tb2hs4qle2345"

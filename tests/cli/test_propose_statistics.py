@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ml.specs import MaskedStatisticsSpec, StatisticsSpec, get_spec
-from node.cli.statistics_terms import draft_statistics, read_columns
+from node.cli.federation.statistics_terms import draft_statistics, read_columns
 from node.errors import NodeError
 
 FILE = Path("columns.yaml")

@@ -23,7 +23,7 @@ from ml.measures.collapse import find_signs
 from ml.measures.verdict import Verdict
 from ml.specs.methods.uapdfl import compute_divergence
 from node.cli import main
-from node.cli.rounds import print_scores
+from node.cli.federation.rounds import print_scores
 from node.pb import admin_pb2 as pb
 from support.data.blobs import lose_blob
 from support.data.synthetic import make_genesis

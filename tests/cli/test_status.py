@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from node.cli.measures import describe_briefly
-from node.cli.status import MAX_NOT_AWAITED, MAX_TRANSFERS, describe, describe_in_a_line
+from node.cli.model.measures import describe_briefly
+from node.cli.node.status import MAX_NOT_AWAITED, MAX_TRANSFERS, describe, describe_in_a_line
 from node.pb import admin_pb2 as pb
 
 

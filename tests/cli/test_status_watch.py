@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from node.cli.status_watch import NUM_ROUNDS, Answers, draw, read
+from node.cli.node.status_watch import NUM_ROUNDS, Answers, draw, read
 from node.pb import admin_pb2 as pb
 
 

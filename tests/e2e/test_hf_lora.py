@@ -162,7 +162,7 @@ async def wait_until_over(sites: list[Site]) -> None:
         for site in sites:
             assert site.process is not None
             assert site.process.poll() is None, site.log[-3000:]
-            applied = site.log.count('"logger": "node.consensus.record", "message": "round ')
+            applied = site.log.count('"logger": "node.consensus.record.record", "message": "round ')
             heights.append(applied)
         if min(heights) >= ROUNDS:
             return

@@ -19,7 +19,7 @@ from ml.models import load_pretrained, read_constants
 from ml.payload import Array
 from ml.plugins import NO_PLUGINS
 from ml.specs.architectures import parameter_shapes
-from node.cli.model_onnx import write_onnx
+from node.cli.model.model_onnx import write_onnx
 from node.errors import NodeError
 from node.pb import admin_pb2 as pb
 

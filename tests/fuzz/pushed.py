@@ -31,24 +31,24 @@ from fuzz.chain_bytes import (
 from fuzz.claims import Seeds, attempt, passes
 from fuzz.federation import CANDIDATE, GENESIS, KEYS, LIAR, ME, PARENT, believing, sign_vote
 from fuzz.wire_bytes import make_statuses
-from node.consensus import actions
-from node.consensus.authenticator import Authenticator
-from node.consensus.awaiting import Awaiting
-from node.consensus.collecting import Collecting
-from node.consensus.consent import Consent
-from node.consensus.current import CurrentRound
-from node.consensus.evidence import EvidencePool
-from node.consensus.gossip import Gossip, Position
+from node.consensus.gossip.authenticator import Authenticator
+from node.consensus.gossip.awaiting import Awaiting
+from node.consensus.gossip.evidence import EvidencePool
+from node.consensus.gossip.gossip import Gossip, Position
+from node.consensus.gossip.hints import AddressHints
+from node.consensus.gossip.member_clocks import MemberClocks
+from node.consensus.gossip.published import PublishedRounds
+from node.consensus.gossip.serving import StoreServer
+from node.consensus.gossip.sync import Sync
 from node.consensus.gossip_parts import GossipParts
+from node.consensus.governance.consent import Consent
+from node.consensus.governance.proposals import ProposalBook
 from node.consensus.handler import PeerHandler
-from node.consensus.hints import AddressHints
-from node.consensus.machine import RoundMachine
-from node.consensus.member_clocks import MemberClocks
-from node.consensus.proposals import ProposalBook
-from node.consensus.published import PublishedRounds
-from node.consensus.serving import StoreServer
-from node.consensus.signer import Signer
-from node.consensus.sync import Sync
+from node.consensus.height import actions
+from node.consensus.height.collecting import Collecting
+from node.consensus.height.current import CurrentRound
+from node.consensus.height.machine import RoundMachine
+from node.consensus.signing.signer import Signer
 from node.events import Events
 from node.offload import Offload
 from node.p2p.address_book import AddressBook

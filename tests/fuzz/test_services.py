@@ -30,8 +30,8 @@ from chain.layout import MAX_HEIGHT, MAX_TIME_MS
 from chain.signing import encode_id
 from fuzz.array_bytes import make_arrays
 from node.admin.server import MAX_REASON_CHARS
-from node.consensus.authenticator import MAX_KNOWN
-from node.consensus.gossip import MAX_HELD
+from node.consensus.gossip.authenticator import MAX_KNOWN
+from node.consensus.gossip.gossip import MAX_HELD
 from node.p2p.bans import Bans
 from node.p2p.transport.base import TrafficCounters
 from node.p2p.transport.calls import serve_calls

@@ -14,7 +14,7 @@ from chain.changes.members import AddMember, AddObserver, RemoveMember, RemoveOb
 from chain.codec import decode_block
 from chain.signing import SigningKey
 from chain.state import State
-from node.consensus import admissions
+from node.consensus.governance import admissions
 from node.p2p.admission import Role
 from node.p2p.status import Status
 from node.p2p.transport.base import Message, MessageKind, PeerUnavailable

@@ -21,8 +21,8 @@ from chain.signing import encode_id, verify
 from chain.store.signed_slots import get_block_digests
 from ml.payload import decode_arrays
 from node.admin.wiring import make_view
-from node.cli.peers import describe_clocks, describe_not_awaited, describe_refusals
-from node.cli.rounds import describe_round
+from node.cli.federation.peers import describe_clocks, describe_not_awaited, describe_refusals
+from node.cli.federation.rounds import describe_round
 from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message

@@ -15,7 +15,7 @@ from chain.genesis import Genesis
 from chain.store.interface import IMPORTED
 from chain.store.sqlite import SqliteStore
 from ml.payload import KINDS
-from node.consensus.halted import Halted
+from node.consensus.height.halted import Halted
 from node.ledger.audit import run_audit
 from node.ledger.importing import import_chain
 from node.payloads.retention import LARGE_BYTES, Retention

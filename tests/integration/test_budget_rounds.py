@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.consensus.signer import ITERATIONS
+from node.consensus.signing.signer import ITERATIONS
 from support.federation.cluster import USUAL_ITERATIONS, Cluster, ScriptedTrainer, cluster
 from support.federation.virtual_time import run_virtual
 

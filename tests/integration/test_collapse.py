@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from node.consensus.learning_watch import PATIENCE, LearningWatch
+from node.consensus.record.learning_watch import PATIENCE, LearningWatch
 from node.telemetry.metrics import CallTimes
 from node.telemetry.monitor import make_metrics
 from support.federation.cluster import Cluster

@@ -23,7 +23,7 @@ from chain.state import State
 from chain.store.interface import STEPS
 from ml import payload, specs
 from node.config.genesis_file import get_genesis_spec
-from node.consensus.actions import RoundPhase
+from node.consensus.height.actions import RoundPhase
 from node.consensus.service import RoundService
 from node.p2p.transport.base import Message, MessageKind
 from support.data.blobs import is_held, lose_blob

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from node.consensus.credit import FULL, PER_HEIGHT
+from node.consensus.height.credit import FULL, PER_HEIGHT
 from node.consensus.service import RoundService
 from node.training.exchange import Exchange
 from node.training.progress import OnProgress

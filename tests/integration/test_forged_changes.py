@@ -26,7 +26,7 @@ from chain.changes.members import Pardon, RemoveMember, ReplaceKey
 from chain.evidence import make_evidence
 from chain.signing import SigningKey, encode_id
 from chain.state import Member, State
-from node.consensus.keys import make_rotation
+from node.consensus.signing.keys import make_rotation
 from node.p2p.transport.base import Message, MessageKind
 from support.data.chains import make_digest, make_keys
 from support.data.changes import extend_with

@@ -14,7 +14,7 @@ from chain.changes.members import AddMember
 from chain.hints import AddressHint, encode_hint, sign_hint
 from chain.signing import SigningKey
 from node.consensus.context import NodeContext
-from node.consensus.hints import AHEAD_MS, OWN_S, PAUSE_S, AddressHints
+from node.consensus.gossip.hints import AHEAD_MS, OWN_S, PAUSE_S, AddressHints
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.p2p.address_book import AddressBook

@@ -17,8 +17,8 @@ from chain.changes.rules import SetRules
 from chain.checkpoint import Checkpoint
 from chain.codec import encode_block, encode_certificate
 from chain.signing import SigningKey
-from node.consensus.halted import Halted
-from node.consensus.sync import ANSWER_S
+from node.consensus.gossip.sync import ANSWER_S
+from node.consensus.height.halted import Halted
 from support.data.chains import make_digest, make_keys
 from support.data.changes import LivingChain
 from support.faults.liar import Liar, lying

@@ -15,8 +15,8 @@ from chain.codec import encode_block, encode_certificate, encode_vote
 from chain.errors import InvalidChange
 from chain.tip import Tip
 from node.consensus.context import NodeContext
-from node.consensus.keys import make_rotation
 from node.consensus.service import RoundService
+from node.consensus.signing.keys import make_rotation
 from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest
 from node.p2p.refusals import Reason
@@ -240,7 +240,7 @@ def test_a_joiner_that_is_killed_at_any_step_goes_on_from_there(tmp_path: Path, 
 
 
 def test_readiness_is_renewed_in_good_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.consensus.readiness.RENEW_HEIGHTS", 3)
+    monkeypatch.setattr("node.consensus.governance.readiness.RENEW_HEIGHTS", 3)
 
     async def story() -> None:
         async with growing(tmp_path, 3, ["node3"]) as net:

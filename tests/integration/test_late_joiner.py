@@ -22,7 +22,7 @@ from chain import codec
 from chain.block import Certificate, Digest
 from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
-from node.consensus import sync
+from node.consensus.gossip import sync
 from node.errors import NodeError
 from node.p2p.refusals import Reason
 from node.training.observer_trainer import ObserverTrainer

@@ -15,7 +15,7 @@ from chain.changes.runs import StartRun
 from ml.payload import Array, encode_arrays, kind_code
 from ml.specs import add_kind, get_spec
 from ml.specs.methods.lending import LENT
-from node.cli.evaluations import describe_copies
+from node.cli.federation.evaluations import describe_copies
 from node.errors import ChangeRefused
 from node.federation.measured_model import check_measured_model
 from node.federation.run_terms import draft_run

@@ -22,9 +22,9 @@ from chain.evidence import make_evidence, validate_evidence
 from chain.signing import SigningKey, encode_id
 from chain.validation import validate_aggregate
 from ml import payload
-from node.consensus.authenticator import MAX_KNOWN
 from node.consensus.context import NodeContext
-from node.consensus.halted import Halted
+from node.consensus.gossip.authenticator import MAX_KNOWN
+from node.consensus.height.halted import Halted
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_parts
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind, PeerFault

@@ -24,9 +24,9 @@ from ml.payload import Arrays, decode_arrays, encode_arrays, from_rows, to_rows
 from ml.specs.masked.aggregate import MASKED, read_shown, read_summed
 from ml.specs.masked.spec import EMPTY_INPUT
 from node.admin.wiring import make_predictor
-from node.cli.rounds import describe_round
-from node.consensus.credit import VainWait
-from node.consensus.masks import Masker, MaskingRefused, MaskKey, MaskKeys, RoundMasks
+from node.cli.federation.rounds import describe_round
+from node.consensus.height.credit import VainWait
+from node.consensus.learning.masks import Masker, MaskingRefused, MaskKey, MaskKeys, RoundMasks
 from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason
 from node.p2p.transport.base import Message

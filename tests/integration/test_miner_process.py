@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from chain.pow import compute_highest_id, search
-from node.consensus import miner as miner_module
-from node.consensus import miner_child
-from node.consensus.miner import SHORT_SEARCH, Miner, MinerFailed, MinerProcess
+from node.consensus.mining import miner as miner_module
+from node.consensus.mining import miner_child
+from node.consensus.mining.miner import SHORT_SEARCH, Miner, MinerFailed, MinerProcess
 from support.federation.inline import InlineMiner
 from support.federation.processes import is_alive, kill
 from support.federation.recording import wait_until
@@ -225,7 +225,7 @@ async def test_closing_ends_the_processes() -> None:
 
 DAEMON = """
 import asyncio, sys
-from node.consensus.miner import MinerProcess
+from node.consensus.mining.miner import MinerProcess
 async def main():
     miner = MinerProcess(2)
     await miner.start()

@@ -19,7 +19,7 @@ from node.admin.round_control import Control
 from node.admin.shutdown import Deadline, Shutdown
 from node.admin.wiring import make_view
 from node.consensus.context import NodeContext
-from node.consensus.participation import PAUSED
+from node.consensus.height.participation import PAUSED
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.errors import InvalidRequest

@@ -15,9 +15,9 @@ from chain.calendar import Place
 from chain.published import PublishedMeasures, decode_published, encode_published, sign_published
 from chain.signing import SigningKey, encode_id
 from ml.measures.classification import Measures
-from node.consensus import published
 from node.consensus.context import NodeContext
-from node.consensus.published import NEWEST
+from node.consensus.gossip import published
+from node.consensus.gossip.published import NEWEST
 from node.consensus.service import RoundService
 from node.consensus.wiring import make_round_service
 from node.ledger.reader import Ledger

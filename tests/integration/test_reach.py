@@ -11,9 +11,9 @@ import pytest
 
 from chain.block import Id
 from node.admin.wiring import make_view
-from node.cli.peers import describe_reach
-from node.consensus.credit import FULL, PER_HEIGHT
-from node.consensus.relay import Relay
+from node.cli.federation.peers import describe_reach
+from node.consensus.gossip.relay import Relay
+from node.consensus.height.credit import FULL, PER_HEIGHT
 from node.p2p.peers import Peer
 from support.federation.asked import make_book, make_config
 from support.federation.cluster import ScriptedTrainer, cluster

@@ -13,7 +13,7 @@ import pytest
 
 from chain import codec
 from chain.block import Digest, Id
-from node.consensus.relay import Relay
+from node.consensus.gossip.relay import Relay
 from node.p2p.peers import Peers
 from node.p2p.transport.base import Message, MessageKind
 from support.faults.liar import Liar, lying

@@ -10,7 +10,7 @@ import pytest
 
 from chain.block import Id
 from chain.store.sqlite import SqliteStore
-from node.consensus.restored import RESTORED
+from node.consensus.signing.restored import RESTORED
 from node.p2p.transport.base import PeerUnavailable
 from support.federation.cluster import Cluster, ScriptedTrainer, cluster
 from support.federation.memory_transport import MemoryTransport
@@ -124,7 +124,7 @@ def test_it_stays_silent_while_all_who_are_ahead_have_failed_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whom it has asked in vain it no longer waits for; that they are ahead is true all the same."""
-    monkeypatch.setattr("node.consensus.sync.SLICE", 1)
+    monkeypatch.setattr("node.consensus.gossip.sync.SLICE", 1)
     asked, request = set[tuple[int, Id]](), MemoryTransport.request_blocks
 
     async def fail_first(transport: MemoryTransport, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:

@@ -21,7 +21,7 @@ from chain.store import sqlite
 from chain.store.signed_slots import get_block_digests
 from chain.store.sqlite import SqliteStore
 from ml.payload import KINDS
-from node.consensus import auditor
+from node.consensus.learning import auditor
 from node.payloads import retention
 from node.payloads.retention import Retention
 from node.runs.specs import RunSpecs

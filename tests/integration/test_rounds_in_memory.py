@@ -8,7 +8,7 @@ import pytest
 
 from chain.difficulty import PERIOD
 from node.config.genesis_file import get_genesis_spec
-from node.consensus.actions import RoundPhase
+from node.consensus.height.actions import RoundPhase
 from support.federation.cluster import ScriptedTrainer, cluster
 from support.federation.virtual_time import run_virtual
 

@@ -17,7 +17,7 @@ from chain.signing import encode_id
 from chain.store.sqlite import SqliteStore
 from ml.payload import CHUNK_BYTES, decode_arrays
 from node.admin.wiring import make_view
-from node.cli.status import describe
+from node.cli.node.status import describe
 from node.config.genesis_file import get_genesis_spec
 from node.consensus.service import RoundService
 from node.ledger.audit import run_audit

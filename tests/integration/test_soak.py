@@ -20,7 +20,7 @@ import pytest
 import node.events
 from chain.difficulty import LOOKBACK
 from chain.store import sqlite
-from node.consensus.learning_watch import MAX_LOSSES
+from node.consensus.record.learning_watch import MAX_LOSSES
 from node.p2p.transport.round_trips import KEPT
 from support.faults.soak import (
     NUM_NODES,

@@ -23,8 +23,8 @@ from ml.data import get_classes, get_default_input
 from ml.payload import Array, decode_arrays, encode_arrays
 from node.admin.json_view import to_json
 from node.admin.wiring import make_view
-from node.cli.rounds import describe_round
-from node.cli.status import describe, describe_in_a_line
+from node.cli.federation.rounds import describe_round
+from node.cli.node.status import describe, describe_in_a_line
 from node.consensus.service import RoundService
 from node.ledger.reader import Ledger
 from node.p2p.refusals import Reason

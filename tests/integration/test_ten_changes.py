@@ -15,7 +15,7 @@ from chain.changes.base import Kind
 from chain.changes.change import read_change
 from chain.changes.members import Pardon, RemoveMember, ReplaceKey
 from chain.state import State
-from node.consensus.keys import make_rotation
+from node.consensus.signing.keys import make_rotation
 from node.ledger.audit import run_audit
 from support.data.chains import make_digest, make_keys
 from support.faults.liar import lying

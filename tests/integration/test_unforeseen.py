@@ -24,11 +24,14 @@ from ml import specs
 from ml.payload import KINDS
 from node.admin.wiring import make_view
 from node.boundary import UNFORESEEN, Boundary
+from node.cli.federation.rounds import describe_round
 from node.cli.output import show_id
-from node.cli.rounds import describe_round
-from node.consensus import actions, auditor, handler, sync
-from node.consensus.machine import RoundMachine
-from node.consensus.record import RoundRecord
+from node.consensus import handler
+from node.consensus.gossip import sync
+from node.consensus.height import actions
+from node.consensus.height.machine import RoundMachine
+from node.consensus.learning import auditor
+from node.consensus.record.record import RoundRecord
 from node.consensus.service import RoundService
 from node.events import Events
 from node.ledger.reader import Ledger

@@ -12,7 +12,7 @@ import pytest
 from chain import protocol
 from chain.audit import verify_chain
 from chain.changes.rules import Upgrade
-from node.consensus.upgrade import ReleaseTooOld, describe_upgrade
+from node.consensus.governance.upgrade import ReleaseTooOld, describe_upgrade
 from node.errors import InvalidRequest
 from support.federation.cluster import Cluster, Node, cluster
 from support.federation.proposing import approve, check_chains, get_service, get_state, propose

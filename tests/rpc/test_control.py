@@ -15,7 +15,7 @@ from chain.signing import encode_id
 from node.admin import client as admin_client
 from node.cli import main
 from node.config.node_config import NodeConfig, load_config
-from node.consensus.participation import PAUSED
+from node.consensus.height.participation import PAUSED
 from node.errors import InvalidRequest
 from support.federation.asked import Running, running
 from support.federation.recording import PATIENCE_S

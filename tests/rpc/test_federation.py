@@ -21,7 +21,7 @@ from ml.models import resolve_model
 from node.admin import client as admin_client
 from node.admin.wiring import make_view
 from node.cli import main
-from node.consensus.proposals import ProposalBook
+from node.consensus.governance.proposals import ProposalBook
 from node.consensus.service import RoundService
 from support.data.chains import make_keys
 from support.federation.asked import Running, ask_json, make_book, make_config, running

@@ -24,7 +24,7 @@ from ml.specs import get_spec
 from node.admin.client import AdminClient
 from node.admin.exported_model import write_model
 from node.cli import main
-from node.cli.model_onnx import write_onnx
+from node.cli.model.model_onnx import write_onnx
 from node.errors import NodeError, NotFound, VerificationFailed
 from node.federation.run_terms import read_initial
 from node.pb import admin_pb2 as pb

@@ -14,7 +14,7 @@ from chain.store.sqlite import SqliteStore
 from ml.measures.collapse import NOT_LEARNED, QUIET, Sign
 from node.config.identity import open_identity
 from node.config.node_config import load_config
-from node.consensus.learning_watch import PATIENCE
+from node.consensus.record.learning_watch import PATIENCE
 from node.testnet.layout import TestnetSpec, make_testnet
 from support.data.measured_rounds import make_record, put_measured_rounds
 from support.federation.ports import find_free_ports

@@ -9,7 +9,7 @@ import typer
 from node.cli.bench.figures import RepeatsOption, ThreadsOption, print_figures, report, show_ratio, show_spread
 from node.cli.bench.waterfall import show_waterfall
 from node.cli.options import AsJson, make_group
-from node.cli.testnet import (
+from node.cli.trial.testnet import (
     MethodOption,
     MethodSettings,
     ModelOption,

@@ -8,7 +8,7 @@ import typer
 
 from node.cli.bench.figures import print_figures, report, show_spread
 from node.cli.options import AsJson
-from node.cli.testnet import MethodSettings, SeedOption
+from node.cli.trial.testnet import MethodSettings, SeedOption
 
 
 def bench_beside(

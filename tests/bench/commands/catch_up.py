@@ -9,7 +9,7 @@ import typer
 
 from node.cli.bench.figures import print_figures, report
 from node.cli.options import AsJson
-from node.cli.testnet import SeedOption
+from node.cli.trial.testnet import SeedOption
 
 TOLD = {
     "joined": "with nothing",

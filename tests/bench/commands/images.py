@@ -10,7 +10,7 @@ import typer
 
 from node.cli.bench.figures import RepeatsOption, ThreadsOption, print_figures, report, show_ratio
 from node.cli.options import AsJson
-from node.cli.testnet import ModelOption
+from node.cli.trial.testnet import ModelOption
 
 
 def bench_images(

@@ -8,7 +8,7 @@ import typer
 
 from node.cli.bench.figures import print_figures, report
 from node.cli.options import AsJson
-from node.cli.testnet import SeedOption
+from node.cli.trial.testnet import SeedOption
 
 LABELS = {"round_s": ("round", 1000, "ms"), "sent_bytes": ("sent", 1e-3, "kB"), "cpu_s": ("CPU", 1000, "ms")}
 IN_MEMORY = {

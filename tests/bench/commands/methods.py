@@ -8,7 +8,7 @@ import typer
 
 from node.cli.bench.figures import RepeatsOption, ThreadsOption, print_figures, report, show_ratio
 from node.cli.options import AsJson
-from node.cli.testnet import (
+from node.cli.trial.testnet import (
     ModelOption,
     PartitionOption,
     SeedOption,

@@ -9,7 +9,7 @@ import typer
 from node.cli.bench.figures import RepeatsOption, print_figures, report, show_ratio
 from node.cli.options import AsJson
 from node.cli.output import print_facts, print_table
-from node.cli.testnet import SeedOption
+from node.cli.trial.testnet import SeedOption
 
 
 def bench_net(

@@ -10,7 +10,7 @@ import typer
 from node.cli.bench.figures import print_figures, report
 from node.cli.options import AsJson
 from node.cli.output import print_facts, print_table
-from node.cli.testnet import SeedOption
+from node.cli.trial.testnet import SeedOption
 from node.errors import ConfigError
 
 MOST_WORKERS = 256

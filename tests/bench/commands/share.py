@@ -8,7 +8,7 @@ import typer
 
 from node.cli.bench.figures import print_figures, report
 from node.cli.options import AsJson
-from node.cli.testnet import (
+from node.cli.trial.testnet import (
     SeedOption,
 )
 

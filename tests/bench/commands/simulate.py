@@ -8,7 +8,7 @@ import typer
 
 from node.cli.bench.figures import RepeatsOption, ThreadsOption, print_figures, report, show_spread
 from node.cli.options import AsJson
-from node.cli.testnet import (
+from node.cli.trial.testnet import (
     MethodOption,
     MethodSettings,
     ModelOption,

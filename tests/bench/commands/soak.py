@@ -10,7 +10,7 @@ import typer
 
 from node.cli.bench.figures import print_figures
 from node.cli.options import AsJson
-from node.cli.testnet import MethodOption, MethodSettings, ModelOption, PartitionOption, SeedOption
+from node.cli.trial.testnet import MethodOption, MethodSettings, ModelOption, PartitionOption, SeedOption
 from node.errors import NodeError
 
 

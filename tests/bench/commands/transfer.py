@@ -8,7 +8,7 @@ import typer
 
 from node.cli.bench.figures import print_figures, report
 from node.cli.options import AsJson
-from node.cli.testnet import SeedOption
+from node.cli.trial.testnet import SeedOption
 
 LABELS = {
     "vote_s": "vote phase",

@@ -19,15 +19,17 @@ from chain.signing import SigningKey
 from ml.payload import Array, decode_arrays, encode_arrays
 from node import cli
 from node.clock import SystemClock
-from node.consensus import actions, mining, wiring
-from node.consensus.candidates import EARLY_MS
-from node.consensus.collecting import Collecting
-from node.consensus.contributor import Contributor
-from node.consensus.gossip import Gossip
+from node.consensus import wiring
+from node.consensus.gossip.gossip import Gossip
 from node.consensus.handler import PeerHandler
+from node.consensus.height import actions
+from node.consensus.height.candidates import EARLY_MS
+from node.consensus.height.collecting import Collecting
+from node.consensus.learning.contributor import Contributor
+from node.consensus.mining import mining
 from node.consensus.round_tasks import RoundTasks
 from node.consensus.service import RoundService
-from node.consensus.signer import Signer
+from node.consensus.signing.signer import Signer
 from node.p2p.status import Status
 from node.p2p.transport.base import BlobNotFound, Message, MessageKind
 from node.training.trainer import Trained

@@ -30,7 +30,7 @@ from chain import codec
 from chain.block import ZERO, Id, Phase
 from chain.store.rows import Rows, connect
 from ml.guard import OnRefused
-from node.consensus.machine import RoundMachine
+from node.consensus.height.machine import RoundMachine
 from node.p2p.transport.base import Message, MessageKind
 from node.training.exchange import Exchange
 from node.training.trainer import NOTHING_TAKEN

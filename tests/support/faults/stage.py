@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from chain.block import Id, Vote
 from chain.waits import Waits
-from node.consensus.candidates import EARLY_MS, FUTURE_MS
+from node.consensus.height.candidates import EARLY_MS, FUTURE_MS
 from support.federation.invariants import Checker
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from chain.block import ZERO, Certificate, Id, Phase, Vote
 from chain.finality import Action, Cast, Equivocation, FetchBlock, Finalise, StartTimer, Timer
 from chain.waits import Waits
-from node.consensus.candidates import LOOK_S
+from node.consensus.height.candidates import LOOK_S
 from support.federation.invariants import sign
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from chain.pow import search
 from ml.errors import MlError, Spoiled
 from ml.guard import OnRefused
 from ml.payload import decode_arrays, encode_arrays
-from node.consensus.miner import validate_range
+from node.consensus.mining.miner import validate_range
 from node.training.exchange import Exchange, FileUnusable
 from node.training.kept_answers import KeptAnswers
 from node.training.progress import OnProgress, ProgressMeter

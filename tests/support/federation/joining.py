@@ -17,8 +17,8 @@ from chain.changes.members import AddMember
 from chain.checkpoint import Checkpoint, get_marked
 from chain.signing import SigningKey, encode_id
 from node.consensus.context import NodeContext
-from node.consensus.keys import OtherKeyInForce
 from node.consensus.service import RoundService
+from node.consensus.signing.keys import OtherKeyInForce
 from node.consensus.wiring import make_round_service
 from support.data.chains import make_keys
 from support.federation.cluster import Cluster, Node, ScriptedTrainer, cluster

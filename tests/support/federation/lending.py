@@ -13,7 +13,7 @@ from ml.payload import Array, decode_arrays, encode_arrays, make_empty_arrays
 from ml.specs import get_spec
 from ml.specs.methods.lending import LENDING, LENT, LendingSpec, split_rows
 from ml.tasks import CLASSIFICATION
-from node.consensus.lending import Lending
+from node.consensus.governance.lending import Lending
 from node.federation.builders import Ground, Wish, build_change
 from node.federation.measured_model import check_measured_model, find_trained, read_measured_model
 from node.runs.specs import RunSpecs

@@ -25,7 +25,7 @@ from ml.specs.architectures import (
     parameter_shapes,
     validate_model,
 )
-from node.cli.testnet import ModelOption
+from node.cli.trial.testnet import ModelOption
 
 MLP = {"name": "mlp", "hidden": [64, 32]}
 CNN = {"name": "cnn_mnist"}

@@ -16,8 +16,8 @@ FILES = (  # whole
     "ml/clients/privacy.py",
     "ml/data/hidden_statistics.py",
     "ml/aggregation/masks.py",
-    "node/consensus/masks.py",
-    "node/consensus/masking.py",
+    "node/consensus/learning/masks.py",
+    "node/consensus/learning/masking.py",
 )
 PARTS = {"draw_by_chance", "secret_stream", "make_prototype_privacy", "make_privacy", "hide_update", "add_noise"}
 GENERATORS = {

@@ -11,8 +11,8 @@ import pytest
 
 from chain.errors import BlobMissing, DecodeError, SlotTaken, StoreCorrupted, StoreError, StoreFull
 from node.boundary import UNFORESEEN, Boundary
-from node.consensus.halted import Halted
-from node.consensus.sync import ChainsDiverge
+from node.consensus.gossip.sync import ChainsDiverge
+from node.consensus.height.halted import Halted
 from support.data.chains import make_genesis, make_keys
 
 PEER = b"p" * 32

@@ -10,7 +10,7 @@ import pytest
 
 from chain.store.sqlite import SqliteStore
 from node.cli.output import print_json
-from node.consensus.record import RoundRecord
+from node.consensus.record.record import RoundRecord
 from node.finite import to_finite
 from node.ledger.reader import Ledger
 from support.data.chains import make_chain, make_genesis, make_keys

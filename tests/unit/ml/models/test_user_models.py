@@ -28,7 +28,7 @@ from ml.specs.architectures import (
     parameter_shapes,
     validate_model,
 )
-from node.cli.start import check_node
+from node.cli.node.start import check_node
 from node.config.genesis_file import load_genesis
 from node.config.node_config import load_config
 from node.config.plugins import explain_refusal

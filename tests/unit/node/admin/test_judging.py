@@ -14,7 +14,7 @@ from ml.payload import decode_arrays
 from node.admin.asking import Labelled
 from node.admin.client import AdminClient
 from node.admin.judging import Details, Evaluation, evaluate_node
-from node.cli.evaluation import print_groups, print_points
+from node.cli.model.evaluation import print_groups, print_points
 from node.errors import NodeError
 from node.pb import admin_pb2 as pb
 

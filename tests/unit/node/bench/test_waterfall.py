@@ -8,7 +8,7 @@ import pytest
 
 from node.bench.waterfall import describe_steps
 from node.cli.bench.waterfall import BAR_CHARS, draw_bar, show_waterfall
-from node.consensus.record import RoundRecord
+from node.consensus.record.record import RoundRecord
 
 pytestmark = pytest.mark.outer
 

@@ -19,7 +19,7 @@ from ml.data.partition import hash_splits, make_partition
 from ml.data.readers.digits import load_digits
 from ml.seeding import get_partition_seed
 from node.cli import main
-from node.cli.heat_map import print_heat_map
+from node.cli.data.heat_map import print_heat_map
 from node.config.node_config import load_config
 from node.errors import ConfigError
 from node.experiments.heat_map import draw_heat_map

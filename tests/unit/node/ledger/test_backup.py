@@ -23,7 +23,7 @@ from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
 from ml.data.image_cache import DIRECTORY
 from node.cli import main
-from node.cli.backup import read_site
+from node.cli.node.backup import read_site
 from node.config.identity import create_identity, open_key
 from node.config.node_config import load_config
 from node.errors import ConfigError, NodeError, VerificationFailed

@@ -25,8 +25,8 @@ from chain.genesis import Genesis
 from chain.proposals import MAX_OPEN, Proposal, Proposals
 from chain.signing import SigningKey
 from chain.tip import Tip
-from node.consensus.gossip import MAX_GIVEN_PAUSE, Gossip, Position
-from node.consensus.spreading import Spreading
+from node.consensus.gossip.gossip import MAX_GIVEN_PAUSE, Gossip, Position
+from node.consensus.gossip.spreading import Spreading
 from node.p2p.peers import Peers, compute_cycle
 from node.p2p.status import MAX_OPEN_TOLD, OpenChange, Status, VoteBitmap, status_from_bytes, status_to_bytes
 from node.p2p.transport.base import Message, MessageKind

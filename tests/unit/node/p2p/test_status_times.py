@@ -13,7 +13,7 @@ import pytest
 
 from chain.block import Id
 from chain.tip import Tip
-from node.consensus.gossip import Gossip, Position
+from node.consensus.gossip.gossip import Gossip, Position
 from node.p2p.peers import Peers, compute_cycle, compute_silence_s
 from node.p2p.status import Status, status_from_bytes
 from node.p2p.transport.base import Message, MessageKind

@@ -16,7 +16,7 @@ from chain.block import Block, Digest, Id, PayloadRef
 from ml.payload import KINDS, Arrays, ArraySchema, ArraySpec, encode_arrays
 from ml.specs import MethodSpec, Offer, Task
 from ml.specs.hyperparameters import Hyperparameters
-from node.consensus.credit import PER_HEIGHT
+from node.consensus.height.credit import PER_HEIGHT
 from node.payloads.fetcher import BlobFetcher, BlobUnavailable
 from node.payloads.on_demand import LATE_SHARE, OnDemand
 from node.payloads.pulled import MissingAuthor, Pulled

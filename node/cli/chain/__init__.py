@@ -1,0 +1,1 @@
+"""Commands of the chain: shown, verified, compared, exported and imported."""

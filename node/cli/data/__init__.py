@@ -1,0 +1,1 @@
+"""Commands of a site's samples: inspected, partitioned and split before anything trains on them."""

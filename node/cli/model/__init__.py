@@ -1,0 +1,1 @@
+"""Commands of a node's model: exported, asked for predictions, and measured."""

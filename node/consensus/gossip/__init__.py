@@ -1,0 +1,1 @@
+"""Objects on their way between members: pushed, passed on, repaired, served, and caught up with."""

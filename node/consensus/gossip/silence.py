@@ -1,0 +1,78 @@
+"""Silence watch: says which peers nothing has come of for some time though they are connected, and tells the round in
+hand of such members.
+
+Where fewer contributions than a quorum's are enough (`min_contributions`), a round is not to wait for ever for those of
+members that are gone. It is told of none while this node is the one cut off: then no quorum is in sight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chain.block import Id
+from node.clock import Clock
+from node.consensus.height.actions import MemberSilent
+from node.consensus.height.current import CurrentRound
+from node.events import Events
+from node.p2p.peers import Peers
+
+
+class SilenceWatch:
+    """One node's. `run` goes on until cancelled. `on_change` hears when one falls silent or speaks again: others are
+    told whom this node reaches."""
+
+    def __init__(
+        self,
+        current: CurrentRound,
+        peers: Peers,
+        clock: Clock,
+        events: Events,
+        get_status_s: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._current = current
+        self._peers = peers
+        self._clock = clock
+        self._events = events
+        self._on_change = on_change
+        self._get_status_s = get_status_s
+        self._silent: frozenset[Id] = frozenset()  # though connected, and said so
+        self._since_s: dict[Id, float] = {}  # when each was first found silent
+        self._told: dict[Id, int] = {}  # of which, at which height
+
+    async def run(self) -> None:
+        while True:
+            await self._peers.until_sight_may_change(self._get_status_s())
+            self._say()
+            self.look()
+
+    def _say(self) -> None:
+        """Which connections have fallen silent, or say something again. One that has just come up had no time yet."""
+        silent = frozenset(
+            peer.id
+            for peer in self._peers
+            if peer.connected and peer.num_statuses and not self._peers.is_alive(peer.id)
+        )
+        for peer in sorted(silent ^ self._silent):
+            if self._peers.is_connected(peer):  # else it has gone, which is said by itself
+                self._events.publish("peer", peer=peer.hex(), up=True, silent=peer in silent)
+        if silent != self._silent:
+            self._on_change()
+        self._silent = silent
+
+    def look(self) -> None:
+        """Once more as long as it takes to count as silent: right after a start nobody has been heard of yet."""
+        now_s, machine = self._clock.monotonic(), self._current.machine
+        silent = [peer.id for peer in self._peers if peer.is_member and not self._peers.is_in_sight(peer.id)]
+        self._since_s = {member: self._since_s.get(member, now_s) for member in silent}
+        self._told = {member: height for member, height in self._told.items() if member in self._since_s}
+        if machine is None or self._peers.describe_stall() is not None:
+            return
+        for member, since_s in self._since_s.items():
+            is_long = now_s - since_s >= self._peers.silence_s
+            if is_long and self._told.get(member) != machine.height:
+                self._told[member] = machine.height
+                self._current.post(machine.height, MemberSilent(member))
+
+    def __repr__(self) -> str:
+        return f"<SilenceWatch: {len(self._since_s)} silent>"

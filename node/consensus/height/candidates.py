@@ -1,0 +1,183 @@
+"""The candidates of one height: which are kept, which are acceptable in view 0, and which are held until their time
+comes (PROTOCOL §3, §4).
+
+A block is never refused for its time: clocks are set, and two members could else lock on a block that a third refuses
+for ever. It is held, and looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+
+from chain.block import Block, Id
+from chain.state import State
+from node.consensus.height.actions import CandidateRefused, Now, Objection
+from node.consensus.height.collecting import Collecting
+from node.p2p.refusals import Reason
+
+FUTURE_MS = 2_000  # how far a candidate's time may be ahead of the clock to be acceptable in view 0 (PROTOCOL §3)
+EARLY_MS = 10_000  # and to be valid at all: one that is further ahead is held until its time comes, never refused
+LOOK_S = 1.0  # between two looks at what is held, at most: clocks are set
+OUTDONE = Objection(None, "another candidate leaves out fewer")
+MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where votes name them
+
+
+class Candidates:
+    """One height's, as one member sees it, on a parent of the time `parent_ms`."""
+
+    def __init__(self, state: State, parent_ms: int) -> None:
+        self.blocks: dict[Id, Block] = {}
+        self.recomputed: set[Id] = set()  # valid, once their time has come
+        self.early: set[Id] = set()  # of these, those that time still speaks against
+        self._hasty: set[Id] = set()  # of these, those whose miner did not wait for whom this node waits for
+        self.refusals: dict[Id, CandidateRefused] = {}
+        self.objections: dict[Id, Objection] = {}  # why one is not to be prevoted in view 0, or at all
+        self._state = state
+        self._parent_ms = parent_ms
+        self._first_seen_s: dict[Id, float] = {}
+        self._ripe_at_s: dict[Id, float] = {}  # when one that was held is to be voted on after all
+        self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
+        self._look_at_s = inf  # when those that are early are looked at again
+        self._first_s: float | None = None  # when the first acceptable candidate was here
+        self._last_s = 0.0  # and the newest valid one
+
+    # ---- which are kept
+
+    def has_room_for(self, block: Block, coming: Collection[Id] = ()) -> bool:
+        """Two of each miner are kept (I6), and whatever the votes have asked for: a miner that made three must not be
+        able to leave its quorum without the one that was locked. Votes ask for a proposal once a view, so this stays
+        small. Those of the miner that are `coming` count as if they were here."""
+        if block.id in self._wanted:
+            return True
+        rivals = {other.id for other in self.blocks.values() if other.header.miner == block.header.miner}
+        return len(rivals.union(coming)) < MAX_CANDIDATES_PER_MINER
+
+    def find_rival(self, block: Block) -> Block | None:
+        """Another block of the same miner: both are evidence."""
+        return next((other for other in self.blocks.values() if other.header.miner == block.header.miner), None)
+
+    def want(self, block_id: Id) -> bool:
+        """Votes name a block. Whether it is to be asked for."""
+        self._wanted.add(block_id)
+        return block_id not in self.blocks
+
+    def refuse(self, refusal: CandidateRefused) -> None:
+        """A block was recomputed, and does not fit, or cannot be judged here."""
+        self.objections[refusal.block.id] = Objection(refusal.kind, refusal.reason)
+        self.refusals[refusal.block.id] = refusal
+
+    # ---- which are acceptable
+
+    def judge(self, block: Block, collecting: Collecting, view: int, now: Now) -> Objection | None:
+        """View 0's subjective rule: no time ahead of the clock, no author left out that was here in good time. What a
+        miner alone knew, or leaves out somebody who is here or is waited for, is held for a while."""
+        self.objections.pop(block.id, None)  # its blobs have come since, or its time
+        self.early.discard(block.id)
+        self._hasty.discard(block.id)
+        objection = self._hold_hasty(block, collecting, view, now) or self._find_objection(block, collecting, now)
+        if objection is not None:
+            self.objections[block.id] = objection
+            if objection.kind is Reason.CLOCK or now.monotonic_s < self._ripe_at_s.get(block.id, -inf):
+                self.early.add(block.id)
+        return objection
+
+    def _hold_hasty(self, block: Block, collecting: Collecting, view: int, now: Now) -> Objection | None:
+        """Keeps a block out of the vote of view 0 until this node has waited as well, `collect_s` at most: a miner that
+        does not wait for the slow would else win every block, and none would have their contributions."""
+        until_s = self._first_seen_s.setdefault(block.id, now.monotonic_s) + collecting.collect_s
+        awaited = collecting.find_not_awaited(block)
+        if not awaited or now.monotonic_s >= until_s:
+            return None
+        if view == 0:
+            self._hasty.add(block.id)
+        self._ripe_at_s[block.id] = until_s
+        return Objection(None, f"held while {self._name(awaited)} may come: its miner did not wait")
+
+    def _find_objection(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
+        ahead_ms = block.header.time_ms - max(now.wall_ms, self._parent_ms + 1)
+        if ahead_ms > FUTURE_MS:
+            return Objection(Reason.CLOCK, f"its time is {ahead_ms / 1000:.1f} s ahead of the clock here")
+        if collecting.lacks_given(block):
+            return Objection(Reason.LEAVES_OUT, "it has too few inputs for a sum, and more are to come")
+        missing = collecting.find_left_out(block, now)
+        if not missing:
+            return self._hold(block, collecting, now)
+        return Objection(Reason.LEAVES_OUT, f"it leaves out {self._name(missing)}, in time here")
+
+    def _name(self, keys: Collection[Id]) -> str:
+        return ", ".join(member.name for member in self._state.members if member.key in keys)
+
+    def _hold(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
+        """Gives the others time to mine as long on a body that its miner had to itself, and 2 Delta for a block that
+        leaves nobody out who is here."""
+        begun_s = max(self._first_seen_s.setdefault(block.id, now.monotonic_s), collecting.cutoff_s or -inf)
+        equal_at_s, is_short = collecting.find_equal_at_s(block) or -inf, collecting.is_short(block)
+        whole_at_s = begun_s + 2 * self._state.rules.waits.delta_s if is_short else -inf
+        self._ripe_at_s[block.id] = max(equal_at_s, whole_at_s)
+        if now.monotonic_s >= self._ripe_at_s[block.id]:
+            is_outdone = is_short and not all(map(collecting.is_short, self.get_acceptable()))
+            return OUTDONE if is_outdone else None
+        why = "its miner alone knew the body for a while" if equal_at_s > whole_at_s else "another may leave out fewer"
+        return Objection(None, f"held for {self._ripe_at_s[block.id] - now.monotonic_s:.3f} s more: {why}")
+
+    def is_held(self, block: Block, now: Now) -> bool:
+        """Whether it is kept out of the vote for now."""
+        return block.id in self._hasty or self._is_ahead(block, now)
+
+    def _is_ahead(self, block: Block, now: Now) -> bool:
+        """Whether its time is too far ahead for it to be valid yet. A time that the parent forces never is."""
+        time_ms = block.header.time_ms
+        return time_ms > self._parent_ms + 1 and time_ms > now.wall_ms + EARLY_MS
+
+    def plan_look(self, block: Block, now: Now) -> float | None:
+        """In how many seconds to look at an early block again; None where that is done anyway before."""
+        limit_ms = EARLY_MS if self._is_ahead(block, now) else FUTURE_MS
+        ahead_s = (block.header.time_ms - limit_ms - now.wall_ms) / 1000
+        after_s = min(LOOK_S, max(ahead_s, self._ripe_at_s.get(block.id, -inf) - now.monotonic_s))
+        if now.monotonic_s + after_s >= self._look_at_s:
+            return None
+        self._look_at_s = now.monotonic_s + after_s
+        return after_s
+
+    def take_early(self) -> list[Block]:
+        """Those that are to be looked at again now."""
+        self._look_at_s = inf
+        return [self.blocks[block_id] for block_id in sorted(self.early)]
+
+    def release_hasty(self) -> bool:
+        """Holds none any more because its miner did not wait. Whether one was."""
+        were_held = bool(self._hasty)
+        self._hasty.clear()
+        return were_held
+
+    def outdo(self, collecting: Collecting) -> list[Block]:
+        """Those that are not acceptable any more, since by now one is that leaves out fewer."""
+        acceptable = self.get_acceptable()
+        short = [block for block in acceptable if collecting.is_short(block)]
+        if len(short) == len(acceptable):
+            return []
+        self.objections |= {block.id: OUTDONE for block in short}
+        return short
+
+    def get_acceptable(self) -> list[Block]:
+        """Those that nothing speaks against."""
+        return [self.blocks[block_id] for block_id in sorted(self.recomputed) if block_id not in self.objections]
+
+    # ---- how far apart they come
+
+    def note_arrival(self, now: Now, *, acceptable: bool) -> bool:
+        """A valid candidate is here. Whether it is the first acceptable one."""
+        self._last_s = now.monotonic_s
+        if not acceptable or self._first_s is not None:
+            return False
+        self._first_s = now.monotonic_s
+        return True
+
+    @property
+    def apart_s(self) -> float | None:
+        """How long after the first acceptable candidate the newest one was here; None where there was none."""
+        return None if self._first_s is None else max(0.0, self._last_s - self._first_s)
+
+    def __repr__(self) -> str:
+        return f"<Candidates: {len(self.blocks)}, {len(self.recomputed)} valid, {len(self.objections)} objected to>"

@@ -1,0 +1,1 @@
+"""Mining a candidate: the header sealed anew, and its nonce searched for in processes."""

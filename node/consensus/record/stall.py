@@ -1,0 +1,228 @@
+"""Stall detector: notices that a round stands still though its members are in sight, and what it waits for. Stall
+watch: says so, also when no quorum is in sight, and when that is over. A node never waits, or trains on alone, in
+silence (DESIGN §1).
+
+A local phase may last as long as it likes: while those at work suffice for a quorum of contributions, nothing is amiss.
+Otherwise a round moves whenever a contribution, a payload or a candidate comes, and voting ends within a few views. How
+long a round usually rests after its last move is measured; far more than that is a stall. Mining is a lottery: what it
+takes is exponentially distributed, so that far more than usual has to be very much more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+
+from chain.block import Id, Phase
+from chain.state import State
+from node.clock import Clock
+from node.consensus.height.actions import RoundPhase
+from node.consensus.height.machine import RoundMachine
+from node.events import Events
+from node.p2p.peers import Peers
+
+log = logging.getLogger(__name__)
+
+FAR = 10.0  # times longer than usual
+UNLUCKY = 25.0  # times the mean of mining: once in 10^10 blocks
+LAST_BLOCKS = 16  # that say what is usual
+ENOUGH_BLOCKS = 8  # that were waited for, to know the mean of mining
+USUAL_VIEWS = 6  # of one height, at most: also under loss and with members away
+GRACE_STATUSES = 4.0  # after a start nobody has been heard of yet
+
+
+@dataclass(frozen=True, slots=True)
+class StallInput:
+    """Where a node stands: its head, the state that judges what comes next, and the round on top of it, None once the
+    set rounds are done.
+
+    `is_starting`: its worker is not ready yet. `collect_s` is for how long this round waits for payloads,
+    `received_bytes` what has come of blobs so far, and `mine_s` how long mining is expected to take, None while that is
+    not known.
+    """
+
+    height: int
+    state: State
+    machine: RoundMachine | None
+    is_starting: bool
+    collect_s: float
+    received_bytes: int
+    mine_s: float | None
+
+
+class StallDetector:
+    """One node's sense of time. To be asked several times a second, or at least once a status."""
+
+    def __init__(self, me: Id, peers: Peers, clock: Clock, get_work: Callable[[], StallInput]) -> None:
+        self._me = me
+        self._peers = peers
+        self._clock = clock
+        self._get_work = get_work
+        self._height = -1
+        self._block_s: float | None = None  # when the newest block came, None before the first
+        self._began_s = clock.monotonic()
+        self._mark: Hashable = None
+        self._moved_s = self._began_s
+        self._intervals_s: deque[float] = deque(maxlen=LAST_BLOCKS)
+        self._rests_s: deque[float] = deque(maxlen=LAST_BLOCKS)
+
+    def describe(self) -> str | None:
+        """What is waited for, far longer than usual; None as long as all is well."""
+        now_s, work = self._clock.monotonic(), self._get_work()
+        if work.height != self._height:
+            self._on_block(work.height, now_s)
+        machine = work.machine
+        if machine is None or machine.is_idle:
+            self._moved_s = now_s
+            return None
+        mark = self._get_mark(work, machine)
+        if (
+            mark != self._mark
+            or work.is_starting
+            or self._is_at_work(work.state, machine)
+            or self._peers.describe_stall()
+        ):
+            self._mark, self._moved_s = mark, now_s
+        if now_s - self._moved_s <= self._get_patience_s(work, machine):
+            return None
+        since_s = self._began_s if self._block_s is None else self._block_s
+        usually = f", usually {_show(median(self._intervals_s))}" if self._intervals_s else ""
+        return (
+            f"height {machine.height}: no block for {_show(now_s - since_s)}{usually}; "
+            f"phase {machine.phase.value}, waiting for {self._describe_wait(work.state, machine)}"
+        )
+
+    def _on_block(self, height: int, now_s: float) -> None:
+        if self._height >= 0:  # one that this node has waited for
+            since_s = self._began_s if self._block_s is None else self._block_s
+            self._intervals_s.append((now_s - since_s) / (height - self._height))
+            self._block_s = now_s
+            self._rests_s.append(now_s - self._moved_s)
+        self._height = height
+
+    def _get_mark(self, work: StallInput, machine: RoundMachine) -> Hashable:
+        """It changes whenever the round moves. Votes alone are no move: where they do not settle there is no end of
+        them. Nor are bytes, once there are enough payloads."""
+        num_bytes = work.received_bytes if len(machine.verified) < work.state.q else 0
+        return work.height, len(machine.contributions), len(machine.verified), len(machine.candidates), num_bytes
+
+    def _get_patience_s(self, work: StallInput, machine: RoundMachine) -> float:
+        waits = work.state.rules.waits
+        views_s = sum(waits.compute_propose_s(view) + 2 * waits.compute_vote_s(view) for view in range(USUAL_VIEWS))
+        slow_s = work.collect_s + views_s
+        if len(machine.verified) >= work.state.q and not machine.candidates:  # somebody is mining
+            if work.mine_s is None or len(self._rests_s) < ENOUGH_BLOCKS:
+                return inf
+            return slow_s + UNLUCKY * work.mine_s
+        return slow_s + FAR * median(self._rests_s) if self._rests_s else FAR * slow_s
+
+    def _is_at_work(self, state: State, machine: RoundMachine) -> bool:
+        """Whether contributions are missing that are being made, and with them there would be enough."""
+        here = set(machine.contributions)
+        if len(here) >= state.q:
+            return False
+        coming = {
+            peer.id for peer in self._peers if peer.is_member and self._is_training(state, peer.id, machine.height)
+        }
+        if machine.phase is RoundPhase.TRAIN:
+            coming.add(self._me)
+        return len(here | coming) >= state.q
+
+    def _is_training(self, state: State, peer: Id, height: int) -> bool:
+        """As it says itself. One that has fallen back trains once it has caught up."""
+        entry, index = self._peers.get(peer), state.index_of(peer)
+        if index is not None and not self._peers.is_connected(peer):
+            relays = [relay.status for relay in self._peers.get_relays(peer) if relay.status is not None]
+            is_held = any(told.height == height and told.contributions >> index & 1 for told in relays)
+            return self._peers.get_word(peer, height) is True and not is_held
+        if entry is None or entry.status is None or index is None or not self._peers.is_alive(peer):
+            return False
+        status = entry.status
+        has_contributed = status.height == height and status.contributions >> index & 1
+        return status.contributes and status.height <= height and not has_contributed
+
+    def _describe_wait(self, state: State, machine: RoundMachine) -> str:
+        members, quorum = state.members, state.q
+        ahead = [peer for peer in self._peers if peer.status is not None and peer.status.head_height >= machine.height]
+        if ahead:
+            return f"the blocks of {', '.join(sorted(peer.name for peer in ahead))}"
+        if len(machine.contributions) < quorum:
+            return f"contributions of {self._name(state, set(state.active_ids) - set(machine.contributions))}"
+        if len(machine.verified) < quorum:
+            return f"payloads of {self._name(state, set(machine.contributions) - set(machine.verified))}"
+        if not machine.candidates:
+            return "proof of work"
+        for phase in (Phase.PREVOTE, Phase.PRECOMMIT):
+            held = machine.voting.vote_bitmap(machine.view, phase)
+            missing = {member.key for index, member in enumerate(members) if not held >> index & 1}
+            if len(members) - len(missing) < quorum:
+                return f"{phase.name.lower()}s of {self._name(state, missing)} in view {machine.view}"
+        return f"votes that agree, in view {machine.view}"
+
+    def _name(self, state: State, keys: set[Id]) -> str:
+        named = (
+            f"{member.name} (paused)" if self._abstains(member.key) else member.name
+            for member in state.members
+            if member.key in keys
+        )
+        return ", ".join(sorted(named))
+
+    def _abstains(self, member: Id) -> bool:
+        peer, machine = self._peers.get(member), self._get_work().machine
+        if member == self._me:
+            return machine is not None and machine.abstains
+        if not self._peers.is_connected(member):
+            return machine is not None and self._peers.get_word(member, machine.height) is False
+        return peer is not None and peer.status is not None and peer.status.abstains
+
+
+def _show(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+class StallWatch:
+    """`reason` says why nothing can be finalised now, or is not in spite of a quorum, and is None while all is well.
+    `describe_way` says why a node that has joined does not come to the chain of its join file."""
+
+    def __init__(
+        self,
+        peers: Peers,
+        quiet: StallDetector,
+        clock: Clock,
+        events: Events,
+        get_status_s: Callable[[], float],
+        describe_way: Callable[[], str | None],
+    ) -> None:
+        self.reason: str | None = None
+        self._peers = peers
+        self.detector = quiet
+        self._clock = clock
+        self._events = events
+        self._get_status_s = get_status_s
+        self._describe_way = describe_way
+
+    async def run(self) -> None:
+        quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._get_status_s()
+        while True:
+            await self._peers.until_sight_may_change(self._get_status_s() / 2)
+            slowness = self.detector.describe()
+            reasons = self._peers.describe_stall(), self._describe_way()
+            reason = "; ".join(filter(None, reasons)) or slowness
+            if reason is None or self._clock.monotonic() >= quiet_until_s:
+                self._update(reason)
+
+    def _update(self, reason: str | None) -> None:
+        before, self.reason = self.reason, reason
+        if (reason is None) == (before is None):
+            return
+        self._events.publish("stall", stalled=reason is not None, reason=reason)
+        if reason is None:
+            log.info("no longer stalled")
+        else:
+            log.warning("stalled: %s", reason)
