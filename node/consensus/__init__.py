@@ -1,4 +1,4 @@
-"""One round: the pure machine that decides, the service that carries out, and what they hear, sign, mine and sync.
+"""One round: the service that carries out what the machine decides, and the rooms for all that both stand on.
 
 `RoundService` (service) is what the daemon runs; `NodeContext` (context) is what it is given.
 """

@@ -24,9 +24,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "chain/proposals": ("chain/proposals*.py", "chain/proposals/**/*.py"),
     "chain/changes": ("chain/changes/**/*.py",),
     "node/consensus": tuple(
-        pattern
-        for name in _ROUND
-        for pattern in (f"node/consensus/{name}*.py", f"node/consensus/{name}/**/*.py", f"node/consensus/*/{name}*.py")
+        pattern for name in _ROUND for pattern in (f"node/consensus/{name}*.py", f"node/consensus/*/{name}*.py")
     ),
     "node/payloads/checks": ("node/payloads/checks*.py", "node/payloads/checks/**/*.py"),
     "ml/aggregation": ("ml/aggregation/**/*.py",),
