@@ -164,7 +164,7 @@ reference: $(READY)
 lock:
 	pip-compile --build-deps-for wheel --quiet --upgrade --generate-hashes --strip-extras --no-annotate --no-header \
 	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
-	  --extra data --extra privacy --constraint deploy/torch-cpu.txt --unsafe-package torch --output-file .lock.txt pyproject.toml
+	  --extra data --extra privacy --extra report --constraint deploy/torch-cpu.txt --unsafe-package torch --output-file .lock.txt pyproject.toml
 	{ sed -n '/^#/p' deploy/requirements.txt; sed '/^#/d;/^$$/d' .lock.txt; } >deploy/requirements.new
 	mv deploy/requirements.new deploy/requirements.txt
 	rm .lock.txt

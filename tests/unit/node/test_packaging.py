@@ -113,7 +113,7 @@ def test_every_library_but_torch_is_locked_by_version_and_hash() -> None:
     assert len(entries) == len(lines)
     locked = {name.lower().replace("_", "-"): version for name, version, _ in entries}
     built_by = PYPROJECT["build-system"]["requires"]
-    extras = [need for extra in ("data", "privacy") for need in PROJECT["optional-dependencies"][extra]]
+    extras = [need for extra in ("data", "privacy", "report") for need in PROJECT["optional-dependencies"][extra]]
     for need in map(Requirement, (*PROJECT["dependencies"], *extras, *built_by)):
         name = need.name.lower().replace("_", "-")
         if name != "torch":
