@@ -39,7 +39,7 @@ def _show(value: object) -> str:
 
 
 class ChainError(Exception):
-    """Anything `chain` refuses. `what`, `expected` and `got` are set where the error is a difference of two values."""
+    """An error of `chain`. `what`, `expected` and `got` are set if the error is a difference of two values."""
 
     what: str = ""
     expected: str = ""
@@ -47,7 +47,7 @@ class ChainError(Exception):
 
     @classmethod
     def differs(cls, what: str, expected: object, got: object) -> Self:
-        """The usual message: what, the expected and the actual value; bytes in hex."""
+        """Makes an error with the usual message: what, the expected and the actual value; bytes in hex."""
         error = cls(f"{what}: expected {_show(expected)}, got {_show(got)}")
         error.what, error.expected, error.got = what, _show(expected), _show(got)
         return error
@@ -143,7 +143,7 @@ class InvalidChange(ValidationError):
 
 
 class LacksConsent(InvalidChange):
-    """A change that holds, and that too few have said yes to."""
+    """A change that is valid and has too few approvals."""
 
 
 class InvalidEvidence(ValidationError):
@@ -163,7 +163,8 @@ class BlobCorrupted(StoreCorrupted):
 
 
 class BlobRowCorrupted(BlobCorrupted):
-    """The same of a blob that is a row: no file is there to be deleted. `expected` is its digest."""
+    """A blob's bytes are not those of its name, and the blob is a row: there is no file to delete. `expected` is its
+    digest."""
 
 
 class StoreLocked(StoreError):
@@ -179,7 +180,7 @@ class StoreFull(StoreError):
 
 
 class StoreForbidden(StoreError):
-    """The data directory, or a file in it, may not be used by this process as it has to be."""
+    """This process lacks permission to use the data directory, or a file in it, as it must."""
 
 
 class BlobMissing(StoreError):
@@ -187,7 +188,7 @@ class BlobMissing(StoreError):
 
 
 class SlotTaken(StoreError):
-    """Something else was signed for this slot before; `stored` is the row that is there."""
+    """Other bytes were signed for this slot before; `stored` is the row that holds them."""
 
     def __init__(self, message: str, stored: bytes) -> None:
         super().__init__(message)
