@@ -5,9 +5,9 @@ beacon of the height after a block hashes what the block's authors opened in it,
 
     SHA-256(tag | height | author | secret | author | secret ...)
 
-A secret is fixed a block before it counts, and no nonce, signature or certificate has a part. Whoever was not in the
-parent block opens nothing, and has no part either. Under protocol 2 the beacon was the block's id, which its miner
-could grind.
+A secret is fixed one block before it counts, and no nonce, signature or certificate enters the beacon. A member that
+was not in the parent block opens nothing, and so does not enter it either. Under protocol 2 the beacon was the block's
+id, which its miner could grind.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Calendar:
         self._spans = (
             *self._spans,
             Span(height, run, state.rules, state.n, follows_round),
-        )  # first: readers go by the heights
+        )  # set first: readers look up the heights
         self._heights = (*self._heights, height)
 
     # ---- by height

@@ -1,8 +1,8 @@
 """The difficulty of the next block: a retarget every 16 blocks on mining time alone (PROTOCOL §6). Integers only.
 
-A round is mostly training, so the whole round's length says nothing about the hash rate; `time_ms - start_ms` does. It
-is its miner's word, and no member may raise everyone's difficulty by its own: each miner counts once, by the median of
-its blocks, and it takes q of them to move away from where the rules begin.
+A round is mostly training, so the whole round's length says nothing about the hash rate; `time_ms - start_ms` does. But
+each miner states that time itself, and no member may raise everyone's difficulty alone. So each miner counts once, by
+the median of its blocks, and it takes q miners to move away from the first difficulty of the rules.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ ChainError
  ├ InvalidKey           wrong length, small order or not canonical: refuse the key
  ├ InvalidSignature     penalise the sender
  ├ GenesisError         the operator's file is wrong; `path` names the field
- ├ InvalidJoinRequest   a line by which nobody can join: whoever passed it on is told why
+ ├ InvalidJoinRequest   a line by which nobody can join: show the reason to whoever passed it on
  ├ InvalidJoinFile      a file from which nobody can join
  ├ ValidationError      a well-formed object breaks a rule
  │  ├ NotAMember, WrongHeight
@@ -15,11 +15,11 @@ ChainError
  │  ├ InvalidSeal, InvalidDifficulty, InvalidTime, InvalidContribution, InvalidBody, InvalidAggregate
  │  ├ InvalidCertificate, InvalidState
  │  ├ InvalidEvidence
- │  └ InvalidChange     a change that cannot hold
- │     └ LacksConsent   too few have said yes to it so far
+ │  └ InvalidChange     a change that is not valid in its state
+ │     └ LacksConsent   too few members have approved it so far
  └ StoreError           stop signing, stay readable
     ├ StoreCorrupted    names what and where
-    │  └ BlobCorrupted  names the file: it can be had from peers again
+    │  └ BlobCorrupted  names the file: peers can serve it again
     │     └ BlobRowCorrupted  names the row, likewise
     ├ StoreLocked       another process holds the data directory
     ├ StoreMismatch     another genesis or schema version
@@ -139,7 +139,7 @@ class InvalidState(ValidationError):
 
 
 class InvalidChange(ValidationError):
-    """A change that cannot hold in the state it meets."""
+    """A change that is not valid in the state before it."""
 
 
 class LacksConsent(InvalidChange):
@@ -159,7 +159,7 @@ class StoreCorrupted(StoreError):
 
 
 class BlobCorrupted(StoreCorrupted):
-    """A blob's bytes are not those of its name. Whoever deletes the file can pull it from peers again."""
+    """A blob's bytes are not those of its name. Once its file is deleted, peers can serve it again."""
 
 
 class BlobRowCorrupted(BlobCorrupted):

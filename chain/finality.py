@@ -25,9 +25,9 @@ from chain.waits import Waits
 
 class TimerKind(Enum):
     GRACE = "grace"  # view 0: an acceptable candidate is here, a better or fuller one may be on its way
-    PROPOSE = "propose"  # then prevote nil
-    PREVOTE = "prevote"  # then precommit nil
-    PRECOMMIT = "precommit"  # then the next view
+    PROPOSE = "propose"  # at its end, prevote nil
+    PREVOTE = "prevote"  # at its end, precommit nil
+    PRECOMMIT = "precommit"  # at its end, enter the next view
 
 
 class Step(IntEnum):

@@ -115,10 +115,10 @@ class Genesis:
         check_choice("profile", self.profile, tuple(PROFILES))
         if self.run.first_protocol > self.protocol:
             raise GenesisError("protocol", f"expected {self.run.first_protocol} for such a run, got {self.protocol}")
-        state = self.state  # which checks members, rules and the run
+        state = self.state  # building it checks members, rules and the run
         if self.rules.min_contributions is not None:
             check_range("min_contributions", self.rules.min_contributions, 1, state.q)
-        if self.protocol >= PLAIN_NAMES and self.forked_from is None:  # else names are those of the chain before
+        if self.protocol >= PLAIN_NAMES and self.forked_from is None:  # a fork keeps the names of the chain before
             self._check_names()
 
     def _check_names(self) -> None:

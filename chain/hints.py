@@ -2,8 +2,8 @@
 
     Hint          key 32 | made_ms u64 | length u8 | address | sig 64
 
-A hint is gossiped and is no part of the chain. The newest of a key counts; whether its address is one to dial is for
-whoever dials.
+A hint is gossiped and is not part of the chain. The newest hint of a key counts. Each node decides itself which
+addresses it dials.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     fednode-join-1: and canonical JSON in base64url without padding:
     {"chain", "key", "name", "address", "made_ms", "address_signature", "signature"}
 
-It is read at a member before a change is proposed with it, and is not hashed into that. The address carries a
-signature of its own, so that it can be passed on as a hint (FEDERATION §2).
+A member reads it before it proposes a change with it; the request itself is not part of the change. The address carries
+a signature of its own, so that it can be passed on as a hint (FEDERATION §2).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The names of members and observers: which may be given, and which two nobody can tell apart (PROTOCOL, Names).
 
-From `PLAIN_NAMES` on a name that is given is ASCII, so that every Python judges it alike: what is printable, or looks
-like something else, hangs on the Unicode of a release. Names that a chain has from before stay as they are.
+From protocol `PLAIN_NAMES` on new names are ASCII, so that every Python release judges them alike: which characters are
+printable, or look alike, depends on its version of Unicode. Names from before stay as they are.
 """
 
 from __future__ import annotations

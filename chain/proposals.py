@@ -247,7 +247,7 @@ class Proposals:
             return False
         try:
             self._execute(change)
-        except InvalidChange:  # on the aggregate of this very tip
+        except InvalidChange:  # it does not fit the aggregate of this tip
             return False
         return True
 

@@ -1,7 +1,7 @@
 """The protocols that this release speaks: the rules by which it can judge a height.
 
-A federation moves from one to the next by a change (FEDERATION §2, `upgrade`). What stands under a protocol that is not
-spoken here cannot be judged here.
+A federation moves from one to the next by a change (FEDERATION §2, `upgrade`). This release cannot judge heights under
+any other protocol.
 """
 
 from __future__ import annotations

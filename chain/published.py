@@ -3,8 +3,8 @@
     PublishedMeasures    key 32 | run u32 | round u64 | length u16 | JSON | sig 64
 
 The JSON is canonical: `n`, the number of test samples, and some of the measures in `MEASURES`, by name in sorted order.
-All are whole numbers, a measure in units of 1 / `ONE`. They are gossiped and no part of the chain. Nothing is decided
-by them, and nobody can check them: they are each site's own word.
+All are whole numbers, a measure in units of 1 / `ONE`. They are gossiped and not part of the chain. Nothing depends on
+them, and nobody can check them: each site states them itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chain.layout import MAX_HEIGHT, MAX_U32, U16, Error, Reader, check, check_s
 from chain.signing import SIGNATURE_BYTES, SigningKey, tag, verify
 
 MEASURES_TAG = tag("measures")
-ONE = 10_000  # what 1.0 is written as
+ONE = 10_000  # the number that 1.0 is written as
 MAX_SAMPLES = 10**9
 MAX_LOSS = 1000 * ONE
 

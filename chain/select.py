@@ -17,7 +17,7 @@ from chain.layout import MAX_HEIGHT
 from chain.schema import Section, check_choice, check_range, read_number
 
 FIRST_SELECTING = 5  # the first protocol under which contributions measure
-ONE = 1_000_000  # what 1.0 is written as
+ONE = 1_000_000  # the number that 1.0 is written as
 LOSS, AUC = "loss", "auc"
 MOST = {LOSS: 1000 * ONE, AUC: ONE}  # the greatest number that each measure is written as
 

@@ -112,7 +112,7 @@ class SigningKey:
         open it."""
         try:
             key = serialization.load_pem_private_key(pem, passphrase)
-        except TypeError as error:  # the library's way to say that a passphrase is missing, or given and not needed
+        except TypeError as error:  # the library raises it if a passphrase is missing, or given and not needed
             state = "is encrypted and no passphrase was given" if passphrase is None else "is not encrypted"
             raise InvalidKey(f"private key: the PEM {state}") from error
         except (ValueError, UnsupportedAlgorithm) as error:

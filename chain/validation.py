@@ -1,8 +1,8 @@
 """The rules that an object of a chain must obey (PROTOCOL §3), cheapest check first (SECURITY §5).
 
-Pure: each function raises a ChainError that says expected and actual, or returns. A caller that keeps the ids of what
-it verified before passes `known`, and those signatures are not checked again. What only a method can judge, the blobs
-and the aggregate they give, is the caller's: it recomputes, then `validate_aggregate` compares.
+Pure: each function raises a ChainError that says expected and actual, or returns. A signature for which `known` returns
+True was verified before and is not checked again. Blobs and their aggregate, which only a method can judge, are left to
+the caller: it recomputes the aggregate, then `validate_aggregate` compares.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ class _Row:
 class VoteSet:
     """The votes of one height. Its size is bounded whatever dishonest members send (I6).
 
-    It keeps two different votes per (member, view, phase) within the window of views; the latest vote of every member,
-    however far ahead; and the last vote of every member that fits in neither. Thanks to the last kind an old quorum
-    that arrives all at once counts, although its view has left the window or a dishonest member has filled its own
-    slots.
+    It keeps two different votes per (member, view, phase) within the window of views. Of every member it also keeps the
+    latest vote, however far ahead, and one more: the last vote that found no room in these. Thanks to that one an old
+    quorum that arrives all at once counts, although its view has left the window or a dishonest member has filled its
+    own slots.
 
     Counts that every vote needs (tallies, members that voted) are updated as votes arrive: n votes must not cost n^2.
     """
@@ -46,7 +46,7 @@ class VoteSet:
         self._view = 0
         self._rows: dict[Slot, _Row] = {}
         self._strays: dict[Id, Vote] = {}
-        self._reached: Counter[Slot] = Counter()  # of the latest votes
+        self._reached: Counter[Slot] = Counter()  # by slot, how many members have their latest vote in it
 
     def __repr__(self) -> str:
         return (

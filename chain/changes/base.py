@@ -1,8 +1,7 @@
 """The shape that all kinds of change have.
 
-A kind knows nothing of approvals (`chain.changes.consent`) nor of when it may stand (`chain.changes.execution`).
-`apply` raises InvalidChange where the state it meets does not allow it; what the resulting state must be like in
-general, `State` itself checks.
+A kind checks neither approvals (`chain.changes.consent`) nor heights (`chain.changes.execution`). `apply` raises
+InvalidChange if the state does not allow the change; `State` itself checks what holds of every state.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class BlobFiles:
             self._place_blob(digest, data)
         for directory in {self.blob_path(digest).parent for digest in digests}:
             with translated_os_errors(directory):
-                sync_directory(directory)  # also of what was held: a crash may have come between its rename and this
+                sync_directory(directory)  # also for held blobs: a crash may have come between a rename and this
         for _ in digests:
             self._reach("blob.durable")
         return digests

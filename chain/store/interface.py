@@ -41,7 +41,7 @@ FILE_STEPS = tuple(f"{name}.{step.partition('.')[2]}" for name in ("adopt", "fet
 # The key of a store's `meta` that says that it was restored from a backup: {"until": height}, null as long as that is
 # not known; the value is null if it was not restored.
 RESTORED = "restored"
-# The key of a store's `meta` for when each member last sent anything: {"at": ms, "members": {key: ms}}, as of `at`.
+# The key of a store's `meta` for when each member was last seen: {"at": ms, "members": {key: ms}}, as of `at`.
 SEEN = "seen"
 # The key of a store's `meta` for the imported heights that this node has not recomputed yet; null once that is done.
 IMPORTED = "imported"

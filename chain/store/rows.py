@@ -1,8 +1,8 @@
 """One SQLite connection whose every row carries a SHA-256 of its key and its bytes.
 
-SQLite checks the shape of its pages but not what they hold, so the digest is what finds a flipped byte, and says in
-which row. It guards against faults, not against a person who can write it anew: what a chain is worth,
-`chain.audit.verify_chain` says from genesis alone.
+SQLite checks the shape of its pages but not their content, so the digest is what finds a flipped byte, and says in
+which row. It guards against faults, not against a person who can rewrite it: `chain.audit.verify_chain` checks a chain
+from genesis alone.
 """
 
 from __future__ import annotations

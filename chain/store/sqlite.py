@@ -201,7 +201,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
                 faults("reset.renamed")
             found = Mark(0, max((row[0] for row in signed), default=0), len(signed))
             kept = read_mark(path)
-            if kept is None or kept.num_signed <= found.num_signed:  # what was lost stays lost
+            if kept is None or kept.num_signed <= found.num_signed:  # a mark that shows a loss stays
                 write_mark(path, found)
             BlobFiles(path, readonly=False, faults=faults).prune_blobs(keep)
             return ResetOutcome(newest, answers is not None)
@@ -258,7 +258,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
         """Checks the pages, that no height is missing, that the head is final, and every signed row. Returns the number
         of signed rows."""
         for table in self._rows.list_tables():
-            if table == "blobs":  # as with files, each is checked as it is read, and the rest would take long
+            if table == "blobs":  # each is checked as it is read, as with files; checking all would take long
                 continue
             (report,) = self._rows.read("pages", f"PRAGMA quick_check({table})")[0]
             if report != b"ok":
@@ -292,8 +292,8 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
 
     @property
     def silent_until(self) -> int:
-        """The height up to which this node signs nothing, because rows of other signatures may have been lost; 0 if
-        none were."""
+        """The height up to which this node signs nothing, because it may have signed something else in rows that were
+        lost; 0 if none were."""
         return 0 if self._watermark is None else self._watermark.silent_until
 
     def describe_loss(self) -> str | None:

@@ -27,7 +27,7 @@ _FIELDS = struct.Struct(">QQQ")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a store has come: the head's height, the highest height that anything was signed for, and the number of
+    """The progress of a store: the head's height, the highest height that anything was signed for, and the number of
     signed rows."""
 
     height: int = 0

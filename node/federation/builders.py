@@ -107,7 +107,7 @@ def _build(wish: Wish, ground: Ground, me: Member) -> Built:
     made = ground.tip.height
     first = made + 1 if wish.first is None else wish.first
     expires = max(made, first - 1) + (USUAL_HEIGHTS if wish.num_heights is None else wish.num_heights)
-    change = read_change(Change(kind, me.seat, made, first, expires, wish.note).data)  # in the order that others show
+    change = read_change(Change(kind, me.seat, made, first, expires, wish.note).data)  # keys in the order others show
     after = execute_change(ground.state, change, Place(first, ground.tip.header.aggregate))
     check_site(kind, ground.state, after, ground.data)
     return Built(change, after, blob)
@@ -118,7 +118,7 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
     if isinstance(kind, Upgrade) and not speaks(kind.protocol):
         raise ChangeRefused(f"protocol {kind.protocol}: this release speaks {describe_spoken()}; update fednode first")
     old, new = before.run, after.run
-    is_fewer = new.is_masked and not new.is_ended and after.n != before.n  # or more: both may be too many, or too few
+    is_fewer = new.is_masked and not new.is_ended and after.n != before.n  # or more: a masked sum has bounds on both
     if is_fewer or after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
         get_run_spec(after.run, after.rules, after.n)
     if (new.classes, new.labels, new.input) != (old.classes, old.labels, old.input):

@@ -40,7 +40,7 @@ def _compare_members(before: State, after: State) -> Iterator[Difference]:
             yield Difference(f"members.{name}", _get_key(old.get(seat)), _get_key(new.get(seat)))
         else:
             yield from _compare(f"members.{name}", {"key": _get_key(old[seat])}, {"key": _get_key(new[seat])})
-            path = f"members.{name} ({encode_id(new[seat].key)[:KEY_CHARS]})"  # no value tells whose it is
+            path = f"members.{name} ({encode_id(new[seat].key)[:KEY_CHARS]})"  # the values do not show the key
             yield from _compare(path, {"suspended": old[seat].is_suspended}, {"suspended": new[seat].is_suspended})
 
 

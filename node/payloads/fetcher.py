@@ -31,7 +31,7 @@ from node.payloads.transfers import Transfers
 log = logging.getLogger(__name__)
 
 SHARE = 0.75  # of the time left for a blob: one peer may take this much before it sends anything
-SMALL_BYTES = 1 << 20  # up to one chunk a blob is gathered in memory, above that in a partial file
+SMALL_BYTES = 1 << 20  # a blob of up to one chunk is collected in memory, a larger one in a partial file
 PATIENCE_S = 10.0  # PROTOCOL §7
 SLOWEST_BYTES = 128 * 1024
 

@@ -6,9 +6,9 @@ import asyncio
 import math
 from dataclasses import dataclass
 
-RETRY_S = (0.02, 0.1, 0.25, 0.5, 1.0)  # rests between rounds of asking everybody without end; the last repeats
+RETRY_S = (0.02, 0.1, 0.25, 0.5, 1.0)  # the rests of a patience without end; the last repeats
 AGAIN_S = (0.02, 0.1)  # the rests of a bounded patience
-COMING_S = 0.25  # the rests after these, for as long as a peer says that it will have the blob soon
+COMING_S = 0.25  # the rests after AGAIN_S, while a peer says that it will have the blob soon
 FIRST_PROMISES = 2  # promises of a blob soon after which no more peers are asked; doubled each time they are not kept
 VAIN_SHARE = 0.25  # of the time there is: promises that were not kept by then count as broken
 

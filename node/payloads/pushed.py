@@ -96,7 +96,7 @@ class PushedPayloads:
         return None if held is None else held[1]
 
     def take(self, digest: Digest) -> bytes | None:
-        """A blob that was pushed, on its way into the store; None where it is to be fetched."""
+        """Returns a pushed blob and adds it to the waiting blobs; None if it was not pushed and must be fetched."""
         held = self._held.get(digest)
         if held is None:
             return None

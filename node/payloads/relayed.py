@@ -98,7 +98,7 @@ class RelayedBlobs:
         is_near = any(self._peers.is_connected(author) for author in offered.authors)
         if self._peers.is_meshed and not is_near:
             return False
-        if height is None:  # it will be final here in a moment, or never
+        if height is None:  # its block may become final soon, or never
             return True
         budget = self._budgets.setdefault(asker, _Budget())
         if budget.num_pulls < 1 or budget.num_bytes < offered.size:

@@ -49,7 +49,7 @@ class Retention:
         # One more than is kept: its blobs may be half deleted, if this node stopped meanwhile.
         newest = store.blocks(max(1, head - self._get_keep_heights(head)), head)
         self._newest = deque(stored.block for stored in newest)
-        # Kept by the terms of their runs, or read by later rounds when this node stopped, or still.
+        # Blocks kept by the terms of their runs, or whose blobs later rounds read, now or when this node stopped.
         self._old = list(read_sharing_blocks(store, runs, head - len(self._newest)))
         self._old += _read_drawn_blocks(store, runs, head - len(self._newest))
         self._evaluated = EvaluatedModel(store, runs)

@@ -51,7 +51,7 @@ class Sources:
         began_s = loop.time()
         try:
             yield patience_s * (LESS if self.is_doubtful(peer, authors) else 1.0)
-        except (PeerUnavailable, TimeoutError, asyncio.CancelledError):  # the last when the height was over first
+        except (PeerUnavailable, TimeoutError, asyncio.CancelledError):  # cancelled: the height ended first
             if loop.time() - began_s >= IN_VAIN_S:
                 self._on_wait_in_vain(peer, authors)
             raise

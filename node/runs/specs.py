@@ -59,7 +59,8 @@ class RunRound:
 
     @property
     def collect_s(self) -> float:
-        """How long this node waits, in seconds, for contributions of this round and the blobs that they commit to."""
+        """The time in seconds for which this node waits for contributions of this round and the blobs that they commit
+        to."""
         return self.spec.get_collect_s(self.number, self.rules.waits.collect_s)
 
 
