@@ -1,10 +1,10 @@
 """The part of a run's `input` that says members agree on what normalises it, in place of constants.
 
-`normalize: agreed` has a round of statistics before all others; `inherited` takes those of the run before, which only a
-run that continues can. `min_count` is the fewest samples that a site tells of; with `class_counts` sites tell how many
-samples of each class they have, and with `correlations` what the values of each class add up to. `low` and `high` are
-what values lie between, of all channels or of each: where samples are hidden, what lies outside counts as the end that
-it is beyond.
+With `normalize: agreed` a round of statistics comes before all others; `inherited` uses the statistics of the run
+before, which only a run that continues it can. `min_count` is the smallest number of samples that a site reports. With
+`class_counts` sites report how many samples of each class they have, and with `correlations` the sums of the values of
+each class. `low` and `high` bound the values, for all channels or for each: with masked sums, a value outside counts as
+the bound that it exceeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIN_COUNT = 5
 
 
 def read_agreed(section: Section, num_channels: int) -> dict[str, Any]:
-    """The settings, written out; {} where the input has constants. Raises GenesisError."""
+    """Returns the settings, all written out; {} if the input has constants. Raises GenesisError."""
     word = section.value("normalize", None)
     if word is None:
         for key in AGREED_KEYS[1:]:
@@ -61,8 +61,8 @@ def _read_bounds(section: Section, num_channels: int) -> dict[str, list[float]]:
 def explain_uninherited(
     before: Mapping[str, Any], after: Mapping[str, Any], *, continues: bool, num_rounds: int = 1
 ) -> str | None:
-    """Why a run with the input `after` cannot have the statistics of the run before, whose input was `before`, and
-    which has made `num_rounds`. None where it can, or asks for none of them."""
+    """Explains why a run with the input `after` cannot use the statistics of the run before, which has the input
+    `before` and has made `num_rounds`. Returns None if it can, or does not ask for them."""
     if after.get("normalize") != INHERITED:
         return None
     if not continues:

@@ -50,7 +50,7 @@ def _check_approval(approval: Approval, error: Error) -> None:
 
 
 def approval_fields(approval: Approval) -> bytes:
-    """The bytes that the voter signs: everything but the signature."""
+    """Returns the bytes that the voter signs: everything but the signature."""
     _check_approval(approval, EncodeError)
     return _APPROVAL.pack(approval.change_id, approval.answer, approval.voter)
 
@@ -79,7 +79,7 @@ def sign_approval(key: SigningKey, chain_id: Digest, change_id: Digest, answer: 
 
 
 def verify_approval(chain_id: Digest, approval: Approval) -> None:
-    """Raise InvalidSignature unless the voter signed this answer to this change."""
+    """Raises InvalidSignature unless the voter signed this answer to this change."""
     verify(approval.voter, approval.signature, APPROVAL_TAG, chain_id, approval_fields(approval))
 
 
@@ -94,7 +94,7 @@ def _check_readiness(readiness: Readiness, error: Error) -> None:
 
 
 def readiness_fields(readiness: Readiness) -> bytes:
-    """The bytes that the new key signs: everything but the signature."""
+    """Returns the bytes that the new key signs: everything but the signature."""
     _check_readiness(readiness, EncodeError)
     return _READINESS.pack(readiness.change_id, readiness.key, readiness.height, readiness.block_id)
 
@@ -120,11 +120,11 @@ def sign_readiness(key: SigningKey, chain_id: Digest, change_id: Digest, *, heig
 
 
 def verify_readiness(chain_id: Digest, readiness: Readiness) -> None:
-    """Raise InvalidSignature unless the new key signed this readiness."""
+    """Raises InvalidSignature unless the new key signed this readiness."""
     verify(readiness.key, readiness.signature, READINESS_TAG, chain_id, readiness_fields(readiness))
 
 
-# A change with the approval of whoever proposes it
+# A change with the approval of its proposer
 
 
 def encode_proposal(change: bytes, approval: Approval) -> bytes:
@@ -133,7 +133,7 @@ def encode_proposal(change: bytes, approval: Approval) -> bytes:
 
 
 def decode_proposal(data: bytes) -> tuple[bytes, Approval]:
-    """The change and the approval, whose signature is not looked at. Raises DecodeError."""
+    """Returns the change and the approval, without checking its signature. Raises DecodeError."""
     reader = Reader("proposal", data, MAX_PROPOSAL_BYTES)
     approval = decode_approval(reader.take(APPROVAL_BYTES))
     size = len(data) - APPROVAL_BYTES
@@ -180,7 +180,7 @@ def encode_approved(approved: ApprovedChange) -> bytes:
 
 
 def read_approved(reader: Reader) -> ApprovedChange:
-    """The rest of a change block's body. Raises DecodeError."""
+    """Reads the rest of a change block's body. Raises DecodeError."""
     size = reader.number(U32)
     check(DecodeError, "size of the change", size, 1, MAX_CHANGE_BYTES)
     change = reader.take(size)

@@ -28,7 +28,8 @@ Recompute = Callable[[Block, State], Digest | None]  # of a round's block, and t
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The first thing wrong with a chain, where `height` is known. `expected` and `got` are empty without a pair."""
+    """The first fault of a chain, at `height` where that is known. `expected` and `got` are empty where nothing was
+    compared."""
 
     height: int | None
     what: str
@@ -41,8 +42,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The findings of an audit. It stops at the first fault: `blocks`, `signatures` and `head` are what held until
-    then.
+    """The findings of an audit, which stops at the first fault: `blocks`, `signatures` and `head` are what was right
+    until then.
 
     `not_held` are the heights whose aggregate could not be recomputed because a blob is not held.
     """
@@ -60,12 +61,12 @@ class VerifyReport:
 
 
 class _Broken(ChainError):
-    """Ends an audit; seen by nobody else."""
+    """Ends an audit; `verify_chain` catches it."""
 
 
 @dataclass(slots=True)
 class _Audit:
-    """A walk up the chain that trusts genesis alone. `height` is where it stands."""
+    """A walk up the chain that trusts genesis alone. `height` is the height it has reached."""
 
     genesis: Genesis
     source: BlockSource
@@ -78,7 +79,7 @@ class _Audit:
     head: Id = ZERO
 
     def walk(self, first: int, last: int) -> None:
-        """Check the heights first..last. Those just below `first` are read for its parent and its difficulty."""
+        """Checks the heights first..last. Those just below `first` are read for its parent and its difficulty."""
         self.height = get_first_read(max(0, first - 1))
         tip: Tip | None = None
         for row in self.source.read_rows(self.height, last):
@@ -109,11 +110,11 @@ class _Audit:
         return (self._read(row) for row in self.source.read_rows(first, last))
 
     def _get_first_state(self, block: Block) -> State:
-        """That which the walk begins with: from genesis, or else the stored one."""
+        """Returns the state that the walk begins with: from genesis at height 0, else the stored one."""
         return self.genesis.state if block.height == 0 else self._read_state(block)
 
     def _read_state(self, block: Block) -> State:
-        """The stored state after `block`, which commits to it."""
+        """Returns the stored state after `block`. Raises if `block` does not commit to it."""
         state = self.source.get_state(block.height)
         if state.digest != block.header.state_next:
             raise _Broken.differs("stored state", block.header.state_next, state.digest)
@@ -139,11 +140,12 @@ class _Audit:
             self.signatures += len(block.change.answers) + len(block.change.readiness)
 
     def _check_blobs(self, block: Block, state: State, recompute: Recompute) -> None:
-        """Hash every blob the block names that is held, on demand ones too, and recompute its aggregate."""
+        """Hashes every held blob that the block names, also those sent only on demand, and recomputes the block's
+        aggregate."""
         for digest in sorted(get_block_digests(block)):
             if self.source.has_blob(digest):
                 self.source.check_blob(digest)
-        if block.height == 0 or block.change is not None:  # the initial model follows from nothing, a change's is known
+        if block.height == 0 or block.change is not None:  # only a round is recomputed
             return
         try:
             aggregate = recompute(block, state)
@@ -164,14 +166,14 @@ def verify_chain(
     last: int | None = None,
     recompute: Recompute | None = None,
 ) -> VerifyReport:
-    """Check a stored chain against genesis, one sequential read, up to the first fault.
+    """Checks a stored chain against genesis, in one sequential read, up to the first fault.
 
-    Per height: stored bytes, encoding, link, height, difficulty, proof of work, members, every signature, certificate,
-    and where it changes the stored state; with `recompute` also the held blobs and the aggregate. `recompute(block,
-    state)` gives the aggregate's digest, None when a blob is not held, and raises ChainError or ValueError when the
-    blobs do not fit. Without `last` the walk ends at the head, and every other stored row is then looked at for damage.
-    A walk that starts above 0 takes the parent of its first block as given: that block's certificate is what vouches
-    for it and for the stored state it commits to.
+    For each height it checks stored bytes, encoding, link, height, difficulty, proof of work, members, every signature,
+    the certificate, and the stored state where it changes; with `recompute` also the held blobs and the aggregate.
+    `recompute(block, state)` returns the aggregate's digest, None when a blob is not held, and raises ChainError or
+    ValueError when the blobs do not fit. Without `last` the walk ends at the head, and every other stored row is then
+    checked for damage. A walk that starts above 0 does not check the parent of its first block: that parent's
+    certificate vouches for it and for the stored state that it commits to.
     """
     began = time.perf_counter()
     audit = _Audit(genesis, source, recompute)
@@ -217,7 +219,8 @@ ExportedBlock = tuple[int, bytes, bytes]  # height, block, certificate
 
 
 def export_blocks(source: BlockSource, first: int, last: int) -> Iterator[ExportedBlock]:
-    """The stored bytes of the heights first..last. Raises StoreCorrupted at one that is missing or damaged."""
+    """Yields height and stored bytes of the heights first..last. Raises StoreCorrupted at one that is missing or
+    damaged."""
     height = first
     for row in source.read_rows(first, last):
         if row.height != height or row.damage is not None:
@@ -252,7 +255,7 @@ class ExportFrames:
 
 
 def write_export(stream: IO[bytes], chain_id: Digest, blocks: Iterable[ExportedBlock]) -> int:
-    """Write consecutive heights; how many there were. Raises ValueError when they are not consecutive."""
+    """Writes consecutive heights to `stream` and returns how many. Raises ValueError when they are not consecutive."""
     frames: ExportFrames | None = None
     first = 0
     for height, block, certificate in blocks:
@@ -270,10 +273,10 @@ def write_export(stream: IO[bytes], chain_id: Digest, blocks: Iterable[ExportedB
 
 
 def read_export(stream: IO[bytes], chain_id: Digest) -> Iterator[ExportedBlock]:
-    """The heights of an export in order; what they hold is not judged.
+    """Yields the heights of an export in order, without validating the blocks.
 
-    Raises DecodeError when the file is not an export, is cut short or was changed, and ValidationError when it is of
-    another chain. No frame larger than a block may be is read.
+    Raises DecodeError when the file is not an export, is cut short or was changed, and ValidationError when it belongs
+    to another chain. A frame larger than a block may be is not read.
     """
     hasher = hashlib.sha256()
 

@@ -5,9 +5,9 @@ beacon of the height after a block hashes what the block's authors opened in it,
 
     SHA-256(tag | height | author | secret | author | secret ...)
 
-A secret is fixed a block before it counts, and no nonce, signature or certificate has a part. Whoever was not in the
-parent block opens nothing, and has no part either. Under protocol 2 the beacon was the block's id, which its miner
-could grind.
+A secret is fixed one block before it counts, and no nonce, signature or certificate enters the beacon. A member that
+was not in the parent block opens nothing, and so does not enter it either. Under protocol 2 the beacon was the block's
+id, which its miner could grind.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SECRET_TAG = tag("secret")
 
 
 class Reveal(NamedTuple):
-    """The part of a contribution that feeds beacons: a secret that was committed to, `ZERO` for none, and the
-    commitment to the next. Both are empty under protocol 2."""
+    """The part of a contribution that beacons are computed from: a secret that was committed to, `ZERO` for none, and
+    the commitment to the next. Both are empty under protocol 2."""
 
     opened: bytes = b""
     commitment: Digest = b""
@@ -37,8 +37,8 @@ NO_REVEAL = Reveal()
 
 
 def make_reveal(key: SigningKey, chain_id: Digest, parent: Block, protocol: int) -> Reveal:
-    """Makes that of a contribution by `key` to the block after `parent`. The secrets follow from the key, so that none
-    is lost or made twice."""
+    """Makes the reveal of a contribution by `key` to the block after `parent`. Secrets are derived from the key, so
+    that none is lost or made twice."""
     if protocol < FIRST_REVEALING:
         return NO_REVEAL
     committed = list_commitments(parent).get(key.id)
@@ -52,17 +52,17 @@ def _make_secret(key: SigningKey, chain_id: Digest, height: int) -> bytes:
 
 
 def commit(secret: bytes) -> Digest:
-    """Hashes a secret."""
+    """Returns the commitment to a secret: its hash."""
     return hashlib.sha256(SECRET_TAG + secret).digest()
 
 
 def list_commitments(block: Block) -> Mapping[Id, Digest]:
-    """Lists what each author of a block has to open in the next, by author."""
+    """Returns the commitment, by author, that each author of a block has to open in the next block."""
     return {c.author: c.commitment for c in block.contributions if c.commitment}
 
 
 def does_open(c: Contribution, committed: Digest | None) -> bool:
-    """Tells whether a contribution opens what its author committed to, and nothing where that is nothing."""
+    """Says whether a contribution opens its author's commitment, or opens nothing if there was no commitment."""
     return c.opened == ZERO if committed is None else commit(c.opened) == committed
 
 

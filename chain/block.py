@@ -23,7 +23,8 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PayloadRef:
-    """One payload blob a contribution commits to. `kind` is the method's code for it; chain does not look inside."""
+    """A reference to one payload blob of a contribution. `kind` is the method's code for it; chain does not interpret
+    it."""
 
     kind: int
     digest: Digest
@@ -32,8 +33,8 @@ class PayloadRef:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A member's measure of the model that the round before has left: its number of val samples, and the measure that
-    the run selects by, in millionths."""
+    """A member's measure of the model of the round before: its number of val samples, and the measure that the run
+    selects by, in millionths."""
 
     samples: int
     value: int
@@ -41,10 +42,10 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A member's signed statement for one height: which blobs it offers, at which weight.
+    """A member's signed statement for one height: the blobs that it offers, and their weight.
 
     `opened` is the secret that it committed to in the parent block, `ZERO` for none, and `commitment` the hash of the
-    next one (`chain.beacon`); both are empty under protocol 2. `measure` is that of the round before, if the run
+    next one (`chain.beacon`); both are empty under protocol 2. `measure` is the measure of the round before, if the run
     selects and the author has one.
     """
 
@@ -80,7 +81,8 @@ class Header:
 
 
 class Answer(IntEnum):
-    """A member's answer to a change (FEDERATION §2). There is no "no": who does not want a change is silent."""
+    """A member's answer to a change (FEDERATION §2). There is no "no": a member that does not want a change does not
+    answer."""
 
     YES = 1
     YES_WITHOUT_TRAINING = 2  # to a run: this site does not train in it
@@ -98,8 +100,8 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """The signed statement of a key that is to come into force with a change: its holder lives and has the chain up to
-    this final block."""
+    """The signed statement of a key that a change will put in force: its holder is running and has the chain up to this
+    final block."""
 
     change_id: Digest
     key: Id
@@ -142,7 +144,7 @@ class Block:
 
     @property
     def contributions(self) -> tuple[Contribution, ...]:
-        """A round's; a change block has none."""
+        """The contributions of a round; a change block has none."""
         return self.body.contributions
 
     @property
@@ -152,7 +154,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class SealedHeader:
-    """A block without its body: what its miner signed, and enough to prove that it signed two of one height."""
+    """A block without its body: what its miner signed. Two of one height prove that the miner signed twice."""
 
     header: Header
     nonce: int
@@ -162,7 +164,7 @@ class SealedHeader:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One member's word in one phase of one view. A nil vote names `ZERO`."""
+    """One member's vote in one phase of one view. A nil vote names `ZERO`."""
 
     phase: Phase
     height: int
@@ -195,7 +197,7 @@ class EvidenceKind(IntEnum):
 class Evidence:
     """Two different signed objects of one author for one slot, as their canonical bytes, the smaller first.
 
-    Of candidates these are the sealed headers without bodies.
+    For candidates these are the sealed headers without bodies.
     """
 
     kind: EvidenceKind

@@ -18,8 +18,8 @@ from chain.state import State
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The heights above `since` that one state judges, up to the next: its run, its rules and how many members it has.
-    `follows_round`: the block at `since` is no change, but the round with which patience ended the run."""
+    """The heights above `since`, up to the next span, which one state judges: its run, its rules and its number of
+    members. `follows_round`: the block at `since` is no change, but the round with which patience ended the run."""
 
     since: int
     run: Run
@@ -29,7 +29,7 @@ class Span:
 
     @property
     def max_aggregate_bytes(self) -> int:
-        """More than an aggregate of its rounds can have."""
+        """A number of bytes above the size of any aggregate of its rounds."""
         return self.rules.limits.bound_aggregate(self.num_members)
 
 
@@ -42,23 +42,24 @@ class Place:
 
 
 def get_next_place(state: State, head: int) -> Place:
-    """The round of its run that the height after `head` is, or would be if there were one more; `state` judges it."""
+    """Returns the round that the height after `head` makes, or would make if the run had one more; `state` judges
+    it."""
     return Place(state.run.number, state.run.get_round(head + 1))
 
 
 class Calendar:
-    """Runs and rounds by height. Grows with each change."""
+    """The runs and rounds by height. It grows with each change."""
 
     def __init__(self, states: Iterable[tuple[int, State]]) -> None:
-        """`states` are those after genesis and after each change, with their heights, in order."""
+        """Takes the states after genesis and after each change, with their heights, in order."""
         self._spans: tuple[Span, ...] = ()
         self._heights: tuple[int, ...] = ()
         for height, state in states:
             self.add(height, state)
 
     def add(self, height: int, state: State) -> None:
-        """The block at `height`, above all changes before it, is a change, and `state` the one after it. What is known
-        already is not added again."""
+        """Adds the state after the change block at `height`, which is above all changes before it. A change that was
+        added before is ignored."""
         if self._heights and height <= self._heights[-1]:
             return
         run = state.run
@@ -70,25 +71,26 @@ class Calendar:
         self._spans = (
             *self._spans,
             Span(height, run, state.rules, state.n, follows_round),
-        )  # first: readers go by the heights
+        )  # set first: readers look up the heights
         self._heights = (*self._heights, height)
 
     # ---- by height
 
     def get_span(self, height: int) -> Span:
-        """What judges a height from 1 on."""
+        """Returns the span that judges a height, from 1 on."""
         before = bisect_left(self._heights, height) - 1
         return self._spans[before]
 
     def get_place(self, height: int) -> Place | None:
-        """The round that made the block at `height`, or may make it; None where only a change can, or did."""
+        """Returns the round that made the block at `height`, or may make it; None if that block is a change or can only
+        be one."""
         if height < 1 or self.is_change(height):
             return None
         run = self.get_span(height).run
         return Place(run.number, run.get_round(height)) if run.has_round(height) else None
 
     def is_change(self, height: int) -> bool:
-        """Whether the block at this height is a change that is known here."""
+        """Says whether the block at this height is a change that was added here."""
         heights = self._heights
         at = bisect_left(heights, height)
         return height > 0 and at < len(heights) and heights[at] == height and not self._spans[at].follows_round
@@ -97,20 +99,19 @@ class Calendar:
 
     @property
     def newest(self) -> Span:
-        """What judges the heights above the newest change."""
+        """The span above the newest change."""
         return self._spans[-1]
 
     def get_run(self, number: int) -> Run | None:
-        """A run as it is, or was at its end; None for one that never began."""
+        """Returns a run as it is, or as it was at its end; None if it never began."""
         return next((span.run for span in reversed(self._spans) if span.run.number == number), None)
 
     def get_start(self, number: int) -> int | None:
-        """The height that a run began after: of the change that started it, 0 for genesis' own; None for one that never
-        began."""
+        """Returns the height of the change that started a run, 0 for the first run; None if the run never began."""
         return next((span.since for span in self._spans if span.run.number == number), None)
 
     def get_height(self, place: Place) -> int | None:
-        """The height that this round made, or is to make as things stand; None where there is none."""
+        """Returns the height that this round made, or will make as things stand; None if there is none."""
         spans, heights = self._spans, (*self._heights[1:], None)
         for span, following in zip(spans, heights, strict=False):
             if span.run.number != place.run:
@@ -122,8 +123,8 @@ class Calendar:
         return None
 
     def list_evaluating(self, head: int) -> list[int]:
-        """Lists the heights up to `head` that evaluate the best round of a run, lowest first. A run that went on for
-        more rounds afterwards has several."""
+        """Returns the heights up to `head` that evaluate the best round of a run, lowest first. A run that continued
+        for more rounds afterwards has several."""
         found: list[int] = []
         for span, following in zip(self._spans, (*self._heights[1:], None), strict=False):
             height = span.run.first_height + span.run.last_round + 1
@@ -133,7 +134,8 @@ class Calendar:
         return found
 
     def count_rounds(self, number: int, head: int) -> int:
-        """How many rounds of a run the blocks up to `head` have made: between two changes there are rounds alone."""
+        """Returns how many rounds of a run the blocks up to `head` have made. All blocks between two changes are
+        rounds."""
         made = 0
         for span, following in zip(self._spans, (*self._heights[1:], None), strict=False):
             if span.run.number == number and span.since <= head:
@@ -143,7 +145,7 @@ class Calendar:
 
     @property
     def max_aggregate_bytes(self) -> int:
-        """More than any aggregate up to now can have."""
+        """A number of bytes above the size of any aggregate so far."""
         return max(span.max_aggregate_bytes for span in self._spans)
 
     def __repr__(self) -> str:

@@ -122,7 +122,7 @@ def _count_payloads(c: Contribution) -> int:
 
 
 def contribution_fields(c: Contribution) -> bytes:
-    """The bytes that the author signs: everything but the signature."""
+    """Returns the bytes that the author signs: everything but the signature."""
     _check_contribution(c, EncodeError)
     count = len(c.payloads) | (REVEALS if c.commitment else 0)
     weight = c.weight | (0 if c.measure is None else MEASURES)
@@ -155,17 +155,17 @@ def _read_contribution(reader: Reader) -> Contribution:
 
 
 def read_contribution_height(data: bytes) -> int:
-    """The height that a contribution is of, or would be: nothing else is looked at. 0 where the bytes are too few."""
+    """Returns the height in the bytes of a contribution, without checking the rest; 0 if the bytes are too few."""
     return int(U64.unpack_from(data)[0]) if len(data) >= U64.size else 0
 
 
 def read_vote_height(data: bytes) -> int:
-    """As `read_contribution_height`, of a vote."""
+    """Returns the height in the bytes of a vote, without checking the rest; 0 if the bytes are too few."""
     return int(U64.unpack_from(data, 1)[0]) if len(data) > U64.size else 0
 
 
 def read_author(data: bytes) -> Id:
-    """The author of a contribution whose bytes were decoded before."""
+    """Returns the author of a contribution whose bytes were decoded before."""
     author: Id = _CONTRIBUTION.unpack_from(data)[2]
     return author
 
@@ -185,7 +185,7 @@ def sign_contribution(
     reveal: Reveal = NO_REVEAL,
     measure: Measure | None = None,
 ) -> Contribution:
-    """A contribution by `key`; payloads are put in the order of their kinds."""
+    """Returns a contribution signed by `key`; payloads are sorted by kind."""
     ordered = tuple(sorted(payloads, key=lambda payload: payload.kind))
     unsigned = Contribution(height, prev, key.id, weight, ordered, bytes(SIGNATURE_BYTES), *reveal, measure)
     return replace(unsigned, signature=key.sign(CONTRIBUTION_TAG, chain_id, contribution_fields(unsigned)))
@@ -210,7 +210,7 @@ _get_header_fields = attrgetter(
 
 
 def encode_header(h: Header) -> bytes:
-    """The 194 bytes that are sealed; the nonce is not among them."""
+    """Returns the 194 bytes that are sealed; the nonce is not among them."""
     _check_header(h, EncodeError)
     return _HEADER.pack(*_get_header_fields(h))
 
@@ -226,7 +226,7 @@ def decode_header(data: bytes) -> Header:
 
 
 def compute_seal(chain_id: bytes, header: Header) -> bytes:
-    """The 32 bytes that mining hashes with each nonce, however long the header."""
+    """Returns the 32 bytes that mining hashes with each nonce, however long the header."""
     check_size(EncodeError, "chain id", chain_id, 32)
     return hashlib.sha256(SEAL_TAG + chain_id + encode_header(header)).digest()
 
@@ -294,7 +294,7 @@ def encode_block(block: Block) -> bytes:
 
 
 def decode_block(chain_id: bytes, data: bytes) -> Block:
-    """The block and its id; the id needs the chain id because the seal does."""
+    """Returns the block with its id, which needs the chain id because the seal does."""
     reader = Reader("block", data, MAX_BLOCK_BYTES)
     header = _read_header(reader)
     nonce = reader.number(U64)
@@ -305,13 +305,13 @@ def decode_block(chain_id: bytes, data: bytes) -> Block:
 
 
 def make_block(chain_id: bytes, header: Header, nonce: int, body: Body, key: SigningKey) -> Block:
-    """The miner's signed block for a nonce that was found; whether it is work enough is not looked at here."""
+    """Returns the miner's signed block for a nonce that was found, without checking its proof of work."""
     block_id = compute_block_id(compute_seal(chain_id, header), nonce)
     return Block(header, nonce, body, key.sign(BLOCK_TAG, chain_id, block_id), block_id)
 
 
 def encode_sealed_header(sealed: Block | SealedHeader) -> bytes:
-    """A block without its body."""
+    """Returns the bytes of a block without its body."""
     check(EncodeError, "nonce", sealed.nonce, 0, MAX_U64)
     check_size(EncodeError, "block signature", sealed.signature, SIGNATURE_BYTES)
     return encode_header(sealed.header) + U64.pack(sealed.nonce) + sealed.signature
@@ -338,7 +338,7 @@ def _check_vote(vote: Vote, error: Error) -> None:
 
 
 def vote_fields(vote: Vote) -> bytes:
-    """The bytes that the voter signs: everything but the signature."""
+    """Returns the bytes that the voter signs: everything but the signature."""
     _check_vote(vote, EncodeError)
     return _VOTE.pack(vote.phase, vote.height, vote.view, vote.block_id, vote.voter)
 

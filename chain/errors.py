@@ -6,7 +6,7 @@ ChainError
  ├ InvalidKey           wrong length, small order or not canonical: refuse the key
  ├ InvalidSignature     penalise the sender
  ├ GenesisError         the operator's file is wrong; `path` names the field
- ├ InvalidJoinRequest   a line by which nobody can join: whoever passed it on is told why
+ ├ InvalidJoinRequest   a line by which nobody can join: show the reason to whoever passed it on
  ├ InvalidJoinFile      a file from which nobody can join
  ├ ValidationError      a well-formed object breaks a rule
  │  ├ NotAMember, WrongHeight
@@ -15,11 +15,11 @@ ChainError
  │  ├ InvalidSeal, InvalidDifficulty, InvalidTime, InvalidContribution, InvalidBody, InvalidAggregate
  │  ├ InvalidCertificate, InvalidState
  │  ├ InvalidEvidence
- │  └ InvalidChange     a change that cannot hold
- │     └ LacksConsent   too few have said yes to it so far
+ │  └ InvalidChange     a change that is not valid in its state
+ │     └ LacksConsent   too few members have approved it so far
  └ StoreError           stop signing, stay readable
     ├ StoreCorrupted    names what and where
-    │  └ BlobCorrupted  names the file: it can be had from peers again
+    │  └ BlobCorrupted  names the file: peers can serve it again
     │     └ BlobRowCorrupted  names the row, likewise
     ├ StoreLocked       another process holds the data directory
     ├ StoreMismatch     another genesis or schema version
@@ -39,7 +39,7 @@ def _show(value: object) -> str:
 
 
 class ChainError(Exception):
-    """Anything `chain` refuses. `what`, `expected` and `got` are set where the error is a difference of two values."""
+    """An error of `chain`. `what`, `expected` and `got` are set if the error is a difference of two values."""
 
     what: str = ""
     expected: str = ""
@@ -47,7 +47,7 @@ class ChainError(Exception):
 
     @classmethod
     def differs(cls, what: str, expected: object, got: object) -> Self:
-        """The usual message: what, the expected and the actual value; bytes in hex."""
+        """Makes an error with the usual message: what, the expected and the actual value; bytes in hex."""
         error = cls(f"{what}: expected {_show(expected)}, got {_show(got)}")
         error.what, error.expected, error.got = what, _show(expected), _show(got)
         return error
@@ -139,11 +139,11 @@ class InvalidState(ValidationError):
 
 
 class InvalidChange(ValidationError):
-    """A change that cannot hold in the state it meets."""
+    """A change that is not valid in the state before it."""
 
 
 class LacksConsent(InvalidChange):
-    """A change that holds, and that too few have said yes to."""
+    """A change that is valid and has too few approvals."""
 
 
 class InvalidEvidence(ValidationError):
@@ -159,11 +159,12 @@ class StoreCorrupted(StoreError):
 
 
 class BlobCorrupted(StoreCorrupted):
-    """A blob's bytes are not those of its name. Whoever deletes the file can pull it from peers again."""
+    """A blob's bytes are not those of its name. Once its file is deleted, peers can serve it again."""
 
 
 class BlobRowCorrupted(BlobCorrupted):
-    """The same of a blob that is a row: no file is there to be deleted. `expected` is its digest."""
+    """A blob's bytes are not those of its name, and the blob is a row: there is no file to delete. `expected` is its
+    digest."""
 
 
 class StoreLocked(StoreError):
@@ -179,7 +180,7 @@ class StoreFull(StoreError):
 
 
 class StoreForbidden(StoreError):
-    """The data directory, or a file in it, may not be used by this process as it has to be."""
+    """This process lacks permission to use the data directory, or a file in it, as it must."""
 
 
 class BlobMissing(StoreError):
@@ -187,7 +188,7 @@ class BlobMissing(StoreError):
 
 
 class SlotTaken(StoreError):
-    """Something else was signed for this slot before; `stored` is the row that is there."""
+    """Other bytes were signed for this slot before; `stored` is the row that holds them."""
 
     def __init__(self, message: str, stored: bytes) -> None:
         super().__init__(message)

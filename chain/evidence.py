@@ -48,7 +48,8 @@ def _check_evidence(evidence: Evidence, error: Error) -> None:
 
 
 def make_evidence(first: Contribution | Block | Vote, second: Contribution | Block | Vote) -> Evidence:
-    """Two signed objects of one kind, put in order. Whether they prove anything, `validate_evidence` says."""
+    """Returns evidence of two signed objects of one kind, in order. `validate_evidence` checks whether they prove
+    anything."""
     if isinstance(first, Contribution) and isinstance(second, Contribution):
         kind, a, b = EvidenceKind.CONTRIBUTION, encode_contribution(first), encode_contribution(second)
     elif isinstance(first, Block) and isinstance(second, Block):
@@ -69,7 +70,8 @@ def encode_evidence(evidence: Evidence) -> bytes:
 
 
 def decode_evidence(data: bytes) -> Evidence:
-    """The two objects as bytes; they are decoded and checked when the evidence is validated."""
+    """Returns the evidence with its two objects as bytes; they are decoded and checked when the evidence is
+    validated."""
     reader = Reader("evidence", data, MAX_EVIDENCE_BYTES)
     kind = reader.number(U8)
     check(DecodeError, "evidence kind", kind, EvidenceKind.CONTRIBUTION, EvidenceKind.VOTE)
@@ -81,13 +83,13 @@ def decode_evidence(data: bytes) -> Evidence:
     return evidence
 
 
-# What it proves
+# The rules of evidence
 
 
 def read_accusation(evidence: Evidence) -> tuple[Id, int]:
-    """Whom `evidence` accuses, and at which height, by its own word: what can be known without checking a signature.
+    """Returns the key that `evidence` accuses and the height, as its first object states them. No signature is checked.
 
-    Raises InvalidEvidence if there is nothing to read.
+    Raises InvalidEvidence if they cannot be read.
     """
     try:
         if evidence.kind is EvidenceKind.CONTRIBUTION:
@@ -103,10 +105,10 @@ def read_accusation(evidence: Evidence) -> tuple[Id, int]:
 
 
 def validate_evidence(state: State, evidence: Evidence) -> tuple[Id, int]:
-    """The author and height of two objects signed for one slot that differ in more than their signatures.
+    """Returns author and height of two objects signed for one slot that differ in more than their signatures.
 
-    The author must have been a member when that height was judged, as far as `state` remembers. Raises InvalidEvidence,
-    whatever is wrong with it.
+    The author must have been a member when that height was judged, as far as `state` still keeps its key. Raises
+    InvalidEvidence, whatever is wrong with it.
     """
     try:
         if evidence.kind is EvidenceKind.CONTRIBUTION:
@@ -142,7 +144,7 @@ def _validate_contributions(state: State, evidence: Evidence) -> tuple[Id, int]:
 
 
 def _validate_candidates(state: State, evidence: Evidence) -> tuple[Id, int]:
-    """Work is not asked for: the miner signed two headers, and an honest one signs only the block it found."""
+    """Validates two sealed headers. Proof of work is not checked: an honest miner signs only the one block it found."""
     a, b = (decode_sealed_header(state.chain_id, data) for data in (evidence.first, evidence.second))
     slots = ((a.header.miner, a.header.height), (b.header.miner, b.header.height))
     _validate_slot(state, a.header.miner, a.header.height, slots, (a.id, b.id))

@@ -25,13 +25,13 @@ from chain.waits import Waits
 
 class TimerKind(Enum):
     GRACE = "grace"  # view 0: an acceptable candidate is here, a better or fuller one may be on its way
-    PROPOSE = "propose"  # then prevote nil
-    PREVOTE = "prevote"  # then precommit nil
-    PRECOMMIT = "precommit"  # then the next view
+    PROPOSE = "propose"  # at its end, prevote nil
+    PREVOTE = "prevote"  # at its end, precommit nil
+    PRECOMMIT = "precommit"  # at its end, enter the next view
 
 
 class Step(IntEnum):
-    """The next step of this member in this view."""
+    """The next step that this member takes in its view."""
 
     PREVOTE = 1
     PRECOMMIT = 2
@@ -46,7 +46,8 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Sign and send this vote. `justification` is the q prevotes behind a non-nil precommit or behind a proposal."""
+    """Asks the driver to sign and send this vote. `justification` holds the q prevotes behind a non-nil precommit or
+    behind a proposal."""
 
     phase: Phase
     view: int
@@ -68,14 +69,14 @@ class Finalise:
 
 @dataclass(frozen=True, slots=True)
 class FetchBlock:
-    """Others vote for this block and I do not hold it."""
+    """Asks the driver to fetch a block that others vote for and that is not held here."""
 
     block_id: Id
 
 
 @dataclass(frozen=True, slots=True)
 class Equivocation:
-    """One member signed both: evidence."""
+    """Two votes of one member for one slot: evidence against it."""
 
     first: Vote
     second: Vote
@@ -91,9 +92,11 @@ class _Candidate:
 
 
 class Voting:
-    """One member's side of the vote on one height; `me` is None for an observer, who follows and never casts.
+    """One member's part in the vote on one height; `me` is None for an observer, which follows the vote and never
+    votes.
 
-    `coordinators` are the members whose prevote is a proposal, in turns: all, unless some are suspended.
+    `coordinators` are the members whose prevotes are proposals, one view each in turn: all members, unless some are
+    suspended.
     """
 
     def __init__(
@@ -132,40 +135,42 @@ class Voting:
             f"finalised={self.finalised is not None})"
         )
 
-    # Events. Each returns what to do about it; once finalised there is nothing left to do.
+    # Events. Each returns the actions that follow; there are none once the block is final.
 
     def start(self) -> list[Action]:
-        """A fresh height: nothing of it was ever signed here."""
+        """Starts a fresh height, at which this member has signed nothing yet."""
         return self._settle()
 
     def resume(self, own_votes: Sequence[Vote], justification: Sequence[Vote]) -> list[Action]:
-        """After a restart, instead of `start`, with what is durable; sending own votes again is the driver's part.
+        """Restores the vote after a restart from the stored votes; it is called instead of `start`. The driver sends
+        the own votes again.
 
-        The durable blocks follow through `on_candidate`. Gives the highest view signed, the step its rows say, and
-        lock = valid = the latest non-nil precommit (PROTOCOL §4, "Durable before signed").
+        The driver passes the stored blocks to `on_candidate` afterwards. The view is then the highest one signed, the
+        step follows the votes signed in it, and lock = valid = the latest non-nil precommit (PROTOCOL §4, "Durable
+        before signed").
         """
         for vote in (*own_votes, *sorted(justification, key=lambda vote: vote.view)):
             self._hold(vote)
         return self._settle()
 
     def on_candidate(self, block_id: Id, *, acceptable: bool, complete: bool) -> list[Action]:
-        """A valid block is here; told again when its view-0 standing changes.
+        """Accepts a valid block. The driver calls it again when `acceptable` or `complete` changes.
 
-        `acceptable` and `complete` (has all awaited authors) only matter in view 0. The driver bounds how many
-        candidates there are (two per miner, I6).
+        Both matter in view 0 only. `complete` means that the block has contributions of all awaited authors. The driver
+        bounds how many candidates there are (two per miner, I6).
         """
         self._candidates[block_id] = _Candidate(acceptable, complete)
         self._raise_valid(block_id)
         return self._settle()
 
     def on_vote(self, vote: Vote) -> list[Action]:
-        """A vote for this height with a good signature, mine included. A stranger's is ignored."""
+        """Accepts a vote for this height whose signature was checked, also an own one. A stranger's vote is ignored."""
         if vote.voter in self._index:
             self._hold(vote)
         return self._settle()
 
     def on_timer(self, timer: Timer) -> list[Action]:
-        """A timer ran out. One of a view or a step that has passed is ignored."""
+        """Handles a timer that ran out. A timer of a view or a step that has passed is ignored."""
         if timer.view == self.view and self.finalised is None and self.certified is None:
             self._expire(timer.kind)
         return self._settle()
@@ -176,15 +181,15 @@ class Voting:
         return self._coordinators[(self.height + view) % len(self._coordinators)]
 
     def get_votes(self) -> tuple[Vote, ...]:
-        """All votes worth sending to a peer that lacks them."""
+        """Returns all votes worth sending to a peer that lacks them."""
         return self.get_missing({})
 
     def get_bitmaps(self) -> tuple[tuple[int, Phase, int], ...]:
-        """(view, phase, bitmap) wherever at least one vote is held."""
+        """Returns (view, phase, bitmap) for each phase of each view in which at least one vote is held."""
         return tuple((view, phase, self.vote_bitmap(view, phase)) for view, phase in sorted(self._book.get_slots()))
 
     def get_missing(self, bitmaps: Mapping[Slot, int]) -> tuple[Vote, ...]:
-        """Those of `get_votes` that a peer which holds just these lacks."""
+        """Returns the votes of `get_votes` that a peer lacks which holds only the votes in `bitmaps`."""
         missing = (
             vote
             for vote in itertools.chain(self.get_proof(), self._book.get_all())
@@ -193,17 +198,17 @@ class Voting:
         return tuple(dict.fromkeys(missing))
 
     def get_proof(self) -> tuple[Vote, ...]:
-        """The q prevotes behind the valid block, if there is one."""
+        """Returns the q prevotes behind the valid block, or none if there is no such block."""
         return self._polkas.get(self.valid[1], ()) if self.valid else ()
 
     def vote_bitmap(self, view: int, phase: Phase) -> int:
-        """Bit i is set when a vote of member i in this phase of this view is held."""
+        """Returns a bitmap whose bit i is set when a vote of member i in this phase of this view is held."""
         bitmap = 0
         for vote in self._book.get_votes(view, phase):
             bitmap |= 1 << self._index[vote.voter]
         return bitmap
 
-    # Votes come in.
+    # Received votes.
 
     def _hold(self, vote: Vote) -> None:
         if self.certified is not None:
@@ -219,7 +224,8 @@ class Voting:
             self._weigh(vote)
 
     def _stand_by(self, vote: Vote) -> None:
-        """My own word binds me, whichever life of mine signed it: the view, the step and the lock follow it."""
+        """Sets view, step and lock by a vote that this member signed, before or after a restart: a signed vote binds
+        it."""
         if vote.view > self.view:
             self._enter(vote.view)
         if vote.view == self.view:
@@ -231,7 +237,7 @@ class Voting:
                 self.valid = self.lock
 
     def _weigh(self, vote: Vote) -> None:
-        """Has this vote completed a quorum for its block, in whatever view?"""
+        """Acts on a quorum for the block of this vote, in whatever view, if the vote has completed one."""
         if self._book.get_tally(vote.view, vote.phase).get(vote.block_id, 0) < self.quorum:
             return
         if vote.phase is Phase.PRECOMMIT:
@@ -247,7 +253,8 @@ class Voting:
             self._raise_valid(block_id)
 
     def _raise_valid(self, block_id: Id) -> None:
-        """§4 precommit: q prevotes for a block that is valid here, in any view: valid := the latest such."""
+        """§4 precommit: sets `valid` to this block if it is held and q prevoted it in a later view than that of
+        `valid`."""
         prevotes = self._polkas.get(block_id)
         if prevotes is None or block_id not in self._candidates:
             return
@@ -255,7 +262,8 @@ class Voting:
             self.valid = (prevotes[0].view, block_id)
 
     def _certify(self, precommits: tuple[Vote, ...]) -> None:
-        """§4 finalise: q precommits for one block in one view. From here on only the block may be missing."""
+        """§4 finalise: makes the certificate from q precommits for one block in one view. Only the block itself may
+        still be missing."""
         signatures = sorted((self._index[vote.voter], vote.signature) for vote in precommits)
         self.certified = (precommits[0].block_id, Certificate(precommits[0].view, tuple(signatures)))
 
@@ -264,7 +272,7 @@ class Voting:
             self._asked.add(block_id)
             self._actions.append(FetchBlock(block_id))
 
-    # What follows. The rules of §4 are tried until none applies; each says whether it changed the view or the step.
+    # The rules of §4 are tried until none applies; each returns whether it changed the view or the step.
 
     def _settle(self) -> list[Action]:
         rules = (self._jump, self._prevote, self._precommit, self._leave_view)
@@ -283,7 +291,8 @@ class Voting:
             self._actions.append(Finalise(block_id, certificate))
 
     def _jump(self) -> bool:
-        """§4 next view: n-q+1 distinct members in a higher view, so at least one honest: jump there."""
+        """§4 next view: enters a higher view if n-q+1 distinct members are there or beyond, as at least one of them is
+        honest."""
         if self._book.get_highest_view() <= self.view:
             return False
         views = sorted((vote.view for vote in self._book.latest.values()), reverse=True)
@@ -303,25 +312,25 @@ class Voting:
         return True
 
     def _choose_first(self) -> tuple[Id | None, tuple[Vote, ...]]:
-        """§4 prevote, view 0: an acceptable candidate with all awaited authors, at once."""
+        """§4 prevote, view 0: returns an acceptable candidate with all awaited authors, without waiting for a timer."""
         full = (block_id for block_id, held in self._candidates.items() if held.acceptable and held.complete)
         return min(full, default=None), ()
 
     def _choose_later(self) -> tuple[Id | None, tuple[Vote, ...]]:
-        """§4 prevote, view v > 0: the coordinator's prevote is the proposal."""
+        """§4 prevote, view v > 0: returns the block that the coordinator proposes by its prevote."""
         coordinator = self.get_coordinator(self.view)
         return self._choose_proposal() if coordinator == self.me else (self._choose_proposed(coordinator), ())
 
     def _choose_proposal(self) -> tuple[Id | None, tuple[Vote, ...]]:
-        """Mine: the valid block if any (with its prevotes, which may free those locked elsewhere), else the best, of
-        those that are acceptable if there are any."""
+        """Returns the block that this member proposes: the valid block if there is one, with its prevotes, which may
+        free members that are locked on another block; else the best candidate, an acceptable one if there is any."""
         if self.valid is None:
             return self._get_best_acceptable() or min(self._candidates, default=None), ()
         block_id = self.valid[1]
         return (block_id, self._polkas.get(block_id, ())) if block_id in self._candidates else (None, ())
 
     def _choose_proposed(self, coordinator: Id) -> Id | None:
-        """Another's: B, if B is valid here and my lock allows it."""
+        """Returns the block that another coordinator proposes, if it is valid here and this member's lock allows it."""
         for vote in self._book.get_votes(self.view, Phase.PREVOTE):
             if vote.voter == coordinator and vote.block_id != ZERO:
                 self._fetch(vote.block_id)
@@ -330,14 +339,16 @@ class Voting:
         return None
 
     def _is_free_for(self, block_id: Id) -> bool:
-        """No lock, or on this block, or a quorum prevoted this block after my lock."""
+        """Says whether the lock allows this block: there is no lock, it is on this block, or a quorum prevoted this
+        block after it."""
         if self.lock is None or self.lock[1] == block_id:
             return True
         prevotes = self._polkas.get(block_id)
         return prevotes is not None and prevotes[0].view > self.lock[0]
 
     def _precommit(self) -> bool:
-        """§4 precommit: what q prevoted in this view; nil if q prevoted nil, or early if no block can get there."""
+        """§4 precommit: precommits the block that q members prevoted in this view; nil if q prevoted nil, or, early, if
+        no block can reach a quorum any more."""
         if self.step is Step.WAIT:
             return False
         tally = self._book.get_tally(self.view, Phase.PREVOTE)
@@ -355,17 +366,19 @@ class Voting:
         self._cast_precommit(block_id, self._book.get_votes_for(self.view, Phase.PREVOTE, block_id))
 
     def _leave_view(self) -> bool:
-        """§4 next view: q nil precommits, or (all n in, for one) no block can be certified in this view any more."""
+        """§4 next view: enters the next view after q nil precommits, or once no block can be certified in this view any
+        more."""
         if not self._is_lost(Phase.PRECOMMIT, self._book.get_tally(self.view, Phase.PRECOMMIT)):
             return False
         self._enter(self.view + 1)
         return True
 
     def _is_lost(self, phase: Phase, tally: Mapping[Id, int]) -> bool:
-        """§4 early: q say nil, or not even all the silent members together could give any block its quorum.
+        """§4 early: says whether q members voted nil, or no block could reach a quorum even with the votes of all
+        silent members.
 
-        Never before q members are heard, as with the timers: n-q+1 nil votes leave no block a quorum, and a cut-off
-        side of that size would climb on them.
+        The second holds only once votes of q members have arrived, as with the timers: n-q+1 nil votes leave no block a
+        quorum, and members of that number that are cut off from the others would go from view to view on them.
         """
         if tally.get(ZERO, 0) >= self.quorum:
             return True
@@ -395,10 +408,11 @@ class Voting:
     # Timers.
 
     def _start_timers(self) -> None:
-        """§4 timers. The vote timers wait for q members, so that a cut-off side does not climb.
+        """Starts the timers of §4. The vote timers wait for votes of q members, so that members cut off from the others
+        do not go from view to view.
 
-        A member seen further on counts as well: it may have jumped over this view and never vote in it, and those left
-        behind must not wait for it.
+        A member that has reached a later phase or view counts as well: it may have skipped this view and never vote in
+        it, and the members in this view must not wait for it.
         """
         if self.step is Step.PREVOTE and self._candidates:
             self._start(TimerKind.PROPOSE, self._waits.compute_propose_s(self.view))

@@ -37,9 +37,9 @@ from chain.signing import SIGNATURE_BYTES, encode_id, tag
 from chain.state import Member, Observer, State, read_key, read_observer
 from chain.waits import PROFILES, Waits
 
-FIRST_PROTOCOL, PROTOCOL_VERSION = 2, 5  # that a chain may begin with here, and that a new one does
+FIRST_PROTOCOL, PROTOCOL_VERSION = 2, 5  # the lowest that a chain may begin with here, and that of a new chain
 GENESIS_TAG = tag("genesis")
-ADAPTIVE_FACTOR = 64  # how far `pow.adaptive` lets difficulty move from where it begins, both ways
+ADAPTIVE_FACTOR = 64  # `pow.adaptive` bounds difficulty to its first value divided and multiplied by this
 
 _RULES = ("quorum", "waits", "pow", "limits", "min_contributions", "keep_heights", "evidence_heights")
 _FORK = ("chain_id", "height", "head", "certificate")
@@ -48,8 +48,8 @@ MAX_CERTIFICATE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Founder:
-    """A member from the start: its key and the name people call it by. The address is a hint: neither hashed nor
-    compared."""
+    """A member from the start: its key and the name that people call it by. The address is a hint: it is neither hashed
+    nor compared."""
 
     key: Id
     name: str
@@ -58,8 +58,8 @@ class Founder:
 
 @dataclass(frozen=True, slots=True)
 class ForkPoint:
-    """The place where a chain that lost its quorum ended, and another begins: its id, its head, and the certificate of
-    that. It is hashed, and nobody verifies across it."""
+    """The end of a chain that lost its quorum, from which another chain continues: its id, the height and id of its
+    head, and the certificate of the head. It is hashed, and nobody verifies across it."""
 
     chain_id: Digest
     height: int
@@ -80,7 +80,7 @@ class ForkPoint:
 
     @classmethod
     def read(cls, section: Section) -> Self:
-        """Raises GenesisError."""
+        """Returns the fork point that a section describes. Raises GenesisError."""
         digests = {name: read_digest(section.path(name), section.text(name)) for name in ("chain_id", "head")}
         text = section.text("certificate")
         if not re.fullmatch(r"([0-9a-f]{2})+", text):
@@ -90,11 +90,12 @@ class ForkPoint:
 
 @dataclass(frozen=True, eq=False)
 class Genesis:
-    """The definition of a chain. Valid once built, whichever way; not slotted, because what it derives is cached.
+    """The definition of a chain. It is valid once built, however it was built; it is not slotted, because it caches
+    what it derives.
 
-    It says how a chain begins. What judges a height is the state before it: `state` is the first. Founders are sorted
-    by key. Two are equal when their chain ids are. `forked_from` is where another chain ended that this one goes on
-    from, if there is one.
+    It says how a chain begins. Each height is judged by the state before it; `state` is the first state. Founders are
+    sorted by key. Two are equal when their chain ids are. `forked_from` is the end of the chain that this one
+    continues, if there is one.
     """
 
     protocol: int
@@ -114,10 +115,10 @@ class Genesis:
         check_choice("profile", self.profile, tuple(PROFILES))
         if self.run.first_protocol > self.protocol:
             raise GenesisError("protocol", f"expected {self.run.first_protocol} for such a run, got {self.protocol}")
-        state = self.state  # which checks members, rules and the run
+        state = self.state  # building it checks members, rules and the run
         if self.rules.min_contributions is not None:
             check_range("min_contributions", self.rules.min_contributions, 1, state.q)
-        if self.protocol >= PLAIN_NAMES and self.forked_from is None:  # else names are those of the chain before
+        if self.protocol >= PLAIN_NAMES and self.forked_from is None:  # a fork keeps the names of the chain before
             self._check_names()
 
     def _check_names(self) -> None:
@@ -128,7 +129,7 @@ class Genesis:
 
     @cached_property
     def state(self) -> State:
-        """State(0), which judges height 1. Each founder's seat is its place in key order."""
+        """State(0), which judges height 1. The seat of each founder is its place in key order."""
         return State(
             chain_id=self.chain_id,
             protocol=self.protocol,
@@ -141,7 +142,7 @@ class Genesis:
 
     @cached_property
     def canonical(self) -> bytes:
-        """The bytes that are hashed. Read back as JSON they are a mapping `from_mapping` takes."""
+        """The bytes that are hashed. Parsed as JSON they are a mapping that `from_mapping` accepts."""
         return encode_canonical(self._to_hashed())
 
     @cached_property
@@ -150,7 +151,7 @@ class Genesis:
 
     @cached_property
     def block0(self) -> Block:
-        """Height 0: no proof of work, no miner, no certificate; its aggregate is the initial model."""
+        """The block at height 0: no proof of work, no miner, no certificate; its aggregate is the initial model."""
         header = Header(
             version=self.protocol,
             height=0,
@@ -175,7 +176,8 @@ class Genesis:
 
     @classmethod
     def from_mapping(cls, obj: Mapping[str, Any]) -> Self:
-        """From the readable form (INTERFACES §3). Raises GenesisError naming the field, expected and got."""
+        """Returns the genesis that the readable form describes (INTERFACES §3). Raises GenesisError naming the field,
+        expected and got."""
         named = ("protocol", "chain_name", "created_at", "members", "observers", "profile", "forked_from")
         top = Section("", obj, (*named, *TERMS, *_RULES))
         check_protocol(top.integer("protocol"))
@@ -195,8 +197,8 @@ class Genesis:
         )
 
     def to_mapping(self) -> dict[str, Any]:
-        """The readable form: JSON-able, with addresses, and whole MiB where they are whole. What is at its default, and
-        rarely set, is left out."""
+        """Returns the readable form: JSON-able, with addresses, and sizes in MiB where they are whole MiB. Terms that
+        are rarely set are omitted where they are at their defaults."""
         mapping = self._to_hashed()
         for entry, founder in zip(mapping["members"], self.founders, strict=True):
             if founder.address:
@@ -226,7 +228,7 @@ class Genesis:
 
 
 def check_protocol(protocol: int) -> None:
-    """Raise GenesisError for a protocol that this release does not begin a chain with."""
+    """Raises GenesisError for a protocol that a chain of this release cannot begin with."""
     if protocol == 1:
         raise GenesisError(
             "protocol",
@@ -275,7 +277,8 @@ def _read_waits(top: Section, profile: str) -> Waits:
 
 
 def _read_pow(top: Section) -> PowRules:
-    """Constant, unless `adaptive` or bounds of its own let difficulty move."""
+    """Returns the rules of proof of work. Difficulty is constant unless `adaptive` or bounds in the file let it
+    change."""
     section = top.section("pow", ("difficulty", "min", "max", "target_ms", "adaptive"))
     difficulty, adaptive = section.integer("difficulty"), section.flag("adaptive", False)
     factor = ADAPTIVE_FACTOR if adaptive else 1

@@ -2,8 +2,8 @@
 
     Hint          key 32 | made_ms u64 | length u8 | address | sig 64
 
-A hint is gossiped and is no part of the chain. The newest of a key counts; whether its address is one to dial is for
-whoever dials.
+A hint is gossiped and is not part of the chain. The newest hint of a key counts. Each node decides itself which
+addresses it dials.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_HINT_BYTES = _HINT.size + U8.size + MAX_ADDRESS_BYTES + SIGNATURE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class AddressHint:
-    """`host:port` of the node with this key, as it said itself at `made_ms` of its clock."""
+    """The `host:port` at which the node with this key can be dialled, as it said itself at `made_ms` of its clock."""
 
     key: Id
     made_ms: int
@@ -40,7 +40,7 @@ def _check_hint(hint: AddressHint, address: bytes, error: Error) -> None:
 
 
 def hint_fields(hint: AddressHint) -> bytes:
-    """The bytes that the node signs: everything but the signature."""
+    """Returns the bytes that the node signs: everything but the signature."""
     try:
         address = hint.address.encode()
     except UnicodeEncodeError as error:  # a lone surrogate
@@ -55,7 +55,7 @@ def encode_hint(hint: AddressHint) -> bytes:
 
 
 def decode_hint(data: bytes) -> AddressHint:
-    """A hint, whose signature is not looked at. Raises DecodeError."""
+    """Returns a hint without checking its signature. Raises DecodeError."""
     reader = Reader("hint", data, MAX_HINT_BYTES)
     key, made_ms = _HINT.unpack(reader.take(_HINT.size))
     address = reader.take(reader.number(U8))
@@ -75,5 +75,5 @@ def sign_hint(key: SigningKey, chain_id: Digest, *, made_ms: int, address: str) 
 
 
 def verify_hint(chain_id: Digest, hint: AddressHint) -> None:
-    """Raise InvalidSignature unless the key's holder signed this hint."""
+    """Raises InvalidSignature unless the key's holder signed this hint."""
     verify(hint.key, hint.signature, HINT_TAG, chain_id, hint_fields(hint))

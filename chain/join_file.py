@@ -1,8 +1,8 @@
 """The join file: what a joiner needs to find a federation's true chain and its members (FEDERATION §2).
 
-It holds genesis, a checkpoint with the state after it, and addresses. The state is the one that the checkpoint's header
-commits to. That this block is final nobody can prove to a stranger: whoever made the file reads one hash over all of it
-to whoever takes it.
+It holds genesis, a checkpoint with the state after it, and addresses. The checkpoint's header commits to that state.
+Nobody can prove to a stranger that this block is final, so the maker of the file reads a hash over all of it to the
+joiner.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KEYS = ("fednode_join", "genesis", "header", "marks", "state", "addresses")
 class JoinFile:
     """The content of a join file. Valid once read; not slotted, because its bytes are cached.
 
-    `header` is the checkpoint's, `state` the one after it, `addresses` host:port by key.
+    `header` is that of the checkpoint, `state` the state after it, `addresses` host:port by key.
     """
 
     genesis: Genesis
@@ -47,7 +47,7 @@ class JoinFile:
 
     @classmethod
     def at_genesis(cls, genesis: Genesis) -> Self:
-        """That of a chain's founders: its checkpoint is block 0."""
+        """Returns the join file of a chain's founders: its checkpoint is block 0."""
         block = genesis.block0
         header = SealedHeader(block.header, block.nonce, block.signature, block.id)
         return cls(genesis, header, (), genesis.state)
@@ -66,7 +66,7 @@ class JoinFile:
         return hashlib.sha256(JOIN_FILE_TAG + self.canonical).digest()
 
     def describe_digest(self) -> str:
-        """The hash as two people compare it by voice."""
+        """Returns the hash in groups of characters, for two people to compare by voice."""
         text = self.digest.hex()
         return " ".join(text[i : i + GROUP_CHARS] for i in range(0, len(text), GROUP_CHARS))
 
@@ -81,7 +81,7 @@ class JoinFile:
         }
 
     def encode(self) -> bytes:
-        """The file, for people to read. Raises InvalidJoinFile where it would be too large to be read again."""
+        """Returns the file as indented JSON. Raises InvalidJoinFile if it would be too large to be read again."""
         data = json.dumps(self._to_mapping(), indent=1, sort_keys=True).encode("ascii") + b"\n"
         if len(data) > MAX_JOIN_FILE_BYTES:
             raise InvalidJoinFile.differs("size", f"at most {MAX_JOIN_FILE_BYTES} bytes", len(data))
@@ -89,7 +89,7 @@ class JoinFile:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises InvalidJoinFile, whatever is wrong with it."""
+        """Returns the content of a join file. Raises InvalidJoinFile, whatever is wrong with it."""
         if len(data) > MAX_JOIN_FILE_BYTES:
             raise InvalidJoinFile.differs("size", f"at most {MAX_JOIN_FILE_BYTES} bytes", len(data))
         try:
@@ -127,7 +127,8 @@ class JoinFile:
 
 
 def _read_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping that names each key once: else two readers may see two files."""
+    """Returns a mapping that names each key once. Raises InvalidJoinFile for a key that comes twice: two readers might
+    take different values."""
     read = dict(pairs)
     if len(read) != len(pairs):
         raise InvalidJoinFile("expected each key once")

@@ -3,8 +3,8 @@
     fednode-join-1: and canonical JSON in base64url without padding:
     {"chain", "key", "name", "address", "made_ms", "address_signature", "signature"}
 
-It is read at a member before a change is proposed with it, and is not hashed into that. The address carries a
-signature of its own, so that it can be passed on as a hint (FEDERATION §2).
+A member reads it before it proposes a change with it; the request itself is not part of the change. The address carries
+a signature of its own, so that it can be passed on as a hint (FEDERATION §2).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _FIELDS = ("chain", "key", "name", "address", "made_ms", "address_signature", "s
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """Who asks to join which chain, under which name. Valid once made or read.
+    """The key that asks to join, the chain and the name that it asks for. Valid once made or read.
 
-    `address` is host:port, or empty where nobody can dial the node; then `address_signature` is empty, too.
+    `address` is host:port, or empty if nobody can dial the node; then `address_signature` is empty, too.
     """
 
     chain_id: Digest
@@ -51,7 +51,7 @@ class JoinRequest:
 
     @classmethod
     def sign(cls, key: SigningKey, chain_id: Digest, *, name: str, address: str, made_ms: int) -> Self:
-        """A request of this key. Raises ChainError where a field is not what it may be."""
+        """Returns a request signed by this key. Raises ChainError if a field is not what it may be."""
         check_name("name", name)
         check_range("made_ms", made_ms, 0, MAX_TIME_MS)
         address_signature = sign_address(key, chain_id, address, made_ms) if address else b""
@@ -73,13 +73,14 @@ class JoinRequest:
         }
 
     def encode(self) -> str:
-        """The line that people pass on."""
+        """Returns the line that people send to each other."""
         data = base64.urlsafe_b64encode(encode_canonical(self._to_mapping()))
         return PREFIX + data.decode("ascii").rstrip("=")
 
     @classmethod
     def decode(cls, text: str, chain_id: Digest) -> Self:
-        """The request in a line, both signatures checked. Raises InvalidJoinRequest, whatever is wrong with it."""
+        """Returns the request in a line after checking both signatures. Raises InvalidJoinRequest, whatever is wrong
+        with it."""
         data = _read_line(text)
         try:
             request = cls._from_mapping(json.loads(data.decode("ascii")))
@@ -150,7 +151,7 @@ def _read_nothing(top: Section) -> bytes:
 
 
 def read_join_request(text: str, chain_id: Digest) -> JoinRequest:
-    """As `JoinRequest.decode`."""
+    """Returns the request in a line, as `JoinRequest.decode` does."""
     return JoinRequest.decode(text, chain_id)
 
 
@@ -158,7 +159,7 @@ def read_join_request(text: str, chain_id: Digest) -> JoinRequest:
 
 
 def address_fields(key: Id, address: str, made_ms: int) -> bytes:
-    """The bytes that are signed: key 32 | made_ms u64 | length u8 | address. Raises EncodeError."""
+    """Returns the bytes that are signed: key 32 | made_ms u64 | length u8 | address. Raises EncodeError."""
     data = address.encode("utf-8", "replace")  # a lone surrogate is not printable
     host, colon, port = address.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= MAX_PORT
@@ -168,10 +169,10 @@ def address_fields(key: Id, address: str, made_ms: int) -> bytes:
 
 
 def sign_address(key: SigningKey, chain_id: Digest, address: str, made_ms: int) -> bytes:
-    """The signature under this key's word that it is reached there."""
+    """Returns this key's signature on the statement that its node can be dialled at `address`."""
     return key.sign(HINT_TAG, chain_id, address_fields(key.id, address, made_ms))
 
 
 def verify_address(key: Id, chain_id: Digest, address: str, made_ms: int, signature: bytes) -> None:
-    """Raise InvalidSignature unless the key said so, EncodeError for what is no address."""
+    """Raises InvalidSignature unless the key signed this address, EncodeError if it is no address."""
     verify(key, signature, HINT_TAG, chain_id, address_fields(key, address, made_ms))

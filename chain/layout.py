@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Takes fields off a byte string from the left; DecodeError when it ends too soon or too late."""
+    """Reads fields of a byte string from the left. Raises DecodeError if the string is too short or too long."""
 
     __slots__ = ("_at", "_data", "_what")
 
@@ -52,7 +52,7 @@ class Reader:
 
 
 def read_all(what: str, data: bytes, max_bytes: int, read: Callable[[Reader], T]) -> T:
-    """Returns what `read` takes off a byte string, of which nothing may be left. Raises DecodeError."""
+    """Returns what `read` reads from a byte string, which it must read to the end. Raises DecodeError."""
     reader = Reader(what, data, max_bytes)
     value = read(reader)
     reader.end()
@@ -60,12 +60,12 @@ def read_all(what: str, data: bytes, max_bytes: int, read: Callable[[Reader], T]
 
 
 def check(error: Error, what: str, value: int, low: int, high: int) -> None:
-    """Raise `error` unless the number is in its range."""
+    """Raises `error` unless the number is in its range."""
     if not low <= value <= high:
         raise error(f"{what}: expected {low} to {high}, got {value}")
 
 
 def check_size(error: Error, what: str, value: bytes, size: int) -> None:
-    """Raise `error` unless there are so many bytes."""
+    """Raises `error` unless there are `size` bytes."""
     if len(value) != size:
         raise error(f"{what}: expected {size} bytes, got {len(value)}")

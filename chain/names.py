@@ -1,7 +1,7 @@
 """The names of members and observers: which may be given, and which two nobody can tell apart (PROTOCOL, Names).
 
-From `PLAIN_NAMES` on a name that is given is ASCII, so that every Python judges it alike: what is printable, or looks
-like something else, hangs on the Unicode of a release. Names that a chain has from before stay as they are.
+From protocol `PLAIN_NAMES` on new names are ASCII, so that every Python release judges them alike: which characters are
+printable, or look alike, depends on its version of Unicode. Names from before stay as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chain.schema import MAX_NAME_CHARS
 PLAIN_NAMES = 3  # the first protocol under which the names that are given are plain
 
 _PLAIN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARS - 1}}}", re.ASCII)
-_ALIKE = {"o": "0oO", "l": "1lLiI"}  # what is folded into what, beside upper case
+_ALIKE = {"o": "0oO", "l": "1lLiI"}  # characters that are folded into one, beside upper case
 _FOLDS = {
     **{char: char for char in string.ascii_lowercase + string.digits + "-_."},
     **dict(zip(string.ascii_uppercase, string.ascii_lowercase, strict=True)),
@@ -25,13 +25,13 @@ _FOLDS = {
 
 
 def fold_name(name: str) -> str:
-    """A name as it may be misread: lower case, with `o` for `0` and `l` for `1` and `i`. What no plain name has is left
-    out, as it may not show."""
+    """Returns a name as it may be misread: lower case, with `o` for `0`, and `l` for `1` and `i`. Characters that no
+    plain name has are dropped, as they may be invisible."""
     return "".join(_FOLDS.get(char, "") for char in name)
 
 
 def check_new_name(path: str, name: str, taken: Iterable[str]) -> None:
-    """Raises GenesisError unless a name is plain, and none of those `taken` can be misread for it."""
+    """Raises GenesisError unless a name is plain, and cannot be misread for one in `taken`."""
     if not _PLAIN.fullmatch(name):
         raise GenesisError(
             path,

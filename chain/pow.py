@@ -16,19 +16,19 @@ _NONCES = 1 << 64
 
 
 def is_valid_work(block_id: bytes, difficulty: int) -> bool:
-    """Whether an id meets a difficulty, the expected number of hashes per block (at least 1)."""
+    """Says whether an id meets a difficulty, the expected number of hashes per block (at least 1)."""
     return difficulty >= 1 and int.from_bytes(block_id, "big") * difficulty < _IDS
 
 
 def compute_highest_id(difficulty: int) -> bytes:
-    """The highest id that meets the difficulty, so that a miner compares bytes and not integers."""
+    """Returns the highest id that meets the difficulty, so that a miner compares bytes and not integers."""
     if difficulty < 1:
         raise ValueError(f"difficulty: expected at least 1, got {difficulty}")
     return ((_IDS - 1) // difficulty).to_bytes(32, "big")
 
 
 def search(seal: bytes, difficulty: int, start: int, count: int) -> int | None:
-    """The first nonce of start .. start + count - 1 whose id meets the difficulty; None when there is none.
+    """Returns the first nonce of start .. start + count - 1 whose id meets the difficulty, None if there is none.
 
     Nonces end at 2**64 - 1 and do not wrap around.
     """

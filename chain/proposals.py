@@ -26,20 +26,20 @@ from chain.tip import Tip
 MAX_OPEN = 8  # changes of one seat
 MAX_OPEN_BYTES = 128 * 1024  # and their bytes
 
-AGEING = (Convict, SetRounds)  # these may cease to hold as heights go by, whatever the state
+AGEING = (Convict, SetRounds)  # these may become invalid as the height grows, though the state stays the same
 
 
 class Fate(Enum):
-    """Why an open change is open no more."""
+    """The reason why a change is no longer open."""
 
     EXECUTED = "executed"
     EXPIRED = "expired"
-    SUPERSEDED = "superseded"  # by others: it cannot hold any more
+    SUPERSEDED = "superseded"  # other changes made it invalid
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A change that was dropped, and why."""
+    """A change that was dropped, and the reason."""
 
     id: Digest
     change: Change
@@ -49,7 +49,8 @@ class Closed:
 
 @dataclass(slots=True)
 class Proposal:
-    """One open change with what has come for it. `after` is the state that it would give now, at the earliest."""
+    """One open change with the approvals and the readiness received for it. `after` is the state that it would give at
+    the earliest height at which it can be executed now."""
 
     id: Digest
     data: bytes
@@ -64,7 +65,7 @@ class Proposal:
 
 
 class Proposals:
-    """One node's, on the tip that it has."""
+    """The open changes that one node holds, judged on its tip."""
 
     def __init__(self, tip: Tip) -> None:
         self._tip = tip
@@ -74,7 +75,7 @@ class Proposals:
         return f"<Proposals on {self._tip.height}: {len(self._open)} open>"
 
     def __iter__(self) -> Iterator[Proposal]:
-        """In the order in which they were made."""
+        """Yields the proposals in the order in which they were made."""
         return iter(sorted(self._open.values(), key=lambda proposal: (proposal.change.made, proposal.id)))
 
     def __len__(self) -> int:
@@ -82,24 +83,24 @@ class Proposals:
 
     @property
     def height(self) -> int:
-        """That of the block which `choose` is for."""
+        """The height of the block that `choose` is for."""
         return self._tip.height + 1
 
     def get(self, change_id: Digest) -> Proposal | None:
         return self._open.get(change_id)
 
-    # ---- what comes in
+    # ---- received from members
 
     def add(self, data: bytes, approval: Approval) -> Proposal | None:
-        """Takes a change with its proposer's approval; None if it is held, or was made on a head that is not known here
-        yet. Raises InvalidChange, NotAMember or InvalidSignature."""
+        """Adds a change with its proposer's approval. Returns None if it is held, or was made on a block above the tip
+        here. Raises InvalidChange, NotAMember or InvalidSignature."""
         proposal = self.open(data, approval)
         if proposal is not None:
             self._open[proposal.id] = proposal
         return proposal
 
     def open(self, data: bytes, approval: Approval) -> Proposal | None:
-        """As `add`, and takes nothing."""
+        """Returns the proposal that `add` would add, and adds nothing."""
         change, change_id = read_change(data), compute_change_id(self._tip.state.chain_id, data)
         if change_id in self._open or change.made > self._tip.height:
             return None
@@ -115,8 +116,8 @@ class Proposals:
         return Proposal(change_id, data, change, after, {approval.voter: approval})
 
     def check(self, change: Change) -> State:
-        """The state that a change would give. Raises InvalidChange where it cannot hold, or its seat has no room left
-        for it."""
+        """Returns the state that a change would give. Raises InvalidChange if it cannot be executed, or if its seat has
+        no room left for it."""
         self._check_room(change.by, len(change.data))
         return self._execute(change)
 
@@ -129,13 +130,13 @@ class Proposals:
             raise InvalidChange.differs(f"bytes of open changes of seat {seat}", f"at most {MAX_OPEN_BYTES}", total)
 
     def knows(self, approval: Approval) -> bool:
-        """Whether this very approval is held, and so was verified."""
+        """Says whether this very approval is held, and so was verified."""
         proposal = self._open.get(approval.change_id)
         return proposal is not None and proposal.approvals.get(approval.voter) == approval
 
     def add_approval(self, approval: Approval) -> bool:
-        """A member's answer to an open change; of each the first counts. Whether it is news. Raises NotAMember or
-        InvalidSignature."""
+        """Adds a member's answer to an open change; the first answer of each member counts. Returns whether it was new.
+        Raises NotAMember or InvalidSignature."""
         proposal = self._open.get(approval.change_id)
         if proposal is None or approval.voter in proposal.approvals:
             return False
@@ -146,8 +147,8 @@ class Proposals:
         return True
 
     def add_readiness(self, ready: Readiness) -> bool:
-        """The word of an open change's new key; a later one, of a higher block, takes its place. Whether it is news.
-        Raises InvalidChange or InvalidSignature."""
+        """Adds the readiness of an open change's new key; one of a higher block replaces an earlier one. Returns
+        whether it was new. Raises InvalidChange or InvalidSignature."""
         proposal = self._open.get(ready.change_id)
         if proposal is None:
             return False
@@ -159,10 +160,11 @@ class Proposals:
         proposal.readiness = ready
         return True
 
-    # ---- what follows
+    # ---- on a new tip
 
     def on_tip(self, tip: Tip) -> list[Closed]:
-        """The chain has grown. What was executed, has expired or cannot hold any more is dropped, and told."""
+        """Moves to a new tip. Drops and returns the changes that were executed, have expired or can no longer be
+        executed."""
         is_same = tip.state == self._tip.state
         self._tip = tip
         closed = []
@@ -182,7 +184,7 @@ class Proposals:
         if is_same and not isinstance(change.kind, AGEING):
             return None
         proposer = self._tip.state.get_seat(change.by)
-        if proposer is None or proposer.key not in proposal.approvals:  # nor would anybody take it from this node
+        if proposer is None or proposer.key not in proposal.approvals:  # other nodes would not accept it either
             return Fate.SUPERSEDED, f"whoever proposed it does not sit in seat {change.by} any more"
         try:
             proposal.after = self._execute(change)
@@ -196,12 +198,12 @@ class Proposals:
         return None
 
     def _execute(self, change: Change) -> State:
-        """The state after it, at the first height that it may stand in from here."""
+        """Returns the state after a change at the first height at which it can be executed from here."""
         height = max(self._tip.height + 1, change.first)
         return execute_change(self._tip.state, change, Place(height, self._tip.header.aggregate))
 
     def compute_missing(self, proposal: Proposal) -> Missing:
-        """What a change lacks to stand in the next block, its height apart."""
+        """Returns what a change lacks to be in the next block, apart from its height."""
         kind, height = proposal.change.kind, self._tip.height + 1
         return compute_missing(
             kind, self._tip.state, proposal.after, height, _get_answers(proposal), self._get_ready(proposal)
@@ -212,7 +214,7 @@ class Proposals:
         return () if ready is None else (ready.key,)
 
     def _get_fresh(self, proposal: Proposal) -> Readiness | None:
-        """The readiness of its new key, unless that was too long ago."""
+        """Returns the readiness of a change's new key, None if there is none or it is too old."""
         ready = proposal.readiness
         if ready is None:
             return None
@@ -225,8 +227,8 @@ class Proposals:
     def choose(
         self, is_alive: Callable[[Id], bool], is_ready: Callable[[Change], bool] = lambda change: True
     ) -> ApprovedChange | None:
-        """What the next block may hold; None where nothing is complete. A member joins only while it is alive.
-        `is_ready` is whether what a complete change names is here.
+        """Returns the change that the next block holds, None if no change is complete. A member joins only while
+        `is_alive` says so of its key. `is_ready` says whether what a complete change names is held here.
 
         Changes with a quorum come first, then convictions, then rotations; within each the one made first.
         """
@@ -245,7 +247,7 @@ class Proposals:
             return False
         try:
             self._execute(change)
-        except InvalidChange:  # on the aggregate of this very tip
+        except InvalidChange:  # it does not fit the aggregate of this tip
             return False
         return True
 

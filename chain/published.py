@@ -3,8 +3,8 @@
     PublishedMeasures    key 32 | run u32 | round u64 | length u16 | JSON | sig 64
 
 The JSON is canonical: `n`, the number of test samples, and some of the measures in `MEASURES`, by name in sorted order.
-All are whole numbers, a measure in units of 1 / `ONE`. They are gossiped and no part of the chain. Nothing is decided
-by them, and nobody can check them: they are each site's own word.
+All are whole numbers, a measure in units of 1 / `ONE`. They are gossiped and not part of the chain. Nothing depends on
+them, and nobody can check them: each site states them itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from chain.layout import MAX_HEIGHT, MAX_U32, U16, Error, Reader, check, check_s
 from chain.signing import SIGNATURE_BYTES, SigningKey, tag, verify
 
 MEASURES_TAG = tag("measures")
-ONE = 10_000  # what 1.0 is written as
+ONE = 10_000  # the number that 1.0 is written as
 MAX_SAMPLES = 10**9
 MAX_LOSS = 1000 * ONE
 
-# The measures there are, and the least and the greatest number that each is written as.
+# The known measures, and the least and the greatest number that each is written as.
 MEASURES: Mapping[str, tuple[int, int]] = {
     "accuracy": (0, ONE),
-    "alone_auc": (0, ONE),  # of the model that the site trains without the others
+    "alone_auc": (0, ONE),  # of the model that the site trains alone
     "alone_balanced_accuracy": (0, ONE),
     "alone_r2": (-MAX_LOSS, ONE),
     "auc": (0, ONE),
@@ -39,7 +39,7 @@ MEASURES: Mapping[str, tuple[int, int]] = {
     "brier": (0, 2 * ONE),
     "calibration_error": (0, ONE),
     "exact_match": (0, ONE),
-    "gain": (-MAX_LOSS, MAX_LOSS),  # by which the federation's model is better than that one
+    "gain": (-MAX_LOSS, MAX_LOSS),  # how much better the federation's model is than the one trained alone
     "gain_high": (-MAX_LOSS, MAX_LOSS),  # the ends of its interval
     "gain_low": (-MAX_LOSS, MAX_LOSS),
     "hamming_loss": (0, ONE),
@@ -70,7 +70,7 @@ class PublishedMeasures:
     signature: bytes
 
     def get_values(self) -> dict[str, float]:
-        """The measures by name, as people read them."""
+        """Returns the measures by name, as numbers for people."""
         return {name: number / ONE for name, number in self.numbers.items()}
 
 
@@ -90,7 +90,7 @@ def _encode_json(published: PublishedMeasures) -> bytes:
 
 
 def published_fields(published: PublishedMeasures) -> bytes:
-    """The bytes that the member signs: everything but the signature."""
+    """Returns the bytes that the member signs: everything but the signature."""
     _check_published(published, EncodeError)
     place, numbers = published.place, _encode_json(published)
     return _HEAD.pack(published.key, place.run, place.round) + U16.pack(len(numbers)) + numbers
@@ -102,7 +102,7 @@ def encode_published(published: PublishedMeasures) -> bytes:
 
 
 def decode_published(data: bytes) -> PublishedMeasures:
-    """Published measures, whose signature is not looked at. Raises DecodeError."""
+    """Returns published measures without checking their signature. Raises DecodeError."""
     reader = Reader("published measures", data, MAX_PUBLISHED_BYTES)
     key, run, round_number = _HEAD.unpack(reader.take(_HEAD.size))
     written = reader.take(reader.number(U16))
@@ -122,13 +122,13 @@ def decode_published(data: bytes) -> PublishedMeasures:
 
 
 def encode_many(published: Iterable[PublishedMeasures]) -> bytes:
-    """Several as one string of bytes, each behind its length."""
+    """Returns several published measures as one byte string, each after its length."""
     encoded = [encode_published(one) for one in published]
     return b"".join(U16.pack(len(data)) + data for data in encoded)
 
 
 def decode_many(data: bytes) -> Iterator[PublishedMeasures]:
-    """What `encode_many` wrote. Raises DecodeError."""
+    """Yields the published measures that `encode_many` wrote. Raises DecodeError."""
     at = 0
     while at < len(data):
         reader = Reader("published measures", data[at:], len(data))
@@ -140,7 +140,7 @@ def decode_many(data: bytes) -> Iterator[PublishedMeasures]:
 def sign_published(
     key: SigningKey, chain_id: Digest, place: Place, *, num_samples: int, values: Mapping[str, float]
 ) -> PublishedMeasures:
-    """Of `values` those are signed that are measures in their range."""
+    """Returns signed measures. Of `values` it takes the known measures that are within their ranges."""
     numbers = {
         name: number
         for name, value in values.items()
@@ -153,5 +153,5 @@ def sign_published(
 
 
 def verify_published(chain_id: Digest, published: PublishedMeasures) -> None:
-    """Raise InvalidSignature unless the key's holder signed these measures."""
+    """Raises InvalidSignature unless the key's holder signed these measures."""
     verify(published.key, published.signature, MEASURES_TAG, chain_id, published_fields(published))

@@ -24,14 +24,15 @@ LARGEST_FLOAT32 = float.fromhex("0x1.fffffep127")
 
 
 def compute_quorum(rule: str, n: int) -> int:
-    """The number of members, of `n`, that decide: `bft` stands fewer than n/3 liars, `majority` crashes alone
-    (PROTOCOL)."""
+    """Returns how many of `n` members decide: `bft` tolerates fewer than n/3 dishonest members, `majority` only crashed
+    ones (PROTOCOL)."""
     return 2 * n // 3 + 1 if rule == "bft" else n // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)
 class PowRules:
-    """Proof of work: expected hashes per block at the start, their bounds, and how long mining should take."""
+    """The rules of proof of work: expected hashes per block at the start, their bounds, and how long mining should
+    take."""
 
     difficulty: int
     min: int
@@ -47,16 +48,16 @@ class PowRules:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Above these a contribution is refused: its weight, the bytes of any one payload, and how far from 0 a
-    floating-point number of a payload is."""
+    """The limits of a contribution, which is refused above them: its weight, the bytes of any one payload, and the
+    absolute value of a payload's floating-point numbers."""
 
     max_weight: int
     payload_bytes: int
     max_abs: float = MAX_ABS
 
     def bound_aggregate(self, num_members: int) -> int:
-        """More bytes than an aggregate can have: of each member one payload, and beside these no more than as much, of
-        a mean, of what else is kept, and of whose is what."""
+        """Returns a number of bytes above the size of any aggregate: one payload of each member, and as much again for
+        means, other arrays and the names of members."""
         return 2 * self.payload_bytes * num_members
 
     def check(self) -> None:
@@ -70,7 +71,8 @@ class Limits:
 class Rules:
     """The rules in force. Valid once built: raises GenesisError naming the field.
 
-    `min_contributions` is how many a round's block holds at least; None means a quorum, and so does a number above it.
+    `min_contributions` is the least number of contributions in a round's block; None means a quorum, and so does a
+    number above it.
     """
 
     quorum: str
@@ -103,11 +105,11 @@ class Rules:
                 raise GenesisError("waits.cap_s", f"expected at least {name}, got {got}")
 
     def compute_quorum(self, n: int) -> int:
-        """The number of members, of `n`, that decide."""
+        """Returns how many of `n` members decide."""
         return compute_quorum(self.quorum, n)
 
     def to_mapping(self) -> dict[str, Any]:
-        """What is hashed: JSON-able, every value written out."""
+        """Returns what is hashed: JSON-able, every value written out."""
         return {
             "quorum": self.quorum,
             "waits": {name: float(value) for name, value in asdict(self.waits).items()},
@@ -120,7 +122,7 @@ class Rules:
 
     @classmethod
     def from_mapping(cls, obj: object) -> Self:
-        """The inverse of `to_mapping`, which writes out every value. Raises GenesisError."""
+        """Returns the rules that `to_mapping` has written, with every value present. Raises GenesisError."""
         top = Section("", obj, tuple(f.name for f in fields(cls)))
         waits = top.section("waits", tuple(f.name for f in fields(Waits)))
         pow_ = top.section("pow", tuple(f.name for f in fields(PowRules)))

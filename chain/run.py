@@ -25,15 +25,15 @@ TASKS = (CLASSIFICATION, "multilabel", REGRESSION)
 class Run:
     """A run in force or over; `number` counts from 1. Valid once built: raises GenesisError naming the field.
 
-    Round r makes the block at `first_height` + r - 1; each change block in a run moves `first_height` by one, but for
-    one that takes the height of masked inputs: that round is not made, and keys are shown anew.
-    `rounds` is how many are planned, 0 for no end; of masked sums each makes two blocks (`num_heights`). `schema` says
-    what its contributions carry and what its aggregate holds. `initial_model` is the digest of the aggregate that it
-    begins from. `is_ended`: a change has ended it. `classes` name the model's outputs, which by `task` are classes,
-    labels or targets; `target` has the mean and the deviation of each target, `labels` what stands in the data for
-    each class, where that is not its name. `select` is what its best round is chosen by: then one more height follows
-    the last round, for the measures of that, and where it evaluates another, at which every member measures the best
-    round's model. `stopped` is the round after which patience has ended it, 0 for none.
+    Round r makes the block at `first_height` + r - 1. Each change block during a run moves `first_height` by one. The
+    exception is a change block at the height of masked inputs: it replaces that round, and members publish new keys.
+    `rounds` is the number of rounds planned, 0 for no end; with masked sums each makes two blocks (`num_heights`).
+    `schema` says which arrays its contributions and its aggregate hold. `initial_model` is the digest of the aggregate
+    that it begins from. `is_ended`: a change has ended it. `classes` name the model's outputs, which by `task` are
+    classes, labels or targets; `target` has the mean and the deviation of each target; `labels` lists the values in the
+    data that mean each class, where these differ from its name. `select` says how its best round is chosen. One more
+    height then follows the last round, for the measures of that round, and with `evaluate` another, at which every
+    member measures the best round's model. `stopped` is the round after which patience has ended it, 0 for none.
     """
 
     number: int
@@ -72,7 +72,8 @@ class Run:
         check_range("size of the schema", size, 2, MAX_SCHEMA_BYTES, path="schema")
 
     def _check_select(self) -> None:
-        """Raises GenesisError where a run may not select: measures are in the clear, and say something of samples."""
+        """Raises GenesisError if the run may not select: measures are not hidden, and they reveal something about
+        samples."""
         if self.select is None:
             if self.stopped:
                 raise GenesisError("stopped", f"expected 0 without select, got {self.stopped}")
@@ -93,29 +94,29 @@ class Run:
 
     @property
     def first_protocol(self) -> int:
-        """The first protocol under which there can be such a run."""
+        """The first protocol that allows a run with these terms."""
         if self.select is not None or "correlations" in self.input or has_own_empty(self.input):
             return FIRST_SELECTING
         return FIRST_FILLING if self.labels is not None or has_later_terms(self.input) else 1
 
     @property
     def is_masked(self) -> bool:
-        """Whether members hide what they send in a sum of all, which takes honest ones in each."""
+        """True if members mask what they send, so that only the sum of all is seen. Each sum needs honest members."""
         return self.method.get("aggregation") == "masked_sum"
 
     @property
     def last_round(self) -> int:
-        """Returns the last of its rounds as things stand, 0 for no end."""
+        """The last round of the run as things stand, 0 for no end."""
         return self.stopped or self.rounds
 
     @property
     def num_heights(self) -> int:
-        """Returns how many blocks it makes, 0 for no end."""
+        """The number of blocks that the run makes, 0 for no end."""
         return self.count_heights(self.last_round)
 
     def count_heights(self, rounds: int) -> int:
-        """Returns how many blocks so many rounds of it make: of masked sums two each, and one before them for keys; and
-        one after them for measures, where it selects, and one where it evaluates."""
+        """Returns how many blocks so many rounds make. Masked sums take two blocks a round and one before the first for
+        keys. A run that selects takes one more after the last round for measures, and another if it evaluates."""
         if not rounds:
             return 0
         if self.is_masked:
@@ -123,24 +124,26 @@ class Run:
         return rounds if self.select is None else rounds + 1 + self.select.evaluate
 
     def count_rounds(self, heights: int) -> int:
-        """How many of its rounds so many blocks have begun."""
+        """Returns how many rounds have begun in the first `heights` blocks of the run."""
         return heights // 2 if self.is_masked else heights
 
     def is_of_inputs(self, height: int) -> bool:
-        """Whether the block at `height` holds what members hide in a sum, by keys that the block before has."""
+        """Says whether the block at `height` holds masked inputs, which members mask with the keys in the block
+        before."""
         return self.is_masked and self.get_round(height) % 2 == 0
 
     def get_round(self, height: int) -> int:
-        """The round that makes the block at `height`, of heights that this very run judges; of masked sums, which of
-        its blocks that is."""
+        """Returns the round that makes the block at `height`, which this run must judge; with masked sums, the number
+        of the block within the run."""
         return height - self.first_height + 1
 
     def is_closing(self, height: int) -> bool:
-        """Tells whether the block at `height` follows the last round: it has the measures of that, or it evaluates."""
+        """Says whether the block at `height` follows the last round: it holds that round's measures, or the
+        evaluation."""
         return self.select is not None and 0 < self.last_round < self.get_round(height) <= self.num_heights
 
     def is_evaluating(self, height: int) -> bool:
-        """Tells whether the block at `height` has what every site has measured of the best round's model."""
+        """Says whether the block at `height` holds what every site measured of the best round's model."""
         return self.is_closing(height) and self.get_round(height) == self.last_round + 2
 
     def get_trained(self, height: int) -> int:
@@ -149,18 +152,18 @@ class Run:
         return min(number, self.last_round) if self.select is not None and self.last_round else number
 
     def has_round(self, height: int) -> bool:
-        """Tells whether the block at `height` may be a round of this run, or have what closes it."""
+        """Says whether the block at `height` may be a round of this run, or one of the blocks that close it."""
         return not self.is_ended and (self.last_round == 0 or self.get_round(height) <= self.num_heights)
 
     def to_mapping(self) -> dict[str, Any]:
-        """What is hashed: JSON-able, every value written out."""
+        """Returns what is hashed: JSON-able, every value written out."""
         stopped = {"stopped": self.stopped} if self.stopped else {}
         where = {"number": self.number, "first_height": self.first_height, "is_ended": self.is_ended}
         return where | stopped | self.to_terms()
 
     def to_terms(self) -> dict[str, Any]:
-        """What members agree on when they start it: all but where it stands on the chain. What is rarely set is left
-        out where it is not."""
+        """Returns the terms that members agree on when they start the run, without its place on the chain. Terms that
+        are rarely set are omitted where they are not set."""
         terms = {
             "method": copy_tree("method", self.method),
             "model": copy_tree("model", self.model),
@@ -182,7 +185,7 @@ class Run:
 
     @classmethod
     def from_mapping(cls, obj: object) -> Self:
-        """The inverse of `to_mapping`. Raises GenesisError."""
+        """Returns the run that `to_mapping` has written. Raises GenesisError."""
         top = Section("run", obj, (*TERMS, "number", "first_height", "is_ended", "stopped"))
         return cls.from_terms(
             top,
@@ -196,7 +199,8 @@ class Run:
     def from_terms(
         cls, top: Section, *, number: int, first_height: int, is_ended: bool = False, stopped: int = 0
     ) -> Self:
-        """From what members agree on, where genesis or a change says it. Raises GenesisError."""
+        """Returns a run with the terms that members agree on, as genesis or a change states them. Raises
+        GenesisError."""
         task = top.text("task", CLASSIFICATION)
         classes, labels = _read_classes(top, task)
         return cls(
@@ -231,23 +235,23 @@ TERMS = (
     "labels",
     "select",
 )
-OPTIONAL_TERMS = ("task", "target", "labels", "select")  # which are not written where they are not set
+OPTIONAL_TERMS = ("task", "target", "labels", "select")  # written only where they are set
 
 
 def stops(before: Run, after: Run) -> bool:
-    """Tells whether it was patience that made one of the other, and no change."""
+    """Says whether patience, and no change, made `after` out of `before`."""
     same = before.number == after.number and before.first_height == after.first_height
     return same and after.stopped > 0 and before.stopped == 0
 
 
 def encode_canonical(value: object) -> bytes:
-    """ASCII JSON with sorted keys, no spaces and finite numbers: one encoding per value (PROTOCOL §1)."""
+    """Returns ASCII JSON with sorted keys, no spaces and finite numbers: one encoding per value (PROTOCOL §1)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def _read_classes(top: Section, task: str) -> tuple[tuple[str, ...], dict[str, list[str]] | None]:
-    """The names of the classes, and the labels of each: `{no: [0], yes: [1, 2]}`, or beside a list of names the same
-    under `labels`."""
+    """Returns the names of the classes, and the labels of each: `{no: [0], yes: [1, 2]}`. The file has the labels under
+    `classes`, or under `labels` beside a list of names."""
     given = top.value("classes")
     labels = given if isinstance(given, Mapping) else top.value("labels", None)
     if labels is None:
@@ -268,7 +272,7 @@ def _read_classes(top: Section, task: str) -> tuple[tuple[str, ...], dict[str, l
 
 
 def _read_labels(path: str, given: object) -> list[str]:
-    """The labels that mean one class, as text."""
+    """Returns the labels that mean one class, as text."""
     if not isinstance(given, list | tuple) or not given:
         raise GenesisError(path, f"expected a list of labels, got {quote(given)}")
     labels = []
@@ -281,7 +285,7 @@ def _read_labels(path: str, given: object) -> list[str]:
 
 
 def _read_target(top: Section, task: str, num_targets: int) -> dict[str, Any] | None:
-    """The mean and the deviation of each target of a regression; None where they stay as they are."""
+    """Returns the mean and the deviation of each target of a regression, None if targets are not normalised."""
     if top.value("target", None) is None:
         return None
     section = top.section("target", ("mean", "std"))

@@ -11,14 +11,14 @@ from chain.errors import GenesisError
 from chain.schema import Section, check_choice, check_range, check_unique, quote, read_number
 
 OF_TABLES = {"columns": (), "missing": ("mean", "mean+flag", "zero"), "unknown": ("other",), "empty": ()}
-FLAG = "+flag"  # at the end of `missing`: one more feature of each column, which says whether its cell is empty
+FLAG = "+flag"  # at the end of `missing`: each column has one more feature, which says whether its cell is empty
 MAX_EMPTY, MAX_EMPTY_CHARS = 32, 64  # texts that stand for an empty cell
 MAX_EDGES = 64  # of a histogram
 
 
 def read_input(top: Section) -> dict[str, Any]:
-    """Shape [channels, height, width]; resize null or [height, width]; a mean and std for all channels or for each, or
-    what says that members agree on these."""
+    """Reads the input: shape [channels, height, width]; resize null or [height, width]; a mean and std for all channels
+    or for each, or the settings by which members agree on these."""
     section = top.section("input", ("shape", "resize", "mean", "std", *AGREED_KEYS, *OF_TABLES))
     shape = _read_sizes(section.path("shape"), section.items("shape"), range(1, 5))
     resize = section.value("resize", None)
@@ -37,20 +37,21 @@ def read_input(top: Section) -> dict[str, Any]:
 
 
 def has_own_empty(input_: Mapping[str, Any]) -> bool:
-    """Tells whether a column has texts of its own that stand for an empty cell, which protocol 4 does not know."""
+    """Says whether a column lists texts of its own for an empty cell, which needs a protocol above 4."""
     return any("empty" in column for column in input_.get("columns") or ())
 
 
 def has_later_terms(input_: Mapping[str, Any]) -> bool:
-    """Tells whether there is what protocol 3 does not know: histograms, or empty cells that are filled by a mean that
-    members agree on, have a feature that says so, or have a text that stands for them."""
+    """Says whether the input has terms that need a protocol above 3: histograms, a feature or a text for empty cells,
+    or empty cells filled by a mean that members agree on."""
     missing = input_.get("missing", "")
     is_counted = any("edges" in column for column in input_.get("columns") or ())
     return is_counted or "empty" in input_ or missing.endswith(FLAG) or (missing == "mean" and "normalize" in input_)
 
 
 def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
-    """Reads what becomes of a table's columns, each a number or a category: what is not set is not there."""
+    """Reads how a table's columns become features; each column holds numbers or a category. Settings that the input
+    lacks are left out."""
     told: dict[str, Any] = {}
     for key, choice in OF_TABLES.items():
         if section.has(key) and choice and (value := section.text(key)) != "refuse":
@@ -87,7 +88,8 @@ def _read_table(section: Section, shape: Sequence[int]) -> dict[str, Any]:
 
 
 def _read_edges(column: Section) -> list[float]:
-    """The numbers that part the bins of a histogram; the first and the last bin have no other end."""
+    """Returns the numbers that separate the bins of a histogram; the first and the last bin are open at the outer
+    end."""
     path = column.path("edges")
     edges = [read_number(f"{path}[{i}]", value) for i, value in enumerate(column.items("edges"))]
     check_range("number of edges", len(edges), 1, MAX_EDGES, path=path)
@@ -97,7 +99,7 @@ def _read_edges(column: Section) -> list[float]:
 
 
 def _read_empty(section: Section) -> list[str]:
-    """The texts that stand for an empty cell."""
+    """Returns the texts that stand for an empty cell."""
     path, texts = section.path("empty"), section.texts("empty")
     check_range("number of texts", len(texts), 1, MAX_EMPTY, path=path)
     check_unique(path, texts)
@@ -110,7 +112,7 @@ def _read_empty(section: Section) -> list[str]:
 
 
 def check_deviations(path: str, values: Sequence[float]) -> None:
-    """Raise GenesisError unless all are above 0."""
+    """Raises GenesisError unless all values are above 0."""
     for i, value in enumerate(values):
         if value <= 0:
             raise GenesisError(f"{path}[{i}]", f"expected more than 0, got {value:g}")

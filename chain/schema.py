@@ -27,7 +27,7 @@ _REQUIRED: Any = object()
 
 
 def quote(value: object) -> str:
-    """A value as a message shows it: short, whatever it is."""
+    """Returns a value as a message shows it, at most 80 characters long."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"a number of {value.bit_length()} bits"
     text = repr(value)
@@ -35,7 +35,7 @@ def quote(value: object) -> str:
 
 
 def describe(error: Exception) -> str:
-    """What an error says, as a log may hold it, whatever bytes of a peer it names: one line, and a short one."""
+    """Returns the message of an error as one short printable line, whatever bytes of a peer it contains."""
     text = str(error)
     shown = text if text.isprintable() else ascii(text)
     return shown if len(shown) <= _MAX_ERROR_CHARS else shown[: _MAX_ERROR_CHARS - 3] + "..."
@@ -76,7 +76,7 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 
 class Section:
-    """One mapping of the file, read field by field; whatever is wrong becomes a GenesisError with the dotted path."""
+    """One mapping of the file, read field by field. Any fault becomes a GenesisError with the dotted path."""
 
     def __init__(self, path: str, value: object, known: Sequence[str]) -> None:
         if not isinstance(value, Mapping):
@@ -118,7 +118,7 @@ class Section:
         return value
 
     def optional_integer(self, key: str) -> int | None:
-        """A whole number, or null."""
+        """Returns a whole number, None for null."""
         return None if self.value(key, None) is None else self.integer(key)
 
     def items(self, key: str, default: Any = _REQUIRED) -> list[Any]:
@@ -145,7 +145,7 @@ class Section:
 
 
 def copy_tree(path: str, value: object) -> Any:
-    """A deep copy of plain JSON values; what JSON cannot hold canonically is refused. The method gives them meaning."""
+    """Returns a deep copy of plain JSON values. Raises GenesisError for values that JSON has no canonical form for."""
     left = _MAX_VALUES
 
     def copy(place: _Place, value: object, depth: int) -> Any:
@@ -186,14 +186,14 @@ def _join(place: _Place) -> str:
 
 
 def read_number(path: str, value: object) -> float:
-    """A finite number as a float, so that 1 and 1.0 give the same bytes."""
+    """Returns a finite number as a float, so that 1 and 1.0 give the same bytes."""
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300:
         return float(value)
     raise GenesisError(path, f"expected a finite number, got {quote(value)}")
 
 
 def read_time(path: str, value: object) -> int:
-    """Milliseconds since 1970 from RFC 3339 text, or from the datetime a YAML reader makes of it."""
+    """Returns milliseconds since 1970 from RFC 3339 text, or from the datetime that a YAML reader makes of it."""
     moment = value
     if isinstance(value, str) and _TIME.fullmatch(value):
         try:
@@ -215,6 +215,6 @@ def read_digest(path: str, text: str) -> Digest:
 
 
 def format_time(time_ms: int) -> str:
-    """RFC 3339 in UTC; milliseconds only where there are some."""
+    """Returns RFC 3339 text in UTC; it has milliseconds only if they are not 0."""
     moment = _EPOCH + timedelta(milliseconds=time_ms)
     return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{time_ms % 1000:03}Z" if time_ms % 1000 else "Z")

@@ -2,9 +2,9 @@
 
     select: {by: loss | auc, patience: N, min_delta: x, evaluate: true | false}
 
-After a round each member that has val samples measures the model that the round left it with, and signs the measure in
-its contribution to the next (`chain.selection`). With `evaluate` every member measures the best round's model on its
-test samples, once the run has ended, at a height of its own.
+After a round each member that has val samples measures the model of that round, and signs the measure in its
+contribution to the next (`chain.selection`). With `evaluate` every member measures the best round's model on its test
+samples at one more height, once the run has ended.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from chain.layout import MAX_HEIGHT
 from chain.schema import Section, check_choice, check_range, read_number
 
 FIRST_SELECTING = 5  # the first protocol under which contributions measure
-ONE = 1_000_000  # what 1.0 is written as
+ONE = 1_000_000  # the number that 1.0 is written as
 LOSS, AUC = "loss", "auc"
 MOST = {LOSS: 1000 * ONE, AUC: ONE}  # the greatest number that each measure is written as
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """The measure that rounds are compared by, the number of measured rounds without a better one that ends the run (0:
-    none does), by how much a better one is better, and whether the best round's model is measured at every site when
-    the run has ended. Raises GenesisError naming the field."""
+    """The settings of a run that selects its best round. Raises GenesisError naming the field.
+
+    `by` is the measure that rounds are compared by. The run ends after `patience` measured rounds without a better one;
+    0 turns that off. A round is better if its measure is better by more than `min_delta`. With `evaluate` every site
+    measures the best round's model when the run has ended.
+    """
 
     by: str = LOSS
     patience: int = 0
@@ -46,7 +49,7 @@ class Select:
 
     @property
     def least_gain(self) -> int:
-        """`min_delta`, as measures are written."""
+        """The value of `min_delta` in the units in which measures are written."""
         return round(self.min_delta * ONE)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -55,7 +58,7 @@ class Select:
 
     @classmethod
     def read(cls, top: Section) -> Self | None:
-        """None where `select` is not set. Raises GenesisError."""
+        """Returns the settings, None if `select` is not set. Raises GenesisError."""
         if top.value("select", None) is None:
             return None
         section = top.section("select", ("by", "patience", "min_delta", "evaluate"))

@@ -23,9 +23,9 @@ Measures = Mapping[int, Measure]  # by seat, of one round
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A run's choice at some height, as its blocks say it: the best round so far (0: none was measured by a quorum),
-    its measures and its score, and how many rounds were compared with it since. `last` and `last_score` are the newest
-    round that was measured by a quorum and its score."""
+    """A run's best round at some height, computed from its blocks: `best` (0: a quorum measured none), its score and
+    measures, and `since`, the number of rounds compared with it since. `last` and `last_score` are the newest round
+    that a quorum measured and its score."""
 
     run: int = 0
     best: int = 0
@@ -36,7 +36,7 @@ class Selection:
     last_score: int = 0
 
     def get_evaluated(self, run: Run) -> int:
-        """Returns the round whose model is evaluated at the end of `run`: the best, or the last where none is."""
+        """Returns the round whose model is evaluated at the end of `run`: the best, or the last if there is no best."""
         return (self.best if self.run == run.number else 0) or run.last_round
 
     def after(self, state: State, contributions: Sequence[Contribution], height: int) -> Selection:
@@ -51,8 +51,8 @@ class Selection:
         )
 
     def add(self, select: Select, number: int, measures: Measures, n: int, q: int) -> Selection:
-        """Returns the selection after the measures of one more round of the run, by seat of `n` members with a quorum
-        of `q`."""
+        """Returns the selection after the measures of one more round, by seat. There are `n` members, with a quorum of
+        `q`."""
         max_liars = (n - 1) // 3
         if len(measures) < q:
             return self
@@ -73,19 +73,18 @@ class Selection:
         return replace(self, since=self.since + 1, last=number, last_score=whole)
 
     def stops(self, before: Selection, run: Run, height: int) -> bool:
-        """Tells whether the block at `height`, after which this holds and before it `before`, has the last round of
-        `run`."""
+        """Says whether patience ends `run` with the block at `height`; `before` is the selection before that block."""
         if run.select is None or run.stopped or run.is_closing(height):
             return False
         return self.run == run.number and self.exhausts(run.select, before)
 
     def exhausts(self, select: Select, before: Selection) -> bool:
-        """Tells whether patience ran out with the round that was added to `before`."""
+        """Says whether patience ran out with the round that was added to `before`."""
         return before.since < self.since == select.patience
 
 
 def list_measures(state: State, contributions: Sequence[Contribution]) -> dict[int, Measure]:
-    """Lists the measures in contributions by the seats of those who made them."""
+    """Returns the measures in contributions by the seats of their authors."""
     found: dict[int, Measure] = {}
     for contribution in contributions:
         member = state.get_member(contribution.author)
@@ -95,7 +94,8 @@ def list_measures(state: State, contributions: Sequence[Contribution]) -> dict[i
 
 
 def compute_score(select: Select, measures: Measures, max_liars: int) -> int:
-    """Computes the score of a round: the lower weighted median of its measures, of an AUC of what lacks to 1."""
+    """Computes the score of a round: the lower weighted median of its measures, which are ordered from the best to the
+    worst."""
     ordered = sorted(measures.items(), key=lambda item: (_to_loss(select, item[1].value), item[0]))
     weights = cap_weights([measure.samples for _, measure in ordered], max_liars)
     below, total = accumulate(weights), sum(weights)
@@ -103,8 +103,8 @@ def compute_score(select: Select, measures: Measures, max_liars: int) -> int:
 
 
 def cap_weights(weights: Sequence[int], max_liars: int) -> list[int]:
-    """Caps weights at the greatest of them with which the heaviest `max_liars` hold less than half; where there is
-    none, at the least."""
+    """Caps weights at the greatest of them at which the heaviest `max_liars` hold less than half of the sum; if there
+    is none, at the least weight."""
     for cap in sorted(set(weights), reverse=True):
         capped = sorted(min(weight, cap) for weight in weights)
         if 2 * sum(capped[len(capped) - max_liars :]) < sum(capped):
@@ -113,15 +113,15 @@ def cap_weights(weights: Sequence[int], max_liars: int) -> list[int]:
 
 
 def _to_loss(select: Select, value: int) -> int:
-    """Returns a measure as a loss: the less, the better."""
+    """Returns a measure as a loss, which is better if it is lower."""
     return ONE - value if select.by == AUC else value
 
 
 def read_selection(
     get_state: Callable[[int], State], blocks: Callable[[int, int], Iterable[Block]], head: int
 ) -> Selection:
-    """Reads what the run in force after the block at `head` has come to: from its blocks, by `get_state` of a height
-    and `blocks` of the heights from one to another."""
+    """Computes the selection of the run in force after the block at `head`, from that run's blocks. `get_state` returns
+    the state after a height, `blocks` the blocks of the heights from one to another."""
     if head == 0 or (run := get_state(head).run).select is None:
         return Selection()
     low, high = 0, head  # where the run began: the first state that has it

@@ -40,7 +40,8 @@ SMALL_ORDER_Y = frozenset(
 
 
 def tag(name: str) -> bytes:
-    """The 16 bytes that keep one kind of signed or hashed object apart from every other; names are at most 12 ASCII."""
+    """Returns the 16 bytes that keep one kind of signed or hashed object apart from every other; names are at most 12
+    ASCII characters."""
     raw = b"fn1." + name.encode("ascii")
     if not name or len(raw) > TAG_BYTES or b"\0" in raw:
         raise ValueError(f"tag name: expected 1 to {TAG_BYTES - 4} characters, got {name!r}")
@@ -48,7 +49,7 @@ def tag(name: str) -> bytes:
 
 
 def validate_public_key(key: bytes) -> None:
-    """Raise InvalidKey unless `key` may be an identity: 32 bytes, canonical, not of small order."""
+    """Raises InvalidKey unless `key` may be an identity: 32 bytes, canonical, not of small order."""
     if len(key) != KEY_BYTES:
         raise InvalidKey.differs("public key length", KEY_BYTES, len(key))
     y = int.from_bytes(key, "little") & ~_SIGN_BIT
@@ -65,7 +66,7 @@ def _load_public_key(key: bytes) -> Ed25519PublicKey:
 
 
 def compute_sign_bytes(tag: bytes, chain_id: bytes, fields: bytes) -> bytes:
-    """The bytes put under a signature. Both prefixes have a fixed length, so no two kinds can collide."""
+    """Returns the bytes that are signed. Both prefixes have a fixed length, so no two kinds can collide."""
     if len(tag) != TAG_BYTES or len(chain_id) != KEY_BYTES:
         raise ValueError(
             f"sign bytes: expected a tag of {TAG_BYTES} and a chain id of {KEY_BYTES} bytes, "
@@ -75,7 +76,7 @@ def compute_sign_bytes(tag: bytes, chain_id: bytes, fields: bytes) -> bytes:
 
 
 def verify(id: Id, signature: bytes, tag: bytes, chain_id: bytes, fields: bytes) -> None:  # noqa: A002 (the node id)
-    """Raise InvalidSignature unless the holder of `id` signed these fields, of this kind, for this chain."""
+    """Raises InvalidSignature unless the holder of `id` signed these fields, of this kind, for this chain."""
     try:
         _load_public_key(id).verify(signature, compute_sign_bytes(tag, chain_id, fields))
     except _LibraryRefusal as error:
@@ -86,7 +87,7 @@ def verify(id: Id, signature: bytes, tag: bytes, chain_id: bytes, fields: bytes)
 
 
 class SigningKey:
-    """A private key and the node id that is its public half. Never shown: its repr is the id."""
+    """A private key and the node id, which is its public half. The repr shows the id only."""
 
     __slots__ = ("_key", "id")
 
@@ -100,17 +101,18 @@ class SigningKey:
 
     @classmethod
     def from_private_bytes(cls, raw: bytes) -> SigningKey:
-        """From the 32 secret bytes of RFC 8032. Raises InvalidKey on another length."""
+        """Returns the key with the 32 secret bytes of RFC 8032. Raises InvalidKey on another length."""
         if len(raw) != KEY_BYTES:
             raise InvalidKey.differs("private key length", KEY_BYTES, len(raw))
         return cls(Ed25519PrivateKey.from_private_bytes(raw))
 
     @classmethod
     def from_pem(cls, pem: bytes, passphrase: bytes | None = None) -> SigningKey:
-        """From PKCS#8 PEM. Raises InvalidKey when it is not one, not Ed25519, or the passphrase does not open it."""
+        """Returns the key in PKCS#8 PEM. Raises InvalidKey when it is not one, not Ed25519, or the passphrase does not
+        open it."""
         try:
             key = serialization.load_pem_private_key(pem, passphrase)
-        except TypeError as error:  # the library's way to say that a passphrase is missing, or given and not needed
+        except TypeError as error:  # the library raises it if a passphrase is missing, or given and not needed
             state = "is encrypted and no passphrase was given" if passphrase is None else "is not encrypted"
             raise InvalidKey(f"private key: the PEM {state}") from error
         except (ValueError, UnsupportedAlgorithm) as error:
@@ -121,12 +123,12 @@ class SigningKey:
         return cls(key)
 
     def derive_secret(self, purpose: bytes, *parts: bytes) -> bytes:
-        """32 bytes that nobody without the key can tell, the same whenever they are asked for: HMAC-SHA-256 of `parts`
-        by the private key. The `purpose` is a tag of its own."""
+        """Returns 32 bytes that nobody without the key can compute, the same at every call: HMAC-SHA-256 of `parts` by
+        the private key. The `purpose` is a tag of its own."""
         return hmac.digest(self._key.private_bytes_raw(), purpose + b"".join(parts), "sha256")
 
     def to_pem(self, passphrase: bytes | None = None) -> bytes:
-        """PKCS#8 PEM, encrypted when a passphrase is given."""
+        """Returns PKCS#8 PEM, encrypted when a passphrase is given."""
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if passphrase is not None:
             encryption = serialization.BestAvailableEncryption(passphrase)
@@ -137,7 +139,7 @@ class SigningKey:
 
     @property
     def private_key(self) -> Ed25519PrivateKey:
-        """For the one other use of an identity: issuing this node's TLS leaf (SECURITY §2)."""
+        """The private key itself, used only to issue this node's TLS leaf (SECURITY §2)."""
         return self._key
 
     def __repr__(self) -> str:
@@ -145,14 +147,14 @@ class SigningKey:
 
 
 def encode_id(id: Id) -> str:  # noqa: A002 (the node id)
-    """A node id as people see it: base32, lower case, 52 characters."""
+    """Returns a node id as text: base32, lower case, 52 characters."""
     if len(id) != KEY_BYTES:
         raise InvalidKey.differs("node id length", KEY_BYTES, len(id))
     return base64.b32encode(id).decode("ascii").rstrip("=").lower()
 
 
 def decode_id(text: str) -> Id:
-    """The key that `text` names. Raises InvalidKey unless it is the one spelling of an admissible key."""
+    """Returns the key that `text` names. Raises InvalidKey unless it is the one spelling of an admissible key."""
     if len(text) != ID_CHARS:
         raise InvalidKey(f"node id: expected {ID_CHARS} characters of base32, got {len(text)}: {text[:64]!r}")
     try:

@@ -24,16 +24,17 @@ from chain.schema import Section, check_name, check_range, check_unique, quote, 
 from chain.signing import decode_id, encode_id, tag, validate_public_key
 
 STATE_TAG = tag("state")
-LEAST_MASKED = 4  # members of a federation that runs masked sums: two honest ones are then in each
+LEAST_MASKED = 4  # the fewest members of a federation with masked sums: each sum then holds two honest ones
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A key that decides, and the name people call it by. The seat is the member's own, whatever key it holds.
+    """A member: the key that it signs with, the name that people call it by, and its seat, which stays the same when
+    the key changes.
 
-    `since` is the height of the block that admitted it, 0 for a founder; `key_since` that of the block that put its key
-    in force. A suspended member neither contributes nor proposes; its votes count. What it did up to `pardoned_at` is
-    held against it no more.
+    `since` is the height of the block that admitted it, 0 for a founder; `key_since` is the height of the block that
+    put its key in force. A suspended member neither contributes nor proposes; its votes count. Evidence of what it did
+    up to height `pardoned_at` no longer counts against it.
     """
 
     key: Id
@@ -47,7 +48,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """A key that may sync and read, and no more."""
+    """An observer: a key that may sync and read, and nothing else."""
 
     key: Id
     name: str
@@ -55,8 +56,8 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class RetiredKey:
-    """A key that was a member's, in force in the states `first` to `last` - 1. It is remembered for as long as evidence
-    may name it."""
+    """A key that a member held before, in force in the states `first` to `last` - 1. The state keeps it for as long as
+    evidence may name it."""
 
     key: Id
     seat: int
@@ -66,13 +67,13 @@ class RetiredKey:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """The state after some height. Valid once built, or GenesisError names the part; not slotted, because what it
-    derives is cached.
+    """The state after some height. It is valid once built, or GenesisError names the part that is wrong. It is not
+    slotted, because it caches what it derives.
 
     Members and observers are sorted by key: that order gives the member index and the coordinator. `num_seats` counts
-    the seats ever given; `pow_since` is the height of the block that last changed the rules of proof of work;
-    `executed` are the changes that must not be executed again, with the height at which each expires. Two are equal
-    when their digests are.
+    all seats ever assigned; `pow_since` is the height of the block that last changed the rules of proof of work;
+    `executed` are the changes that must not be executed again, with the height at which each expires. Two states are
+    equal when their digests are.
     """
 
     chain_id: Digest
@@ -99,7 +100,8 @@ class State:
             self._check_masked()
 
     def _check_masked(self) -> None:
-        """In every sum there have to be two members at least who show nobody what they send."""
+        """Raises GenesisError if a masked sum could hold fewer than two members who share what they send with
+        nobody."""
         if self.n < LEAST_MASKED:
             raise GenesisError("members", f"expected at least {LEAST_MASKED} with aggregation masked_sum, got {self.n}")
         if self.rules.quorum != "bft":
@@ -131,12 +133,12 @@ class State:
 
     @property
     def q(self) -> int:
-        """How many members decide."""
+        """The quorum: the number of members whose votes decide."""
         return self.rules.compute_quorum(self.n)
 
     @property
     def min_contributions(self) -> int:
-        """How many contributions the block of a round holds at least."""
+        """The lowest number of contributions that the block of a round may hold."""
         return min(self.rules.min_contributions or self.q, self.q)
 
     @cached_property
@@ -148,21 +150,21 @@ class State:
         return {key: i for i, key in enumerate(self.member_ids)}
 
     def index_of(self, id: Id) -> int | None:  # noqa: A002 (the node id)
-        """The member's place in key order; None for a stranger."""
+        """Returns the member's place in key order, None for a stranger."""
         return self._indices.get(id)
 
     def get_member(self, id: Id) -> Member | None:  # noqa: A002 (the node id)
-        """The member that holds this key now; None for a stranger."""
+        """Returns the member that holds this key now, None for a stranger."""
         index = self._indices.get(id)
         return None if index is None else self.members[index]
 
     def get_seat(self, seat: int) -> Member | None:
-        """The member on this seat; None where nobody sits."""
+        """Returns the member on this seat, None if the seat is empty."""
         return next((member for member in self.members if member.seat == seat), None)
 
     @cached_property
     def active_ids(self) -> tuple[Id, ...]:
-        """The keys that may contribute, mine and coordinate, in key order: those of members not suspended."""
+        """The keys of the members that are not suspended, in key order: they may contribute, mine and coordinate."""
         return tuple(member.key for member in self.members if not member.is_suspended)
 
     def is_active(self, id: Id) -> bool:  # noqa: A002 (the node id)
@@ -170,21 +172,23 @@ class State:
         return member is not None and not member.is_suspended
 
     def find_holder(self, key: Id, height: int) -> int | None:
-        """The seat that held `key` in the state that judged `height`; None if none did, or it is forgotten."""
+        """Returns the seat that held `key` in the state that judged `height`; None if none did, or if the state no
+        longer keeps that key."""
         member = self.get_member(key)
         if member is not None and member.key_since < height:
             return member.seat
         return next((old.seat for old in self.retired if old.key == key and old.first < height <= old.last), None)
 
     def has_round(self, height: int) -> bool:
-        """Whether the block at `height`, which this state judges, may be a round. If not, it can only be a change."""
+        """Says whether the block at `height`, which this state judges, may be a round. If not, it can only be a
+        change."""
         return self.run.has_round(height)
 
     # ---- its bytes
 
     @cached_property
     def canonical(self) -> bytes:
-        """The bytes that are hashed."""
+        """The canonical bytes of the state, which `digest` hashes."""
         return encode_canonical(
             {
                 "protocol": self.protocol,
@@ -215,7 +219,7 @@ class State:
 
     @cached_property
     def digest(self) -> Digest:
-        """The digest that the header of its height holds as `state_next`."""
+        """The SHA-256 digest of the state; the header of the block at its height holds it as `state_next`."""
         return hashlib.sha256(STATE_TAG + self.chain_id + self.canonical).digest()
 
     def __eq__(self, other: object) -> bool:
@@ -229,7 +233,7 @@ class State:
 
     @classmethod
     def decode(cls, chain_id: Digest, data: bytes) -> Self:
-        """The state whose canonical bytes these are. Raises GenesisError."""
+        """Returns the state that has these canonical bytes. Raises GenesisError."""
         try:
             obj = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -262,7 +266,8 @@ class State:
 
 
 def _check_keys(path: str, named: Sequence[tuple[Id, str]]) -> None:
-    """Keys that may be identities, sorted, one each, under names of their own."""
+    """Raises GenesisError unless every key can be an identity, keys are sorted without repeats, and names are all
+    different."""
     for i, (key, name) in enumerate(named):
         try:
             validate_public_key(key)
@@ -277,7 +282,7 @@ def _check_keys(path: str, named: Sequence[tuple[Id, str]]) -> None:
 
 
 def read_key(section: Section, name: str = "key") -> Id:
-    """A key as people spell it. Raises GenesisError."""
+    """Returns the key that a section holds in its text form. Raises GenesisError."""
     try:
         return decode_id(section.text(name))
     except InvalidKey as error:

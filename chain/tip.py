@@ -13,18 +13,18 @@ from chain.errors import UnknownParent, WrongHeight
 from chain.selection import Selection
 from chain.state import State
 
-NUM_HEADERS = max(LOOKBACK, READY_HEIGHTS)  # that a tip holds, where there are so many
+NUM_HEADERS = max(LOOKBACK, READY_HEIGHTS)  # the most headers that a tip holds
 
 
 def get_first_read(head_height: int) -> int:
-    """The lowest height whose block the rules for the height after the head may read."""
+    """Returns the lowest height whose block the rules for the height after the head may read."""
     return max(0, head_height + 1 - NUM_HEADERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """The head and the headers up to it, the state that judges what comes next, the one that judged the head, and the
-    best round of the run. Extending gives a new tip and leaves this one alone."""
+    """The head and the headers up to it, the state that judges the next height, the state that judged the head, and the
+    selection of the run. `extend` returns a new tip and leaves this one as it is."""
 
     state: State
     block: Block
@@ -40,9 +40,9 @@ class Tip:
         judged_by: State | None = None,
         selection: Selection | None = None,
     ) -> Tip:
-        """The tip of a chain that ends with `blocks`: in order, from `get_first_read` on at least. `state` is that
-        after the last of them, `judged_by` that before it if it is another, and `selection` what the run in force has
-        come to, if it selects."""
+        """Returns the tip of a chain that ends with `blocks`, which are in order and begin at `get_first_read` or
+        below. `state` is the state after the last of them, `judged_by` the state before it if that is another, and
+        `selection` that of the run in force, if it selects."""
         newest = tuple(blocks)[-NUM_HEADERS:]
         headers = tuple(block.header for block in newest)
         return cls(state, newest[-1], headers, judged_by or state, selection or Selection())
@@ -67,7 +67,7 @@ class Tip:
         )
 
     def get_block_id(self, height: int) -> Id | None:
-        """The id of a block that this tip remembers; None of another height."""
+        """Returns the id of the block at a height, None if this tip does not reach down to it."""
         if height == self.height:
             return self.id
         above = height + 1 - self.headers[0].height
@@ -79,7 +79,7 @@ class Tip:
         return compute_state_after(self.state, body, place, is_last=self.is_last(body))
 
     def is_last(self, body: Body) -> bool:
-        """Tells whether patience ends the run with a block with this body."""
+        """Says whether patience ends the run with a block with this body."""
         if self.state.run.select is None or body.change is not None:
             return False
         return self._select(body.contributions).stops(self.selection, self.state.run, self.height + 1)
@@ -88,7 +88,8 @@ class Tip:
         return self.selection.after(self.state, contributions, self.height + 1)
 
     def extend(self, block: Block) -> Tip:
-        """The tip after `block`. Raises WrongHeight, UnknownParent, or InvalidChange where nobody has validated it."""
+        """Returns the tip after `block`. Raises WrongHeight, UnknownParent, or InvalidChange if the block was not
+        validated."""
         if block.height != self.height + 1:
             raise WrongHeight.differs("height", self.height + 1, block.height)
         if block.header.prev != self.id:

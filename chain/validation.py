@@ -1,8 +1,8 @@
 """The rules that an object of a chain must obey (PROTOCOL §3), cheapest check first (SECURITY §5).
 
-Pure: each function raises a ChainError that says expected and actual, or returns. A caller that keeps the ids of what
-it verified before passes `known`, and those signatures are not checked again. What only a method can judge, the blobs
-and the aggregate they give, is the caller's: it recomputes, then `validate_aggregate` compares.
+Pure: each function raises a ChainError that says expected and actual, or returns. A signature for which `known` returns
+True was verified before and is not checked again. Blobs and their aggregate, which only a method can judge, are left to
+the caller: it recomputes the aggregate, then `validate_aggregate` compares.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def _validate_contribution_fields(
 
 
 def _validate_measure(state: State, measure: Measure, height: int) -> None:
-    """Raises InvalidContribution unless a measure is of a round that the run selects by, and in its range. Whether it
-    is true nobody else can tell."""
+    """Raises InvalidContribution unless a measure belongs to a round that the run selects by, and is in range. No other
+    member can check whether it is true."""
     select = state.run.select
     if select is None or state.run.get_round(height) < 2 or state.run.is_evaluating(height):
         raise InvalidContribution("contribution: expected no measure, as there is no round to select")
@@ -138,7 +138,8 @@ def validate_contribution(
     committed: Mapping[Id, Digest] = MappingProxyType({}),
     is_verified: bool = False,
 ) -> None:
-    """A contribution on its own, for the block at `height` on the block `prev`, in which authors have `committed`.
+    """Validates one contribution for the block at `height`, whose parent is `prev`. `committed` holds the commitment of
+    each author in that parent.
 
     `is_verified`: its signature was checked before. Raises NotAMember, WrongHeight, InvalidContribution or
     InvalidSignature.
@@ -203,11 +204,11 @@ def validate_candidate(
     knows_approval: Callable[[Approval], bool] | None = None,
     is_verified: bool = False,
 ) -> None:
-    """Everything objective about a block on `tip`, but a round's aggregate.
+    """Checks everything about a block on `tip` that follows from the chain, except a round's aggregate.
 
-    `known(contribution)` is whether this very contribution, signature included, was verified before: the same fields
-    under another signature are not it; `knows_approval` alike. `is_verified`: the miner's signature was checked before.
-    Raises the ValidationError of the first rule broken, or InvalidSignature.
+    `known(contribution)` says whether this very contribution, with this signature, was verified before;
+    `knows_approval` says the same of an approval. `is_verified`: the miner's signature was checked before. Raises the
+    ValidationError of the first rule broken, or InvalidSignature.
     """
     state, difficulty = tip.state, tip.next_difficulty
     _validate_header(tip, block.header, difficulty)
@@ -239,7 +240,7 @@ def validate_candidate(
 def _validate_change(
     tip: Tip, block: Block, approved: ApprovedChange, knows_approval: Callable[[Approval], bool] | None
 ) -> State:
-    """The state that follows; the aggregate follows, too, and is compared at once."""
+    """Validates a change block and its aggregate, which follows from the change. Returns the state after it."""
     place = Place(block.height, tip.header.aggregate)
     after = validate_approved(tip.state, approved, place, tip.get_block_id, knows_approval)
     validate_aggregate(block, get_aggregate(read_change(approved.change), tip.header.aggregate))
@@ -247,7 +248,7 @@ def _validate_change(
 
 
 def validate_aggregate(block: Block, digest: Digest) -> None:
-    """Raise InvalidAggregate unless the header names the digest that was recomputed, `ZERO` for none."""
+    """Raises InvalidAggregate unless the header names the digest that was recomputed, `ZERO` for none."""
     if block.header.aggregate != digest:
         raise InvalidAggregate.differs(f"aggregate of height {block.height}", digest, block.header.aggregate)
 
@@ -256,7 +257,7 @@ def validate_aggregate(block: Block, digest: Digest) -> None:
 
 
 def validate_vote(state: State, vote: Vote) -> None:
-    """Raises NotAMember or InvalidSignature. Whether the vote matters now is the voting core's to say."""
+    """Raises NotAMember or InvalidSignature. `Voting` decides whether the vote still matters."""
     _validate_member(state, "voter", vote.voter)
     verify_vote(state.chain_id, vote)
 
@@ -269,7 +270,7 @@ def validate_certificate(
     *,
     known: Callable[[Vote], bool] | None = None,
 ) -> None:
-    """Raise InvalidCertificate unless at least q different members precommitted this block in one view."""
+    """Raises InvalidCertificate unless at least q different members precommitted this block in one view."""
     if block_id == ZERO or height < 1:
         raise InvalidCertificate(f"certificate: expected one for a block above 0, got {block_id.hex()} at {height}")
     indices = [index for index, _ in certificate.signatures]
@@ -292,7 +293,7 @@ def validate_certificate(
 
 
 def get_precommits(state: State, block_id: Id, height: int, certificate: Certificate) -> Sequence[Vote]:
-    """The votes a certificate stands for; its indices must be members'."""
+    """Returns the votes that a certificate stands for; its indices must be those of members."""
     return [
         Vote(Phase.PRECOMMIT, height, certificate.view, block_id, state.member_ids[index], signature)
         for index, signature in certificate.signatures

@@ -15,13 +15,13 @@ Slot = tuple[int, Phase]  # a view, and a phase of it
 
 @dataclass(slots=True)
 class _Row:
-    """The votes of one phase of one view, by voter, and what they come to: votes by block, and voters."""
+    """The votes of one phase of one view by voter, and the number of votes by block."""
 
     votes: dict[Id, tuple[Vote, ...]] = field(default_factory=dict)
     tally: Counter[Id] = field(default_factory=Counter)
 
     def add(self, vote: Vote) -> bool:
-        """False if two of this voter are here."""
+        """Adds a vote. Returns False if two votes of this voter are held already."""
         held = self.votes.get(vote.voter, ())
         if len(held) == 2:
             return False
@@ -31,13 +31,14 @@ class _Row:
 
 
 class VoteSet:
-    """Bounded whatever liars send (I6).
+    """The votes of one height. Its size is bounded whatever dishonest members send (I6).
 
-    Within the window, two different votes per (member, view, phase); of every member the latest vote, however far
-    ahead; and of every member the last vote that found no room in these. The last is what makes an old quorum count
-    when it is sent in one go, though its view has left the window or a liar has filled its own slots.
+    It keeps two different votes per (member, view, phase) within the window of views. Of every member it also keeps the
+    latest vote, however far ahead, and one more: the last vote that found no room in these. Thanks to that one an old
+    quorum that arrives all at once counts, although its view has left the window or a dishonest member has filled its
+    own slots.
 
-    What is asked at every vote (tallies, who was heard) is counted as votes come in: n votes must not cost n^2.
+    Counts that every vote needs (tallies, members that voted) are updated as votes arrive: n votes must not cost n^2.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class VoteSet:
         self._view = 0
         self._rows: dict[Slot, _Row] = {}
         self._strays: dict[Id, Vote] = {}
-        self._reached: Counter[Slot] = Counter()  # of the latest votes
+        self._reached: Counter[Slot] = Counter()  # by slot, how many members have their latest vote in it
 
     def __repr__(self) -> str:
         return (
@@ -54,7 +55,7 @@ class VoteSet:
         )
 
     def add(self, vote: Vote) -> bool:
-        """Keep this vote; False if one that says the same is held."""
+        """Adds this vote. Returns False if a vote of this slot for the same block is held."""
         if any(held.block_id == vote.block_id for held in self.get_slot(vote)):
             return False
         latest = self.latest.get(vote.voter)
@@ -73,7 +74,7 @@ class VoteSet:
                 del self._reached[left]
 
     def move(self, view: int) -> None:
-        """Centre the window on `view`: forget the rows it leaves, file the latest votes it reaches."""
+        """Centres the window on `view`: drops the rows outside it and adds the latest votes inside it."""
         self._view = view
         self._rows = {key: row for key, row in self._rows.items() if self._is_near(key[0])}
         for vote in self.latest.values():
@@ -81,7 +82,7 @@ class VoteSet:
                 self._file(vote)
 
     def get_slot(self, vote: Vote) -> tuple[Vote, ...]:
-        """The votes held of this vote's voter, view and phase."""
+        """Returns the votes held of this vote's voter, view and phase."""
         row = self._get_row(vote)
         loose = (self._strays.get(vote.voter), self.latest.get(vote.voter))
         return row + tuple(v for v in loose if v is not None and v.slot == vote.slot and v not in row)
@@ -91,7 +92,7 @@ class VoteSet:
         return () if row is None else row.votes.get(vote.voter, ())
 
     def get_votes(self, view: int, phase: Phase) -> Iterator[Vote]:
-        """Every vote of one phase of one view; an equivocator's may be several, each for another block."""
+        """Yields every vote of one phase of one view; of an equivocator there may be several, for different blocks."""
         row = self._rows.get((view, phase))
         for votes in row.votes.values() if row is not None else ():
             yield from votes
@@ -107,44 +108,44 @@ class VoteSet:
         return tuple(vote for vote in self.get_votes(view, phase) if vote.block_id == block_id)
 
     def get_tally(self, view: int, phase: Phase) -> Mapping[Id, int]:
-        """The number of votes, in one phase of one view, for each block and for nil."""
+        """Returns the number of votes, in one phase of one view, for each block and for nil."""
         if self._is_whole(view):
             row = self._rows.get((view, phase))
             return row.tally if row is not None else Counter()
         return Counter(vote.block_id for vote in self.get_votes(view, phase))
 
     def count_voters(self, view: int, phase: Phase) -> int:
-        """Members of whom a vote of this phase of this view is held."""
+        """Returns how many members have a vote here of this phase of this view."""
         if self._is_whole(view):
             row = self._rows.get((view, phase))
             return len(row.votes) if row is not None else 0
         return len({vote.voter for vote in self.get_votes(view, phase)})
 
     def get_all(self) -> Iterator[Vote]:
-        """Every vote that a peer may still have use for."""
+        """Yields every vote that a peer may still need."""
         for row in self._rows.values():
             for votes in row.votes.values():
                 yield from votes
         yield from self.latest.values()
 
     def get_slots(self) -> set[Slot]:
-        """The (view, phase) of which at least one vote is held."""
+        """Returns each (view, phase) of which at least one vote is held."""
         loose = ((vote.view, vote.phase) for vote in self._strays.values())
         return self._rows.keys() | self._reached.keys() | set(loose)
 
     def count_heard(self, view: int, phase: Phase) -> int:
-        """Members that have come at least as far as this phase of this view."""
+        """Returns how many members have reached this phase of this view, or a later one."""
         return sum(count for slot, count in self._reached.items() if slot >= (view, phase))
 
     def get_highest_view(self) -> int:
-        """Of the votes held; 0 before any."""
+        """Returns the highest view of the votes held, 0 before any."""
         return max(self._reached, default=(0, Phase.PREVOTE))[0]
 
     def _is_near(self, view: int) -> bool:
         return abs(view - self._view) <= VIEW_WINDOW
 
     def _is_whole(self, view: int) -> bool:
-        """Whether the rows of this view hold all there is of it."""
+        """Says whether the rows hold all votes of this view."""
         return self._is_near(view) and not self._strays
 
     def _file(self, vote: Vote) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The waits of a member before it settles for less.
+    """The times that a member waits, in seconds.
 
-    `delta_s` bounds the usual delay of a message, `collect_s` the wait for contributions after the q-th,
+    `delta_s` bounds the usual delay of a message, `collect_s` is the wait for more contributions after the q-th,
     `status_s` the pause between two statuses. The vote timers grow with the view up to `cap_s`.
     """
 

@@ -1,8 +1,7 @@
 """The shape that all kinds of change have.
 
-A kind knows nothing of approvals (`chain.changes.consent`) nor of when it may stand (`chain.changes.execution`).
-`apply` raises InvalidChange where the state it meets does not allow it; what the resulting state must be like in
-general, `State` itself checks.
+A kind checks neither approvals (`chain.changes.consent`) nor heights (`chain.changes.execution`). `apply` raises
+InvalidChange if the state does not allow the change; `State` itself checks what holds of every state.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from chain.state import State
 
 
 class Consent(Enum):
-    """Whose yes a change needs."""
+    """The members whose approval a change needs."""
 
     QUORUM = "a quorum"
     BOTH_QUORUMS = "a quorum of the members before it and of those after it"
@@ -36,7 +35,7 @@ class Place:
 
 
 class Kind(ABC):
-    """What is to change."""
+    """One kind of change, with the values of its own fields."""
 
     name: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]  # the fields of a change that are this kind's own
@@ -46,16 +45,16 @@ class Kind(ABC):
     @classmethod
     @abstractmethod
     def read(cls, top: Section) -> Self:
-        """From the fields of a change. Raises GenesisError naming the field."""
+        """Returns the change that the fields describe. Raises GenesisError naming the field."""
 
     @abstractmethod
     def to_terms(self) -> dict[str, Any]:
-        """The fields again, JSON-able."""
+        """Returns the fields that `read` takes, JSON-able."""
 
     @abstractmethod
     def apply(self, state: State, place: Place) -> State:
-        """The state that follows. Raises InvalidChange or GenesisError."""
+        """Returns the state after the change. Raises InvalidChange or GenesisError."""
 
     def get_new_key(self) -> Id | None:
-        """The key that comes into force with this, whose readiness is needed."""
+        """Returns the key that this change puts in force, whose readiness is needed; None if there is none."""
         return None

@@ -19,7 +19,7 @@ from chain.layout import MAX_HEIGHT, MAX_U32
 from chain.run import encode_canonical
 from chain.schema import Section, check_range, copy_tree, describe, quote, suggest
 
-MAX_OPEN_HEIGHTS = 1000  # from the height a change was made at to the last it may stand in
+MAX_OPEN_HEIGHTS = 1000  # from the height a change was made at to the last whose block may hold it
 MAX_NOTE_CHARS = 500
 
 KINDS: Mapping[str, type[Kind]] = {
@@ -45,10 +45,11 @@ _ENVELOPE = ("change", "by", "made", "from", "expires", "note")
 
 @dataclass(frozen=True)
 class Change:
-    """A change that somebody proposes. Valid once built: raises GenesisError naming the field. Not slotted, because its
-    bytes are cached.
+    """A proposed change. Valid once built: raises GenesisError naming the field. It is not slotted, because it caches
+    its bytes.
 
-    `by` is the proposer's seat, `made` the height of its head; it may stand in the blocks `first` to `expires`.
+    `by` is the proposer's seat, `made` the height of the proposer's head; a block from `first` to `expires` may hold
+    the change.
     """
 
     kind: Kind
@@ -69,7 +70,7 @@ class Change:
 
     @cached_property
     def data(self) -> bytes:
-        """The canonical bytes, which are hashed into its id."""
+        """The canonical bytes, from which its id is hashed."""
         return encode_canonical(self.to_mapping())
 
     def compute_id(self, chain_id: Digest) -> Digest:
@@ -89,7 +90,8 @@ class Change:
 
     @classmethod
     def from_mapping(cls, obj: object) -> Self:
-        """The inverse of `to_mapping`. Raises GenesisError, or InvalidKey for a key that is none."""
+        """Returns the change that `to_mapping` has written. Raises GenesisError, or InvalidKey for a key that is
+        none."""
         name = obj.get("change") if isinstance(obj, Mapping) else None
         if not isinstance(name, str) or name not in KINDS:
             hint = suggest(name, tuple(KINDS)) if isinstance(name, str) else ""
@@ -108,7 +110,7 @@ class Change:
 
 @lru_cache(maxsize=64)
 def read_change(data: bytes) -> Change:
-    """The change that these canonical bytes are. Raises InvalidChange, whatever is wrong with them."""
+    """Returns the change that has these canonical bytes. Raises InvalidChange, whatever is wrong with them."""
     if len(data) > MAX_CHANGE_BYTES:
         raise InvalidChange.differs("size of the change", f"at most {MAX_CHANGE_BYTES} bytes", len(data))
     try:

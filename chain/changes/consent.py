@@ -15,8 +15,8 @@ from chain.state import State
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What a change still lacks: so many approvals of the members before it and of those after it, so many sites that
-    train, and the readiness of a new key."""
+    """The consent that a change still lacks: numbers of approvals by the members before it and by those after it, the
+    number of sites that train, and the readiness of a new key."""
 
     before: int = 0
     after: int = 0
@@ -43,9 +43,10 @@ class Missing:
 def compute_missing(
     kind: Kind, before: State, after: State, height: int, answers: Mapping[Id, Answer], ready: Collection[Id]
 ) -> Missing:
-    """What lacks for this change to stand at `height`, between the states before and after it.
+    """Returns the consent that this change lacks to be in the block at `height`, between the states before and after
+    it.
 
-    `answers` are those of members of `before`, by key; `ready` the new keys that have shown that they are.
+    `answers` are those of members of `before`, by key; `ready` are the new keys whose readiness was received.
     """
     if kind.consent is Consent.PROOF:
         return Missing()
@@ -60,7 +61,7 @@ def compute_missing(
         staying = {member.key for member in after.members}
         count = len(staying.intersection(answers)) + len(staying.difference(before.member_ids).intersection(ready))
         lacks_after = max(0, after.q - count)
-        if after.member_ids == before.member_ids:  # the same people, by another rule: asked for once
+        if after.member_ids == before.member_ids:  # the same members by another rule: one approval counts for both
             return Missing(max(lacks_before, lacks_after), readiness=readiness)
         return Missing(lacks_before, lacks_after, readiness=readiness)
     if kind.consent is Consent.TRAINING:
@@ -72,7 +73,7 @@ def compute_missing(
 def validate_consent(
     kind: Kind, before: State, after: State, height: int, answers: Mapping[Id, Answer], ready: Collection[Id]
 ) -> None:
-    """Raise LacksConsent unless nothing is missing."""
+    """Raises LacksConsent unless nothing is missing."""
     missing = compute_missing(kind, before, after, height, answers, ready)
     if not missing.is_nothing:
         raise LacksConsent(f"{kind.name}: lacks {missing}")

@@ -21,30 +21,31 @@ from chain.schema import describe
 from chain.state import State
 
 READY_HEIGHTS = 100  # a readiness names a final block at most so far below the change's
-# A retired key is remembered for so many heights at least: its node may still ask what became of it.
+# A retired key is kept for so many heights at least: its node may still ask what happened to it.
 RETIRED_HEIGHTS = 1000
 
 
 def compute_next_state(state: State, block: Block, parent_aggregate: Digest) -> State:
-    """The state after `block`, which `state` judges: the same, unless the block holds a change, or its header says that
-    patience has ended the run. Whether that is so `chain.tip` knows, which has followed the run.
+    """Returns the state after `block`, which `state` judges: the same state, unless the block holds a change, or its
+    header says that patience has ended the run. `chain.tip`, which has followed the run, checks that last claim.
 
-    Of a block that was not validated it raises InvalidChange.
+    Raises InvalidChange for a block that was not validated.
     """
     is_last = state.run.select is not None and block.change is None and block.header.state_next != state.digest
     return compute_state_after(state, block.body, Place(block.height, parent_aggregate), is_last=is_last)
 
 
 def compute_state_after(state: State, body: Body, place: Place, *, is_last: bool = False) -> State:
-    """Returns the state as `compute_next_state` does, of a body that is no block's yet; `is_last`: with it patience
-    ends the run."""
+    """Returns the state after a body that is not in a block yet, as `compute_next_state` does; `is_last`: patience ends
+    the run with it."""
     if body.change is not None:
         return execute_change(state, read_change(body.change.change), place)
     return replace(state, run=replace(state.run, stopped=state.run.get_round(place.height))) if is_last else state
 
 
 def execute_change(state: State, change: Change, place: Place) -> State:
-    """The state that follows from a change in the block at this place. Raises InvalidChange, saying why it cannot."""
+    """Returns the state after a change in the block at this place. Raises InvalidChange with the reason if there can be
+    none."""
     height = place.height
     if not change.made < height:
         raise InvalidChange.differs("height of the change", f"more than {change.made}, where it was made", height)
@@ -69,8 +70,9 @@ def execute_change(state: State, change: Change, place: Place) -> State:
 
 
 def _check_key_of_proposer(state: State, change: Change) -> None:
-    """A rotation does not outlive the key that proposed it: else the thief of a key could get the seat back after the
-    others have replaced it, by what they approved before. What others propose for a seat stands whatever its key."""
+    """Raises InvalidChange if the key that proposed a rotation of its own seat has been replaced. Else the thief of a
+    key could use earlier approvals to get the seat back after the others have replaced the key. A change that others
+    propose for a seat stays valid whatever its key."""
     if not isinstance(change.kind, ReplaceKey) or change.kind.seat != change.by:
         return
     member = state.get_seat(change.by)
@@ -80,7 +82,8 @@ def _check_key_of_proposer(state: State, change: Change) -> None:
 
 
 def _settle(before: State, after: State, place: Place) -> State:
-    """What follows from any change: the run moves on by the height it took, and what is over is forgotten."""
+    """Applies what follows from any change: the run moves on by the height that the change took, and entries that have
+    expired are dropped."""
     height, run = place.height, after.run
     leaves_out = before.run.is_of_inputs(height) and before.has_round(height) and run.has_round(height)
     if run.number == before.run.number and not leaves_out:
@@ -96,7 +99,7 @@ def _settle(before: State, after: State, place: Place) -> State:
 
 
 def get_aggregate(change: Change, parent_aggregate: Digest) -> Digest:
-    """The aggregate of a change's block: the parent's, unless a run starts from a model of its own."""
+    """Returns the aggregate of a change's block: the parent's, unless a run starts from a model of its own."""
     kind = change.kind
     return kind.initial if isinstance(kind, StartRun) and kind.initial is not None else parent_aggregate
 
@@ -108,10 +111,10 @@ def validate_approved(
     get_block_id: Callable[[int], Id | None],
     is_known: Callable[[Approval], bool] | None = None,
 ) -> State:
-    """The state that follows from an approved change. `get_block_id` gives the ids of the newest final blocks.
+    """Returns the state after an approved change. `get_block_id` returns the ids of the newest final blocks.
 
-    `is_known(approval)` is whether this very approval, signature included, was verified before. Raises InvalidChange,
-    LacksConsent or InvalidSignature.
+    `is_known(approval)` says whether this very approval, with this signature, was verified before. Raises
+    InvalidChange, LacksConsent or InvalidSignature.
     """
     change = read_change(approved.change)
     after = execute_change(state, change, place)
@@ -148,8 +151,8 @@ def _get_approvals(state: State, change_id: Digest, approved: ApprovedChange) ->
 
 
 def validate_readiness(ready: Readiness, change: Change, height: int, get_block_id: Callable[[int], Id | None]) -> None:
-    """Raise InvalidChange unless it is the change's new key that speaks, of a final block not long below `height`. Its
-    signature is not looked at."""
+    """Raises InvalidChange unless the readiness is of the change's new key, and names a final block at most
+    READY_HEIGHTS below `height`. Its signature is not checked."""
     if ready.key != change.kind.get_new_key():
         raise InvalidChange(f"{change.kind.name}: readiness of a key that it does not bring")
     lowest = max(0, height - READY_HEIGHTS)

@@ -14,7 +14,7 @@ from chain.schema import Section, check_name, quote
 from chain.signing import encode_id
 from chain.state import Member, Observer, RetiredKey, State, read_key
 
-ROTATION_HEIGHTS = 1000  # a member rotates its key at most once in so many: else rotations could starve a removal
+ROTATION_HEIGHTS = 1000  # a member rotates its key at most once in so many: else rotations could delay its removal
 
 
 def _check_new_key(state: State, key: Id) -> None:
@@ -25,7 +25,7 @@ def _check_new_key(state: State, key: Id) -> None:
 
 
 def _check_new_name(state: State, name: str, key: Id) -> None:
-    """An observer that takes a seat may keep its name."""
+    """Raises unless the name is new. An observer that takes a seat may keep its name."""
     if state.protocol >= PLAIN_NAMES:
         observers = [observer.name for observer in state.observers if observer.key != key]
         check_new_name("name", name, [member.name for member in state.members] + observers)
@@ -43,7 +43,7 @@ def _retire(state: State, member: Member, height: int) -> tuple[RetiredKey, ...]
 
 
 def _let_go(state: State, key: Id) -> tuple[Observer, ...]:
-    """The observers without one who sits down on a seat."""
+    """Returns the observers without one that becomes a member."""
     return tuple(observer for observer in state.observers if observer.key != key)
 
 
@@ -54,7 +54,7 @@ def _replace_member(state: State, new: Member) -> tuple[Member, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _OfSeat(Kind):
-    """What happens to whoever sits on a seat."""
+    """A change that concerns the member on one seat."""
 
     seat: int
     keys: ClassVar[tuple[str, ...]] = ("seat",)
@@ -69,7 +69,7 @@ class _OfSeat(Kind):
 
 @dataclass(frozen=True, slots=True)
 class _OfNewcomer(Kind):
-    """What a key may do that could not before, under the name that is given to it."""
+    """A change that admits a key under the name it is given."""
 
     key: Id
     given_name: str
@@ -86,7 +86,7 @@ class _OfNewcomer(Kind):
 
 @dataclass(frozen=True, slots=True)
 class AddMember(_OfNewcomer):
-    """A new member, which stands ready: it has the chain, and its daemon runs."""
+    """Adds a member, whose readiness is needed: it has the chain, and its daemon runs."""
 
     name: ClassVar[str] = "add_member"
     consent: ClassVar[Consent] = Consent.BOTH_QUORUMS
@@ -108,7 +108,7 @@ class AddMember(_OfNewcomer):
 
 @dataclass(frozen=True, slots=True)
 class RemoveMember(_OfSeat):
-    """A member goes; where it proposes this itself, it leaves."""
+    """Removes a member. A member that proposes its own removal leaves."""
 
     name: ClassVar[str] = "remove_member"
     consent: ClassVar[Consent] = Consent.BOTH_QUORUMS
@@ -121,8 +121,8 @@ class RemoveMember(_OfSeat):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceKey(Kind):
-    """Another key for a seat: a rotation where the old key agrees, else for one that was lost or stolen. It may be an
-    observer's, as that of a member to come may."""
+    """Puts another key in force for a seat: a rotation if the old key agrees, else a replacement of a lost or stolen
+    key. The new key may be an observer's, as with a new member."""
 
     seat: int
     new: Id
@@ -141,7 +141,7 @@ class ReplaceKey(Kind):
         return self.new
 
     def may_rotate(self, state: State, height: int) -> bool:
-        """Whether the member's own two keys are enough at this height."""
+        """Says whether the approval of the member's own two keys is enough at this height."""
         member = _require_seat(state, self.seat)
         return member.key_since == member.since or height - member.key_since >= ROTATION_HEIGHTS
 
@@ -158,7 +158,7 @@ class ReplaceKey(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Convict(Kind):
-    """A member that signed two things for one slot is suspended; the evidence proves it."""
+    """Suspends a member that signed two objects for one slot; the evidence proves it."""
 
     evidence: bytes
     name: ClassVar[str] = "convict"
@@ -198,7 +198,7 @@ class Convict(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Pardon(_OfSeat):
-    """A suspension ends."""
+    """Ends a suspension."""
 
     name: ClassVar[str] = "pardon"
 
@@ -212,7 +212,7 @@ class Pardon(_OfSeat):
 
 @dataclass(frozen=True, slots=True)
 class AddObserver(_OfNewcomer):
-    """A key that may sync and read."""
+    """Lets a key sync and read."""
 
     name: ClassVar[str] = "add_observer"
 
@@ -227,7 +227,7 @@ class AddObserver(_OfNewcomer):
 
 @dataclass(frozen=True, slots=True)
 class RemoveObserver(Kind):
-    """A key that may sync and read no more."""
+    """Ends a key's right to sync and read."""
 
     key: Id
     name: ClassVar[str] = "remove_observer"

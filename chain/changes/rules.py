@@ -13,12 +13,12 @@ from chain.rules import Rules
 from chain.schema import MAX_NAME_CHARS, Section, check_range, quote
 from chain.state import State
 
-MAX_FACTOR = 64  # a number of the rules moves at most so far at once
+MAX_FACTOR = 64  # the most by which one change may multiply or divide a number
 
 
 @dataclass(frozen=True, slots=True)
 class SetRules(Kind):
-    """Other values of rules, by dotted path, each with the value it takes the place of."""
+    """Sets rules, by dotted path, each with its old and its new value."""
 
     values: Mapping[str, tuple[Any, Any]]
     name: ClassVar[str] = "set_rules"
@@ -63,7 +63,7 @@ class SetRules(Kind):
 
 
 def _check_move(path: str, old: Any, new: Any) -> None:
-    """A number moves at most 64-fold; from and to 0 it is counted as from and to 1."""
+    """Raises InvalidChange if a number changes more than 64-fold; 0 counts as 1."""
     if isinstance(old, int | float) and isinstance(new, int | float):
         before, after = abs(old) or 1, abs(new) or 1
         if after > MAX_FACTOR * before or before > MAX_FACTOR * after:
@@ -72,7 +72,7 @@ def _check_move(path: str, old: Any, new: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade(Kind):
-    """Another protocol, from the height on that the change names."""
+    """Moves to another protocol, from the height that the change names."""
 
     protocol: int
     name: ClassVar[str] = "upgrade"

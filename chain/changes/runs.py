@@ -19,10 +19,10 @@ CONTINUE = "continue"
 
 @dataclass(frozen=True, slots=True)
 class StartRun(Kind):
-    """The next run: from the aggregate in force, or from a model whose digest is named."""
+    """Starts the next run: from the aggregate in force, or from a model whose digest is named."""
 
     number: int
-    terms: Mapping[str, Any]  # of `Run`, the initial model apart
+    terms: Mapping[str, Any]  # of `Run`, except the initial model
     initial: Digest | None  # None: continue
     name: ClassVar[str] = "start_run"
     keys: ClassVar[tuple[str, ...]] = ("run", "initial")
@@ -70,7 +70,7 @@ class StartRun(Kind):
 
 @dataclass(frozen=True, slots=True)
 class SetRounds(Kind):
-    """Another number of rounds for the run in force."""
+    """Sets another number of rounds for the run in force."""
 
     run: int
     old: int
@@ -100,7 +100,7 @@ class SetRounds(Kind):
 
 @dataclass(frozen=True, slots=True)
 class EndRun(Kind):
-    """The run in force ends; the federation is idle until the next."""
+    """Ends the run in force; the federation is idle until the next."""
 
     run: int
     name: ClassVar[str] = "end_run"
@@ -126,7 +126,7 @@ def _check_run(state: State, number: int) -> None:
 
 
 def _are_nested(before: Any, after: Any) -> bool:
-    """Whether one aggregate has all that the other has: a run may train more of a model, or less."""
+    """Says whether one aggregate has all arrays of the other: a run may train more of a model, or less."""
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or not before or not after:
         return False
     fewer, more = (before, after) if len(before) <= len(after) else (after, before)

@@ -29,7 +29,7 @@ _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 @contextmanager
 def translated_os_errors(where: object) -> Iterator[None]:
-    """Turn OSError into StoreFull, StoreForbidden or StoreError; `where` is the path the message names."""
+    """Turns OSError into StoreFull, StoreForbidden or StoreError; `where` is the path that the message names."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,7 @@ def translated_os_errors(where: object) -> Iterator[None]:
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Makes the names in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -47,7 +47,7 @@ def sync_directory(path: Path) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    """Make the bytes of a file durable that somebody else has written."""
+    """Makes durable the bytes of a file that another process has written."""
     fd = os.open(path, os.O_RDWR)
     try:
         os.fsync(fd)
@@ -62,7 +62,7 @@ def _hash_file(path: Path) -> Digest:
 
 @contextmanager
 def reading_blob(path: Path) -> Iterator[None]:
-    """Turn OSError into BlobMissing where there is no such file, else as `translated_os_errors` does."""
+    """Turns OSError into BlobMissing if there is no such file, else as `translated_os_errors` does."""
     with translated_os_errors(path):
         try:
             yield
@@ -71,7 +71,7 @@ def reading_blob(path: Path) -> Iterator[None]:
 
 
 class BlobFiles:
-    """The blobs of one data directory. `path` is the data directory; `faults` hears of every durable step."""
+    """The blobs of one data directory. `path` is the data directory; `faults` is called at every durable step."""
 
     def __init__(self, path: Path, *, readonly: bool, faults: Faults | None) -> None:
         self._blobs = path / "blobs"
@@ -88,7 +88,7 @@ class BlobFiles:
             raise StoreError(f"{self._blobs.parent}: opened read-only, nothing can be written")
 
     def _prepare_blobs(self) -> None:
-        """Create the directories and sweep what a crash left half written."""
+        """Creates the directories and deletes the files that a crash left half written."""
         with translated_os_errors(self._blobs):
             if not self._partials.is_dir():
                 self._partials.mkdir(parents=True, exist_ok=True)
@@ -105,14 +105,14 @@ class BlobFiles:
         return self.blob_path(digest).is_file()
 
     def blob_size(self, digest: Digest) -> int | None:
-        """Bytes of a held blob; None when it is not held."""
+        """Returns the bytes of a held blob, None if it is not held."""
         try:
             return self.blob_path(digest).stat().st_size
         except FileNotFoundError:
             return None
 
     def get_blob(self, digest: Digest) -> bytes:
-        """The blob's bytes, hashed again. Raises BlobMissing, or StoreCorrupted naming the file."""
+        """Returns the blob's bytes after hashing them again. Raises BlobMissing, or StoreCorrupted naming the file."""
         path = self.blob_path(digest)
         with reading_blob(path):
             data = path.read_bytes()
@@ -120,19 +120,20 @@ class BlobFiles:
         return data
 
     def check_blob(self, digest: Digest) -> None:
-        """Hash the blob where it lies. Raises BlobMissing, or StoreCorrupted naming the file."""
+        """Hashes the blob without reading it whole. Raises BlobMissing, or StoreCorrupted naming the file."""
         path = self.blob_path(digest)
         with reading_blob(path):
             got = _hash_file(path)
         _check_digest(path, digest, got)
 
     def put_blob(self, data: bytes) -> Digest:
-        """Make the blob durable and return its digest. A held blob is kept, a damaged one written anew."""
+        """Makes the blob durable and returns its digest. A held blob is kept, a damaged one is written again."""
         (digest,) = self.put_blobs([data])
         return digest
 
     def put_blobs(self, blobs: Sequence[bytes]) -> list[Digest]:
-        """As `put_blob`, of several: the names in a directory are made durable together, at the end."""
+        """Makes several blobs durable, as `put_blob` does, and returns their digests. Each directory is synced once, at
+        the end."""
         self._refuse_if_readonly()
         digests = [hashlib.sha256(data).digest() for data in blobs]
         for digest, data in zip(digests, blobs, strict=True):
@@ -140,13 +141,13 @@ class BlobFiles:
             self._place_blob(digest, data)
         for directory in {self.blob_path(digest).parent for digest in digests}:
             with translated_os_errors(directory):
-                sync_directory(directory)  # also of what was held: a crash may have come between its rename and this
+                sync_directory(directory)  # also for held blobs: a crash may have come between a rename and this
         for _ in digests:
             self._reach("blob.durable")
         return digests
 
     def _place_blob(self, digest: Digest, data: bytes) -> None:
-        """The blob has its name, which is not durable yet."""
+        """Writes the blob under its final name, which is not durable yet."""
         path = self.blob_path(digest)
         with translated_os_errors(path):
             if path.is_file() and path.stat().st_size == len(data) and _hash_file(path) == digest:
@@ -165,9 +166,10 @@ class BlobFiles:
                 raise
 
     def adopt_blob(self, source: Path) -> tuple[Digest, int]:
-        """Make a finished file of the same file system the blob that it is, durably: its digest and its size.
+        """Moves a finished file of the same file system among the blobs, durably. Returns its digest and its size in
+        bytes.
 
-        The file is gone from where it was, also if the blob is held already; a damaged one is replaced.
+        The source file is gone afterwards, also if the blob was held already; a damaged one is replaced.
         """
         self._refuse_if_readonly()
         self._reach("adopt.begin")
@@ -186,9 +188,9 @@ class BlobFiles:
         return digest, size
 
     def open_partial(self, digest: Digest, tag: str = "") -> tuple[Path, int]:
-        """The file to append a fetched blob to, and how many of its bytes are there already.
+        """Returns the file that a fetched blob is appended to, and how many of its bytes are there already.
 
-        `tag` sets apart what is fetched of one blob by different words on what it is made of.
+        `tag` separates the transfers of one blob that follow different lists of its chunks.
         """
         self._refuse_if_readonly()
         path = self._partial_path(digest, tag)
@@ -197,7 +199,8 @@ class BlobFiles:
             return path, path.stat().st_size
 
     def commit_partial(self, digest: Digest, tag: str = "") -> None:
-        """Check a fetched blob and make it durable. Raises ValidationError, and drops it, when it is another one."""
+        """Checks a fetched blob and makes it durable. Raises ValidationError, and deletes the file, if its digest is
+        another one."""
         self._refuse_if_readonly()
         partial, path = self._partial_path(digest, tag), self.blob_path(digest)
         self._reach("fetch.begin")
@@ -213,12 +216,12 @@ class BlobFiles:
         self._reach("fetch.durable")
 
     def drop_partial(self, digest: Digest) -> None:
-        """Forget all that was fetched of a blob, as when it grew past its declared size."""
+        """Deletes all that was fetched of a blob, as when it grew past its declared size."""
         for partial in self._partials.glob(f"{digest.hex()}*.part"):
             partial.unlink(missing_ok=True)
 
     def delete_blob(self, digest: Digest) -> bool:
-        """Deletes a blob; false if there was none."""
+        """Deletes a blob. Returns False if there was none."""
         self._refuse_if_readonly()
         path = self.blob_path(digest)
         with translated_os_errors(path):
@@ -229,7 +232,7 @@ class BlobFiles:
             return True
 
     def held_blobs(self, min_bytes: int = 0) -> Iterator[Digest]:
-        """The digests of all blobs held that have so many bytes, by the names of their files."""
+        """Yields the digests of the held blobs of `min_bytes` and more, by the names of their files."""
         for directory in sorted(self._blobs.glob("[0-9a-f][0-9a-f]")):
             with os.scandir(directory) as entries:
                 found = [entry.path for entry in entries if min_bytes == 0 or entry.stat().st_size >= min_bytes]
@@ -240,13 +243,14 @@ class BlobFiles:
                         yield digest
 
     def partial_blobs(self) -> Iterator[Digest]:
-        """The digests of all blobs that are here in part, by the names of their files."""
+        """Yields the digests of the blobs that are held in part, by the names of their files."""
         for path in sorted(self._partials.glob("*.part")):
             with suppress(ValueError):
                 yield bytes.fromhex(path.name.partition(".")[0])
 
     def prune_blobs(self, keep: Collection[Digest]) -> int:
-        """Delete every blob, whole or partial, that is not in `keep` (a set, if large). Returns how many went."""
+        """Deletes every blob, whole or partial, that is not in `keep` (a set, if large). Returns how many whole blobs
+        it deleted."""
         self._refuse_if_readonly()
         doomed = [digest for digest in self.held_blobs() if digest not in keep]
         for digest in doomed:
@@ -262,12 +266,12 @@ class BlobFiles:
         return self._partials / f"{name}.part"
 
     def _publish(self, source: Path, path: Path, what: str) -> None:
-        """Give a synced file its final name, durably. `what` is how its steps are announced."""
+        """Renames a synced file to its final name, durably. `what` begins the names of its steps for `faults`."""
         self._rename(source, path, what)
         sync_directory(path.parent)
 
     def _rename(self, source: Path, path: Path, what: str) -> None:
-        """Give a synced file its final name."""
+        """Renames a synced file to its final name."""
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
             sync_directory(self._blobs)

@@ -1,10 +1,10 @@
 """Small blobs as rows of the database, each durable in one transaction with what names it.
 
 A file of its own costs a small blob more than its bytes do: an inode, two names and two syncs, where a row costs little
-beside the vote or the block that it is written with. Whether its bytes are whole its digest says, as with files.
+beside the vote or the block that it is written with. Its digest is checked as with files.
 
-SQLite serialises what several threads ask of one connection, so blobs may be read on any thread, as files may; whoever
-asks during a commit waits for the disk.
+SQLite serialises what several threads ask of one connection, so blobs may be read on any thread, as files may; a read
+during a commit waits for the disk.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from chain.store.blob_files import BlobFiles
 from chain.store.interface import Faults
 from chain.store.rows import Rows
 
-SMALL_BLOB_BYTES = 1 << 16  # what is worth a row, at most
+SMALL_BLOB_BYTES = 1 << 16  # the largest blob that becomes a row
 
-BlobSource = Path | bytes  # a blob where it lies, or whole
+BlobSource = Path | bytes  # the file of a blob, or its bytes
 
 
 class WriteBlobs(Protocol):
-    """How small blobs come into the transaction under way."""
+    """Writes small blobs in the transaction under way."""
 
     def __call__(self, blobs: Sequence[bytes], *, are_own: bool = False) -> None: ...
 
@@ -43,12 +43,12 @@ class BlobRows(BlobFiles):
 
     @cached_property
     def _has_rows(self) -> bool:
-        """Not in a directory that is read as an earlier release has left it."""
+        """True if the database has a table of blobs. One of an earlier release that was opened read-only has none."""
         return self._rows.has_blobs()
 
     def write_blobs(self, blobs: Sequence[bytes], *, are_own: bool = False) -> None:
-        """Insert small blobs, unless they are held. Runs inside a transaction. What is this node's own is nothing that
-        `take_new_rows` tells of."""
+        """Inserts small blobs unless they are held. Runs inside a transaction. `are_own`: this node made them, and
+        `take_new_rows` does not return them."""
         for data in blobs:
             digest = hashlib.sha256(data).digest()
             if not super().has_blob(digest):
@@ -57,7 +57,7 @@ class BlobRows(BlobFiles):
                     self._new.add(digest)
 
     def take_new_rows(self) -> set[Digest]:
-        """What came from others and was written as a row since the last call, and had not been held."""
+        """Returns the digests of others' blobs that became rows since the last call and were not held before."""
         new, self._new = self._new, set()
         return new
 
@@ -65,28 +65,28 @@ class BlobRows(BlobFiles):
         return self._read_size(digest) is not None or super().has_blob(digest)
 
     def blob_size(self, digest: Digest) -> int | None:
-        """Bytes of a held blob; None when it is not held."""
+        """Returns the bytes of a held blob, None if it is not held."""
         size = self._read_size(digest)
         return super().blob_size(digest) if size is None else size
 
     def get_blob(self, digest: Digest) -> bytes:
-        """The blob's bytes, hashed again. Raises BlobMissing, or StoreCorrupted naming the place."""
+        """Returns the blob's bytes after hashing them again. Raises BlobMissing, or StoreCorrupted naming the place."""
         data = self._read_row(digest)
         return super().get_blob(digest) if data is None else data
 
     def check_blob(self, digest: Digest) -> None:
-        """Hash the blob where it lies. Raises BlobMissing, or StoreCorrupted naming the place."""
+        """Hashes the blob where it is stored. Raises BlobMissing, or StoreCorrupted naming the place."""
         if self._read_row(digest) is None:
             super().check_blob(digest)
 
     def locate_blob(self, digest: Digest) -> BlobSource:
-        """The bytes of a blob that is a row, hashed again; else where its file lies, or would. Raises StoreCorrupted
-        naming the place."""
+        """Returns the bytes of a blob that is a row after hashing them again, else the path of its file, which may be
+        missing. Raises StoreCorrupted naming the place."""
         data = self._read_row(digest)
         return self.blob_path(digest) if data is None else data
 
     def delete_blob(self, digest: Digest) -> bool:
-        """Deletes a blob; false if there was none."""
+        """Deletes a blob. Returns False if there was none."""
         was_row = self._read_size(digest) is not None
         if was_row:
             with self._rows.transaction("blobs", f"blob {digest.hex()}") as connection:
@@ -94,7 +94,7 @@ class BlobRows(BlobFiles):
         return super().delete_blob(digest) or was_row
 
     def held_blobs(self, min_bytes: int = 0) -> Iterator[Digest]:
-        """The digests of all blobs held that have so many bytes."""
+        """Yields the digests of the held blobs of `min_bytes` and more."""
         if self._has_rows:
             found = self._rows.read("blobs", "SELECT digest FROM blobs WHERE length(data) >= ? ORDER BY 1", min_bytes)
             yield from (digest for (digest,) in found)
@@ -103,11 +103,11 @@ class BlobRows(BlobFiles):
                 yield digest
 
     def held_files(self) -> Iterator[Digest]:
-        """The digests of the blobs that are files."""
+        """Yields the digests of the blobs that are files."""
         return super().held_blobs()
 
     def read_rows_of(self, digests: Collection[Digest]) -> list[bytes]:
-        """Those of these blobs that are rows, and whole."""
+        """Returns the bytes of those of these blobs that are undamaged rows."""
         found: list[bytes] = []
         for digest in digests:
             with suppress(StoreCorrupted):
@@ -116,7 +116,7 @@ class BlobRows(BlobFiles):
         return found
 
     def _read_size(self, digest: Digest) -> int | None:
-        """None where it is no row."""
+        """Returns the bytes of a blob that is a row, None if it is not one."""
         if not self._has_rows:
             return None
         query = "SELECT length(data) FROM blobs WHERE digest = ?"
@@ -124,7 +124,7 @@ class BlobRows(BlobFiles):
         return None if row is None else int(row[0])
 
     def _read_row(self, digest: Digest) -> bytes | None:
-        """None where it is no row."""
+        """Returns a blob that is a row after hashing it, None if it is not one. Raises BlobRowCorrupted."""
         if not self._has_rows:
             return None
         what = f"blob {digest.hex()}"

@@ -18,7 +18,7 @@ from chain.store.rows import Rows, decode_stored, is_intact
 
 _BATCH_ROWS = 64
 _STOPPED = b'"stopped":'  # in the bytes of a state whose run patience has ended
-_CACHED_STATES = 8  # the newest asked for; a state may have hundreds of KiB
+_CACHED_STATES = 8  # the last states read; a state may have hundreds of KiB
 
 
 class ChainRows:
@@ -30,7 +30,7 @@ class ChainRows:
         self._states: OrderedDict[int, State] = OrderedDict()  # by the height that they hold from
 
     def get_state(self, height: int) -> State:
-        """The state after `height`, which judges the next. Raises StoreCorrupted where there is none."""
+        """Returns the state after `height`, which judges the next. Raises StoreCorrupted if there is none."""
         what = f"state after block {height}"
         found = self._rows.read_one(what, "SELECT max(height) FROM states WHERE height <= ?", height)
         if found is None or found[0] is None:
@@ -50,18 +50,18 @@ class ChainRows:
         return self._states[since]
 
     def get_change_heights(self, first: int, last: int) -> tuple[int, ...]:
-        """The heights first..last, above 0, whose block holds a change."""
+        """Returns the heights first..last, above 0, whose block holds a change."""
         query = "SELECT height, instr(state, ?) FROM states WHERE height BETWEEN ? AND ? ORDER BY height"
         rows = self._rows.read("states", query, _STOPPED, max(first, 1), min(last, MAX_HEIGHT))
         return tuple(height for height, at in rows if not (at and self._is_round(height)))
 
     def _is_round(self, height: int) -> bool:
-        """Tells whether the state of this height began with a round, with which patience has ended its run."""
+        """Says whether the block at this height is a round with which patience ended the run, and not a change."""
         return stops(self.get_state(height - 1).run, self.get_state(height).run)
 
     def read_states(self, first: int, last: int) -> Iterator[tuple[int, State]]:
-        """The state after `first`, and each other one up to `last`, with the height that it holds from; of the heights
-        that there are states of. Raises StoreCorrupted."""
+        """Yields the state after `first` and each other state up to `last`, with the height that it holds from. Raises
+        StoreCorrupted."""
         query = (
             "SELECT height FROM states WHERE height <= ? AND height >="
             " (SELECT coalesce(max(height), 0) FROM states WHERE height <= ?) ORDER BY height"
@@ -70,8 +70,9 @@ class ChainRows:
             yield height, self.get_state(height)
 
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
-        """Stored bytes of the heights first..last in order, a batch at a time; StoreCorrupted names the first height
-        that cannot be read. A height that is missing is skipped, as only the caller knows what should be there."""
+        """Yields the stored bytes of the heights first..last in order, reading a batch at a time. StoreCorrupted names
+        the first height that cannot be read. A missing height is skipped: only the caller knows which ones there should
+        be."""
         first, last, batch = max(first, 0), min(last, MAX_HEIGHT), _BATCH_ROWS
         query = (
             "SELECT height, id, block, certificate, block_digest, certificate_digest"
@@ -98,7 +99,8 @@ class ChainRows:
             first = end + 1
 
     def get_block_bytes(self, height: int) -> tuple[bytes, bytes] | None:
-        """The canonical bytes of a block and of its certificate (empty at height 0)."""
+        """Returns the canonical bytes of a block and of its certificate (empty at height 0); None if there is no such
+        block."""
         for row in self.read_rows(height, height):
             if row.damage is not None:
                 raise StoreCorrupted(self._rows.where(f"block {height}: {row.damage}"))
@@ -106,11 +108,11 @@ class ChainRows:
         return None
 
     def get_block(self, height: int) -> StoredBlock | None:
-        """The finalised block of a height; None below 0 and above the head."""
+        """Returns the finalised block of a height, None below 0 and above the head."""
         return next(self.blocks(height, height), None)
 
     def find_block(self, block_id: Id) -> StoredBlock | None:
-        """The finalised block with this id."""
+        """Returns the finalised block with this id, None if there is none."""
         what = f"block {block_id.hex()}"
         row = self._rows.read_one(what, "SELECT height FROM blocks WHERE id = ?", block_id)
         if row is None:
@@ -121,11 +123,11 @@ class ChainRows:
         return found
 
     def read_blocks(self, first: int, last: int) -> Iterator[Block]:
-        """As `blocks`, without certificates."""
+        """Yields the finalised blocks of the heights first..last without their certificates."""
         return (stored.block for stored in self.blocks(first, last))
 
     def blocks(self, first: int, last: int) -> Iterator[StoredBlock]:
-        """The finalised blocks of the heights first..last in order, as many as there are."""
+        """Yields the finalised blocks of the heights first..last in order, as many as there are."""
         for row in self.read_rows(first, last):
             where = self._rows.where(f"block {row.height}")
             if row.damage is not None:

@@ -1,8 +1,8 @@
 """The open changes of one database, with the approvals and the readiness that have come for them.
 
-They are durable before they are sent, this node's own and others' alike: what was approved once is never asked for
-again (FEDERATION §2). What this node itself answered is kept for good, through a reset too: its site's training goes by
-that. Of changes that are open no more the ids are kept, and how each ended: an operator may have read them.
+They are durable before they are sent, this node's own and others' alike: a member need not approve a change twice
+(FEDERATION §2). This node's own answers are kept for good, also through a reset: they decide whether its site trains.
+Of closed changes it keeps the id and the outcome, which an operator may want to read.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from chain.approvals import decode_approval, decode_readiness, encode_approval, 
 from chain.block import Answer, Approval, Digest, Readiness
 from chain.store.rows import Rows, compute_row_digest, decode_stored
 
-# The kinds of rows. A change has no key of its own, nor has this node's own answer, the last that it gave.
+# The kinds of rows. The rows of a change and of this node's own last answer to it have an empty key.
 _CHANGE, _APPROVAL, _READINESS, _OWN_ANSWER = range(4)
 
 MAX_ENDED = 10_000  # changes whose end is kept, the newest
 _ENDED_META = "ended/"
-_ENDED_RANGE = (_ENDED_META.encode(), b"ended0")  # what begins so, and the first that does not
+_ENDED_RANGE = (_ENDED_META.encode(), b"ended0")  # the keys with this prefix: from the first up to the second
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChange:
-    """An open change as it is kept. The first approval is its proposer's."""
+    """An open change as it is stored. The first approval is its proposer's."""
 
     change: bytes
     approvals: tuple[Approval, ...]
@@ -33,7 +33,7 @@ class StoredChange:
 
 
 def read_own_answers(rows: Rows) -> list[Approval]:
-    """This node's last answer to each change that it ever answered, each checked."""
+    """Returns this node's last answer to each change that it ever answered, each checked."""
     query = "SELECT change_id, kind, key, data, digest FROM consent WHERE kind = ? ORDER BY number"
     answers = []
     for *row, digest in rows.read("own answers", query, _OWN_ANSWER):
@@ -43,13 +43,13 @@ def read_own_answers(rows: Rows) -> list[Approval]:
 
 
 def write_own_answer(rows: Rows, approval: Approval) -> None:
-    """In the place of an earlier one. Runs inside a transaction."""
+    """Writes this node's answer in place of an earlier one. Runs inside a transaction."""
     rows.connection.execute("DELETE FROM consent WHERE change_id = ? AND kind = ?", (approval.change_id, _OWN_ANSWER))
     _write(rows, approval.change_id, _OWN_ANSWER, b"", encode_approval(approval))
 
 
 def _write(rows: Rows, change_id: Digest, kind: int, key: bytes, data: bytes) -> None:
-    """Unless there is such a row. Runs inside a transaction."""
+    """Inserts a row unless there is one with its key. Runs inside a transaction."""
     digest = compute_row_digest("consent", change_id, kind, key, data)
     rows.connection.execute(
         "INSERT OR IGNORE INTO consent VALUES (NULL, ?, ?, ?, ?, ?)", (change_id, kind, key, data, digest)
@@ -57,7 +57,7 @@ def _write(rows: Rows, change_id: Digest, kind: int, key: bytes, data: bytes) ->
 
 
 def _drop(connection: Connection, change_ids: Collection[Digest]) -> None:
-    """Runs inside a transaction."""
+    """Deletes changes with all rows of theirs but this node's own answers. Runs inside a transaction."""
     connection.executemany(
         "DELETE FROM consent WHERE change_id = ? AND kind <> ?", [(change_id, _OWN_ANSWER) for change_id in change_ids]
     )
@@ -70,7 +70,7 @@ class ConsentRows:
         self._rows = rows
 
     def put_change(self, change_id: Digest, change: bytes, approval: Approval, *, is_own: bool = False) -> None:
-        """Keep a change with its proposer's approval, both or neither. `is_own`: this node proposes it."""
+        """Stores a change with its proposer's approval in one transaction. `is_own`: this node proposes it."""
         with self._rows.transaction("change", "an open change"):
             self._put(change_id, _CHANGE, b"", change)
             self._put(change_id, _APPROVAL, approval.voter, encode_approval(approval))
@@ -78,23 +78,24 @@ class ConsentRows:
                 write_own_answer(self._rows, approval)
 
     def put_approval(self, approval: Approval, *, is_own: bool = False) -> None:
-        """Keep a member's answer; an earlier one of the same change stays in its place. `is_own`: it is this node's."""
+        """Stores a member's answer, unless an earlier one to the same change is stored. `is_own`: the answer is this
+        node's."""
         with self._rows.transaction("approval", "an approval"):
             self._put(approval.change_id, _APPROVAL, approval.voter, encode_approval(approval))
             if is_own:
                 write_own_answer(self._rows, approval)
 
     def put_own_answer(self, approval: Approval) -> None:
-        """Keep this node's answer to a change that is open no more."""
+        """Stores this node's answer to a change that is no longer open."""
         with self._rows.transaction("approval", "an own answer"):
             write_own_answer(self._rows, approval)
 
     def get_own_answers(self) -> dict[Digest, Answer]:
-        """The last answer of this node to each change that it ever answered."""
+        """Returns the last answer of this node to each change that it ever answered."""
         return {approval.change_id: approval.answer for approval in read_own_answers(self._rows)}
 
     def put_readiness(self, ready: Readiness) -> None:
-        """Keep a new key's word, in the place of an earlier one."""
+        """Stores a new key's readiness in place of an earlier one."""
         with self._rows.transaction("readiness", "a readiness") as connection:
             connection.execute(
                 "DELETE FROM consent WHERE change_id = ? AND kind = ? AND key = ?",
@@ -106,13 +107,13 @@ class ConsentRows:
         _write(self._rows, change_id, kind, key, data)
 
     def drop_changes(self, change_ids: Collection[Digest]) -> None:
-        """Forget changes that are open no more, with all that came for them but this node's own answers."""
+        """Deletes changes that are no longer open, with all rows of theirs but this node's own answers."""
         if change_ids:
             with self._rows.transaction("close", "changes that are closed") as connection:
                 _drop(connection, change_ids)
 
     def end_changes(self, height: int, ends: Mapping[Digest, str]) -> None:
-        """Forgets changes as `drop_changes` does, and keeps how each of them ended with the block at `height`."""
+        """Deletes changes as `drop_changes` does, and stores how each of them ended with the block at `height`."""
         if ends:
             with self._rows.transaction("close", "changes that are closed") as connection:
                 _drop(connection, ends)
@@ -125,7 +126,7 @@ class ConsentRows:
                 )
 
     def get_ended_changes(self) -> dict[Digest, str]:
-        """Reads how each change ended that was open here, in the order in which they did."""
+        """Returns how each change ended that was open here, in the order in which they ended."""
         query = "SELECT key, value, digest FROM meta WHERE key >= ? AND key < ? ORDER BY key"
         ends = {}
         for key, value, digest in self._rows.read("ended changes", query, *_ENDED_RANGE):
@@ -134,7 +135,7 @@ class ConsentRows:
         return ends
 
     def get_changes(self) -> tuple[StoredChange, ...]:
-        """All that are open, in the order in which they came; approvals alike."""
+        """Returns all open changes, in the order in which they were stored, and so their approvals."""
         query = "SELECT change_id, kind, key, data, digest FROM consent WHERE kind <> ? ORDER BY number"
         changes: dict[Digest, bytes] = {}
         approvals: dict[Digest, list[Approval]] = {}

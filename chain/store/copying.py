@@ -1,7 +1,7 @@
 """The copy of a database that is in use: whole, and as new as its last page.
 
-SQLite's backup runs on the connection that writes, beside it: what is written meanwhile goes into the copy too, and a
-transaction under way is waited for. So it may run on another thread, and rests between its steps.
+SQLite's backup runs on the connection that writes: rows written meanwhile are copied too, and it waits for a
+transaction under way. So it may run on another thread. It pauses between its steps.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from chain.store.blob_files import translated_os_errors
 from chain.store.rows import translated
 from chain.store.sqlite import SqliteStore
 
-_PAGES = 64  # at a step: whoever votes waits no longer than for these
+_PAGES = 64  # per step: a vote waits for no more than these
 _REST_S = 0.001
-_BUSY_S = 0.005  # until a transaction under way is looked at again
+_BUSY_S = 0.005  # between two attempts while a transaction is under way
 
 
 def copy_database(store: SqliteStore, target: Path, on_progress: Callable[[float], None]) -> None:
-    """Writes the copy to `target`, which must not exist, and has it durable. `on_progress` gets the part that is done,
-    and may raise to end it. Raises StoreError."""
+    """Writes a durable copy to `target`, which must not exist. `on_progress` is called with the part that is done, from
+    0 to 1, and may raise to stop the copy. Raises StoreError."""
 
     def on_step(status: int, remaining: int, total: int) -> None:
         on_progress(1.0 - remaining / total if total else 1.0)

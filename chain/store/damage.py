@@ -9,7 +9,7 @@ from chain.store.interface import Damage
 from chain.store.rows import Rows, is_intact
 from chain.store.signed_slots import describe_signed
 
-# What is read of each table but `blocks`: the columns of its key, then its bytes; and whether the first
+# The columns read of each table but `blocks`: those of its key, then its bytes; and whether the first
 # column is a height.
 _COLUMNS: Mapping[str, tuple[str, bool]] = {
     "meta": ("key, value", False),
@@ -24,7 +24,7 @@ _COLUMNS: Mapping[str, tuple[str, bool]] = {
 
 
 def find_damaged_rows(rows: Rows) -> Iterator[Damage]:
-    """Everything but the blocks that is not as it was written: rows of every table, then SQLite's own pages."""
+    """Yields all damage outside the blocks: in rows of every other table, then in SQLite's own pages."""
     for table, (columns, has_height) in _COLUMNS.items():
         try:
             # table and columns are ours, from `_COLUMNS`
@@ -47,7 +47,7 @@ def find_damaged_rows(rows: Rows) -> Iterator[Damage]:
 
 
 def describe_pages(report: bytes) -> str:
-    """SQLite's word on its pages, in one line."""
+    """Returns SQLite's report on its pages as one line."""
     return " ".join(report.decode(errors="replace").split())
 
 

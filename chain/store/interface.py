@@ -33,17 +33,17 @@ STEPS = (
     *(f"{name}.{step}" for name in TRANSACTIONS for step in ("begin", "written", "committed")),
     *(f"blob.{step}" for step in ("begin", "written", "synced", "renamed", "durable")),
 )
-# A precommit for a block is of the transaction "justification".
-# The same of files that were written elsewhere: by the worker, or chunk by chunk as a peer sent them.
+# The precommit for a block is written in the transaction "justification".
+# The steps of files that were written elsewhere: by the worker, or chunk by chunk as a peer sent them.
 FILE_STEPS = tuple(f"{name}.{step.partition('.')[2]}" for name in ("adopt", "fetch") for step in STEPS[-5:])
 
 
-# The key of a store's `meta` that says that it was put back from a backup: {"until": height}, null as long as that is
-# not known, or null where nothing was.
+# The key of a store's `meta` that says that it was restored from a backup: {"until": height}, null as long as that is
+# not known; the value is null if it was not restored.
 RESTORED = "restored"
-# The key of a store's `meta` for when each member was last heard of: {"at": ms, "members": {key: ms}}, as of `at`.
+# The key of a store's `meta` for when each member was last seen: {"at": ms, "members": {key: ms}}, as of `at`.
 SEEN = "seen"
-# The key of a store's `meta` for the heights of an import that nobody here has recomputed yet; null once that is done.
+# The key of a store's `meta` for the imported heights that this node has not recomputed yet; null once that is done.
 IMPORTED = "imported"
 
 
@@ -57,7 +57,8 @@ class StoredBlock:
 
 @dataclass(frozen=True, slots=True)
 class StoredEvidence:
-    """Evidence, whom it convicts and at which height. `seen_ms` is when it was kept, None where that was not noted."""
+    """Evidence, with the key that it convicts and the height. `seen_ms` is when it was stored, None if that is not
+    known."""
 
     evidence: Evidence
     author: Id
@@ -67,7 +68,7 @@ class StoredEvidence:
 
 @dataclass(frozen=True, slots=True)
 class BlockRow:
-    """The stored bytes of one height, as they are. `damage` says which part no longer matches its own digest."""
+    """The stored bytes of one height. `damage` says which part no longer matches its own digest."""
 
     height: int
     block: bytes
@@ -84,21 +85,22 @@ class Damage:
 
 
 class BlockSource(Protocol):
-    """The blocks that `verify_chain` reads: of a data directory, or of an exported file held in memory."""
+    """The source of blocks that `verify_chain` reads: a data directory, or an exported file held in memory."""
 
     @property
     def head_height(self) -> int: ...
 
     def read_rows(self, first: int, last: int) -> Iterator[BlockRow]:
-        """Rows of the heights first..last in order; raises StoreCorrupted naming the place that cannot be read."""
+        """Yields the rows of the heights first..last in order. Raises StoreCorrupted naming the place that cannot be
+        read."""
 
     def get_state(self, height: int) -> State:
-        """The state after `height`. Raises StoreCorrupted where it cannot be read."""
+        """Returns the state after `height`. Raises StoreCorrupted if it cannot be read."""
 
     def find_damage(self) -> Iterator[Damage]:
-        """Every damaged row that is not a block."""
+        """Yields every damaged row that is not a block."""
 
     def has_blob(self, digest: Digest) -> bool: ...
 
     def check_blob(self, digest: Digest) -> None:
-        """Raise StoreCorrupted unless the blob's bytes have this digest."""
+        """Raises StoreCorrupted unless the blob's bytes have this digest."""

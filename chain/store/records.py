@@ -20,13 +20,14 @@ _PUBLISHED_META = "published/"
 
 
 class RecordRows:
-    """The notes of one database. Methods that write are durable when they return."""
+    """The evidence, round records and small values of one database. Methods that write are durable when they return."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     def put_evidence(self, evidence: Evidence, author: Id, height: int, seen_ms: int | None = None) -> bool:
-        """Keep validated evidence, one per author, height and kind, and when it was seen. Whether it is new."""
+        """Stores validated evidence, one per author, height and kind, and when it was seen. Returns whether it was
+        new."""
         what = f"evidence of height {height}"
         key = (height, author, int(evidence.kind))
         if self._rows.read(what, "SELECT 1 FROM evidence WHERE height = ? AND author = ? AND kind = ?", *key):
@@ -40,7 +41,7 @@ class RecordRows:
         return True
 
     def get_evidence(self, first: int = 0) -> tuple[StoredEvidence, ...]:
-        """All evidence from a height on, by height and author."""
+        """Returns all evidence from a height on, by height and author."""
         rows = self._rows.read(
             "evidence", "SELECT * FROM evidence WHERE height >= ? ORDER BY height, author, kind", first
         )
@@ -54,7 +55,7 @@ class RecordRows:
         return tuple(found)
 
     def put_round(self, height: int, record: Mapping[str, Any]) -> None:
-        """Keep a round's metrics, JSON-able; a later record of the height takes the place of an earlier one."""
+        """Stores a round's metrics, JSON-able, in place of an earlier record of the height."""
         with self._rows.transaction("round", f"round {height}"):
             self._write_round(height, record)
 
@@ -62,13 +63,13 @@ class RecordRows:
         return next((record for _, record in self.rounds(height, height)), None)
 
     def rounds(self, first: int, last: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(height, record) of the rounds first..last that have one, in order."""
+        """Yields (height, record) of the rounds first..last that have one, in order."""
         yield from self._read_rounds(
             "SELECT * FROM rounds WHERE height BETWEEN ? AND ? ORDER BY height", first, min(last, MAX_HEIGHT)
         )
 
     def newest_rounds(self, last: int, count: int) -> list[dict[str, Any]]:
-        """The newest records up to a height, the oldest of these first. The block of a change has none."""
+        """Returns the newest records up to a height, the oldest of these first. The block of a change has none."""
         newest_first = "SELECT * FROM rounds WHERE height <= ? ORDER BY height DESC LIMIT ?"
         return [record for _, record in self._read_rounds(newest_first, last, count)][::-1]
 
@@ -84,8 +85,8 @@ class RecordRows:
         )
 
     def put_published(self, height: int, published: Iterable[PublishedMeasures]) -> None:
-        """Keep all that members have published of the round at a height, in the place of what was kept of it; what is
-        far below goes."""
+        """Stores all measures that members have published of the round at a height, in place of those stored for it.
+        Deletes those of heights far below."""
         with self._rows.transaction("meta", f"published measures of height {height}") as connection:
             self._rows.set_meta(_make_published_key(height), encode_many(published))
             connection.execute(
@@ -94,29 +95,29 @@ class RecordRows:
             )
 
     def get_published(self, height: int) -> list[PublishedMeasures]:
-        """What members have published of the round at a height, as far as that is here."""
+        """Returns the measures stored here that members have published of the round at a height."""
         data = self._rows.get_meta(_make_published_key(height))
         what = f"published measures of height {height}"
         return [] if data is None else decode_stored(what, lambda data: [*decode_many(data)], data)
 
     def put_meta(self, key: str, value: Any) -> None:
-        """Keep a small JSON value under a name."""
+        """Stores a small JSON value under a name."""
         with self._rows.transaction("meta", key):
             self._rows.set_meta(_USER_META + key.encode(), _dump(value))
 
     def get_meta(self, key: str) -> Any:
-        """The value under a name; None when there is none."""
+        """Returns the value under a name, None if there is none."""
         value = self._rows.get_meta(_USER_META + key.encode())
         return None if value is None else json.loads(value)
 
 
 def _make_seen_key(height: int, author: Id, kind: int) -> bytes:
-    """Under which meta key it stands when evidence was seen."""
+    """Returns the meta key for the time at which evidence was seen."""
     return f"evidence/{height}/{author.hex()}/{kind}".encode()
 
 
 def _make_published_key(height: int) -> bytes:
-    """In the order of heights."""
+    """Returns the meta key for the published measures of a height. Keys sort as heights do."""
     return f"{_PUBLISHED_META}{height:020d}".encode()
 
 

@@ -1,8 +1,8 @@
 """One SQLite connection whose every row carries a SHA-256 of its key and its bytes.
 
-SQLite checks the shape of its pages but not what they hold, so the digest is what finds a flipped byte, and says in
-which row. It guards against faults, not against a person who can write it anew: what a chain is worth,
-`chain.audit.verify_chain` says from genesis alone.
+SQLite checks the shape of its pages but not their content, so the digest is what finds a flipped byte, and says in
+which row. It guards against faults, not against a person who can rewrite it: `chain.audit.verify_chain` checks a chain
+from genesis alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chain.state import State
 from chain.store.interface import Faults
 
 SCHEMA_VERSION = 3
-WITHOUT_BLOBS = 2  # the schema before, which is brought up to date as it is opened
+WITHOUT_BLOBS = 2  # the schema before, which is updated when the database is opened
 APPLICATION_ID = 0x666E6F64  # "fnod"
 DATABASE = "chain.db"
 GENESIS, HEAD = b"genesis", b"head"
@@ -63,7 +63,7 @@ _Decoded = TypeVar("_Decoded")
 
 
 def compute_row_digest(table: str, *values: Value) -> Digest:
-    """SHA-256 over a row's key and bytes, each with its length; integers as eight bytes."""
+    """Returns the SHA-256 of a row's key and bytes, each with its length; integers as eight bytes."""
     hasher = hashlib.sha256()
     for value in (table.encode(), *values):
         data = value if isinstance(value, bytes) else value.to_bytes(8, "big")
@@ -73,7 +73,8 @@ def compute_row_digest(table: str, *values: Value) -> Digest:
 
 
 def is_intact(table: str, values: Sequence[object], digest: object) -> bool:
-    """A flipped byte may also have changed the type of a column, so nothing is taken for granted."""
+    """Says whether a row matches its digest. It checks types too: a flipped byte may have changed the type of a
+    column."""
     known: list[Value] = []
     for value in values:
         if not isinstance(value, bytes) and not (isinstance(value, int) and value >= 0):
@@ -84,7 +85,7 @@ def is_intact(table: str, values: Sequence[object], digest: object) -> bool:
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """The one place where SQLite's errors become ours."""
+    """Turns the errors of SQLite into those of the store. This happens nowhere else."""
     try:
         yield
     except sqlite3.Error as error:
@@ -110,7 +111,8 @@ def _refuse(where: str, error: sqlite3.Error) -> NoReturn:
 
 
 def lock_directory(path: Path, *, readonly: bool) -> int | None:
-    """Hold the data directory against another node: writers alone, readers together. Ends with the process."""
+    """Locks the data directory: one writer alone, or several readers. The lock ends with the process at the latest.
+    Returns its file descriptor, None if there is no lock file."""
     lock = path / "lock"
     try:
         fd = os.open(lock, os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT, 0o600)
@@ -125,10 +127,10 @@ def lock_directory(path: Path, *, readonly: bool) -> int | None:
 
 
 def connect(database: Path, *, readonly: bool) -> sqlite3.Connection:
-    """Open the database; for reading, without changing a byte beside or in it.
+    """Opens the database; for reading, without changing a byte of it or beside it.
 
     A node that was killed leaves a WAL. Reading it needs a lock table, which SQLite keeps in the process when locking
-    is exclusive, and `unix-none` is its file system without locks: those of `lock_directory` are held instead.
+    is exclusive. `unix-none` is SQLite's file system without locks: the lock of `lock_directory` replaces them.
     """
     with translated(str(database)):
         if readonly:
@@ -158,7 +160,7 @@ def connect(database: Path, *, readonly: bool) -> sqlite3.Connection:
 
 
 class Rows:
-    """Reads and writes of one connection that check, and name, every row."""
+    """The reads and writes of one connection. Each row is checked as it is read, and errors name it."""
 
     def __init__(
         self, database: Path, connection: sqlite3.Connection, *, readonly: bool = False, faults: Faults | None = None
@@ -181,7 +183,7 @@ class Rows:
 
     @contextmanager
     def transaction(self, name: str, what: str) -> Iterator[sqlite3.Connection]:
-        """All or nothing, and durable when it ends. `name` is one of `chain.store.interface.TRANSACTIONS`."""
+        """Runs a transaction, which is durable when it ends. `name` is one of `chain.store.interface.TRANSACTIONS`."""
         if self._readonly:
             raise StoreError(f"{self.where(what)}: opened read-only, nothing can be written")
         faults = self._faults
@@ -220,12 +222,12 @@ class Rows:
         )
 
     def is_empty(self) -> bool:
-        """Whether no table was made yet: a new file, or that of a node killed in its first moment."""
+        """Says whether no table was made yet: a new file, or that of a node killed in its first moment."""
         (tables,) = self.read("schema", "SELECT count(*) FROM sqlite_master")[0]
         return bool(tables == 0)
 
     def get_identity(self) -> bytes:
-        """The canonical genesis this database was made for. Raises StoreMismatch, or StoreCorrupted."""
+        """Returns the canonical genesis that this database was made for. Raises StoreMismatch or StoreCorrupted."""
         with translated(str(self.database)):
             (application_id,) = self.connection.execute("PRAGMA application_id").fetchone()
             (version,) = self.connection.execute("PRAGMA user_version").fetchone()
@@ -244,17 +246,18 @@ class Rows:
         return genesis
 
     def has_blobs(self) -> bool:
-        """Whether there is a table of blobs: not in one that is read as an earlier release has left it."""
+        """Says whether there is a table of blobs. A database of an earlier release that was opened read-only has
+        none."""
         (count,) = self.read("schema", "SELECT count(*) FROM sqlite_master WHERE name = 'blobs'")[0]
         return bool(count)
 
     def add_blobs(self) -> None:
-        """Brings a database of the schema before up to date. Runs inside a transaction."""
+        """Updates a database of the schema before. Runs inside a transaction."""
         self.connection.execute(BLOBS)
         self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def list_tables(self) -> list[str]:
-        """Those of the schema."""
+        """Returns the names of the tables of the schema."""
         return [statement.split()[2] for statement in SCHEMA]
 
     def insert_block(self, block: Block, certificate: bytes) -> None:
@@ -281,7 +284,7 @@ class Rows:
         self.set_meta(HEAD, block.height.to_bytes(8, "big") + block.id)
 
     def create(self, genesis: Genesis) -> None:
-        """Every table, genesis and block 0. Runs inside a transaction."""
+        """Writes every table, genesis and block 0. Runs inside a transaction."""
         for statement in SCHEMA:
             self.connection.execute(statement)
         self.connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -46,13 +46,13 @@ def check_signed(rows: Rows, found: Iterable[tuple[Any, ...]]) -> Iterator[Signe
 
 
 def read_signed(rows: Rows, first: int) -> Iterator[SignedRow]:
-    """Every signed row from a height on, in order, each checked."""
+    """Returns every signed row from a height on, in order, each checked."""
     found = rows.read("signed rows", "SELECT * FROM signed WHERE height >= ? ORDER BY 1, 2, 3, 4", first)
     return check_signed(rows, found)
 
 
 def read_justifications(rows: Rows) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """The rows of `locked` and of `prevotes` as they stand, each checked."""
+    """Returns the rows of `locked` and of `prevotes`, each checked."""
     locked, prevotes = (
         rows.read(f"justifications: {table}", f"SELECT * FROM {table}")  # noqa: S608 (ours)
         for table in ("locked", "prevotes")
@@ -64,19 +64,20 @@ def read_justifications(rows: Rows) -> tuple[list[tuple[Any, ...]], list[tuple[A
 
 
 def write_signed(rows: Rows, height: int, kind: int, view: int, phase: int, data: bytes) -> None:
-    """Insert into a slot known to be free. Runs inside a transaction."""
+    """Inserts a row into a slot known to be free. Runs inside a transaction."""
     digest = compute_row_digest("signed", height, kind, view, phase, data)
     rows.connection.execute("INSERT INTO signed VALUES (?, ?, ?, ?, ?, ?)", (height, kind, view, phase, data, digest))
 
 
 def get_block_digests(block: Block) -> set[Digest]:
-    """The blobs a block names: its contributions' payloads and, unless there is none, its aggregate."""
+    """Returns the digests of the blobs that a block names: its contributions' payloads and its aggregate, if it has
+    one."""
     digests = {payload.digest for contribution in block.contributions for payload in contribution.payloads}
     return digests | ({block.header.aggregate} - {ZERO})
 
 
 def get_signed_digests(genesis: Genesis, signed: Iterable[SignedRow]) -> set[Digest]:
-    """The blobs that contributions and candidates among the rows name."""
+    """Returns the digests of the blobs that contributions and candidates among the rows name."""
     digests: set[Digest] = set()
     for height, kind, view, phase, data in signed:
         what = describe_signed(height, kind, view, phase)
@@ -95,7 +96,7 @@ def _check_justification(height: int, block: Block, votes: Sequence[Vote]) -> No
 
 
 def _write_justification(connection: sqlite3.Connection, block: Block, votes: Sequence[Vote]) -> None:
-    """Runs inside a transaction."""
+    """Writes a block and the prevotes for it. Runs inside a transaction."""
     height, data = block.height, encode_block(block)
     connection.execute(
         "INSERT OR REPLACE INTO locked VALUES (?, ?, ?, ?)",
@@ -110,7 +111,7 @@ def _write_justification(connection: sqlite3.Connection, block: Block, votes: Se
 
 
 class SignedSlots:
-    """The signed rows and justifications of one database. `write_blobs` puts small blobs beside them."""
+    """The signed rows and justifications of one database. `write_blobs` writes small blobs in the same transaction."""
 
     def __init__(self, genesis: Genesis, rows: Rows, write_blobs: WriteBlobs) -> None:
         self._genesis = genesis
@@ -120,12 +121,12 @@ class SignedSlots:
 
     @property
     def rows(self) -> Rows:
-        """The rows beneath, to look at what is on disk as it is there."""
+        """The rows of this database, for whoever copies it."""
         return self._rows
 
     def put_contribution(self, contribution: Contribution, blobs: Sequence[bytes] = ()) -> bytes:
-        """Record the one contribution of a height before it leaves, with small blobs of its own that it names. Raises
-        SlotTaken when another one is there."""
+        """Records the one contribution of a height, and small blobs that it names, before it is sent. Raises SlotTaken
+        if another one is recorded."""
         return self._put_signed(contribution.height, CONTRIBUTION, 0, 0, encode_contribution(contribution), blobs)
 
     def get_contribution(self, height: int) -> Contribution | None:
@@ -135,13 +136,13 @@ class SignedSlots:
         return decode_stored(f"own contribution of height {height}", decode_contribution, data)
 
     def find_contribution(self, after: int) -> int | None:
-        """The lowest height above `after` that a contribution was signed for here."""
+        """Returns the lowest height above `after` that this node signed a contribution for, None if there is none."""
         query = "SELECT height FROM signed WHERE height > ? AND kind = ? ORDER BY height LIMIT 1"
         row = self._rows.read_one("own contributions", query, after, CONTRIBUTION)
         return None if row is None else int(row[0])
 
     def put_candidate(self, block: Block) -> bytes:
-        """Record the one block this node mined at a height before it leaves. Raises SlotTaken."""
+        """Records the one block that this node mined at a height before it is sent. Raises SlotTaken."""
         return self._put_signed(block.height, CANDIDATE, 0, 0, encode_block(block))
 
     def get_candidate(self, height: int) -> Block | None:
@@ -151,10 +152,10 @@ class SignedSlots:
         return self._decode_block(f"own candidate of height {height}", data)
 
     def put_vote(self, vote: Vote) -> bytes:
-        """Record the one vote of a (height, view, phase) before it leaves. Raises SlotTaken.
+        """Records the one vote of a (height, view, phase) before it is sent. Raises SlotTaken.
 
-        A precommit for a block needs `put_justification` first, or q members that lose power together could hold a
-        lock on bytes that nobody has; without it this raises ValueError.
+        A precommit for a block needs `put_justification` first; without it this raises ValueError. Otherwise q members
+        that lose power together could hold a lock on a block whose bytes nobody has.
         """
         slot = (vote.height, VOTE, vote.view, int(vote.phase))
         if vote.phase is Phase.PRECOMMIT and vote.block_id != ZERO and self._get_signed(*slot) is None:
@@ -165,9 +166,9 @@ class SignedSlots:
         return self._put_signed(*slot, encode_vote(vote))
 
     def put_precommit(self, vote: Vote, block: Block, prevotes: Sequence[Vote], blobs: Sequence[bytes] = ()) -> bytes:
-        """Record the precommit of a block with the block, the prevotes of that view and small `blobs`, in one
-        transaction, before it leaves. Raises SlotTaken when another vote is there; what was given is kept beside it all
-        the same."""
+        """Records the precommit of a block with the block, the prevotes of that view and small `blobs`, in one
+        transaction, before it is sent. Raises SlotTaken if another vote is recorded; block, prevotes and blobs are
+        recorded all the same."""
         _check_justification(vote.height, block, prevotes)
         if (vote.phase, vote.block_id, vote.view) != (Phase.PRECOMMIT, block.id, prevotes[0].view):
             raise ValueError(f"expected a precommit for block {block.id.hex()} in the view of its prevotes, got {vote}")
@@ -186,7 +187,7 @@ class SignedSlots:
         return data
 
     def get_votes(self, height: int) -> tuple[Vote, ...]:
-        """Own votes of a height, by view and phase."""
+        """Returns this node's own votes of a height, by view and phase."""
         what = f"own votes of height {height}"
         rows = self._rows.read(
             what, "SELECT * FROM signed WHERE height = ? AND kind = ? ORDER BY view, phase", height, VOTE
@@ -224,23 +225,24 @@ class SignedSlots:
     def _decode_block(self, what: str, data: bytes) -> Block:
         return decode_stored(self._rows.where(what), partial(decode_block, self._genesis.chain_id), data)
 
-    # What a precommit rests on
+    # Justifications of precommits
 
     def get_signed_height(self) -> int:
-        """The highest height that anything was ever signed for here; 0 if nothing was."""
+        """Returns the highest height that this node ever signed anything for, 0 if nothing."""
         row = self._rows.read_one("signed rows", "SELECT max(height) FROM signed")
         return int(row[0] or 0) if row is not None else 0
 
     def put_justification(self, height: int, block: Block, votes: Sequence[Vote], blobs: Sequence[bytes] = ()) -> None:
-        """Make a block, the prevotes of one view for it and small `blobs` durable, before the precommit of that view is
-        signed."""
+        """Makes a block, the prevotes of one view for it and small `blobs` durable, before the precommit of that view
+        is signed."""
         _check_justification(height, block, votes)
         with self._rows.transaction("justification", f"justification of height {height}") as connection:
             self._write_blobs(blobs)
             _write_justification(connection, block, votes)
 
     def get_justification(self, height: int) -> tuple[tuple[Block, ...], tuple[Vote, ...]]:
-        """The blocks this node precommitted at a height and the prevotes that justified it, by view and voter."""
+        """Returns the blocks that this node precommitted at a height and the prevotes that justified it, by view and
+        voter."""
         what = f"justification of height {height}"
         blocks = self._rows.read(
             what, "SELECT height, block_id, block, digest FROM locked WHERE height = ? ORDER BY block_id", height

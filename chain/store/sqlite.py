@@ -63,17 +63,18 @@ from chain.validation import validate_certificate
 
 
 class ResetOutcome(NamedTuple):
-    """The highest height that the node had signed, and whether its operator's answers to changes could be kept."""
+    """The highest height that the node had signed, and whether the reset could keep its operator's answers to
+    changes."""
 
     signed_height: int
     kept_answers: bool
 
 
 class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
-    """The store of a node. Build it with `open`; `close` it, or use it as a context manager.
+    """The store of a node. Use `open` to build it; `close` it, or use it as a context manager.
 
-    Methods that write are durable when they return. A write that fails leaves nothing behind: StoreFull when the disk
-    is full, StoreCorrupted naming the place when stored bytes are not what was written.
+    Methods that write are durable when they return. A write that fails changes nothing: it raises StoreFull when the
+    disk is full, and StoreCorrupted naming the place when stored bytes are not what was written.
     """
 
     def __init__(
@@ -94,10 +95,10 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
 
     @classmethod
     def open(cls, path: Path, genesis: Genesis, *, readonly: bool = False, faults: Faults | None = None) -> Self:
-        """Open a data directory, or make it. Raises StoreLocked, StoreMismatch or StoreCorrupted.
+        """Opens a data directory, or makes it. Raises StoreLocked, StoreMismatch or StoreCorrupted.
 
-        For writing, the head and every signed row are checked first. For reading, only the identity is:
-        a reader checks each row it reads, and `verify_chain` must be able to say where a fault is.
+        For writing, the head and every signed row are checked first. For reading, only the identity is: a reader checks
+        each row that it reads, and `verify_chain` must be able to say where a fault is.
         """
         database = path / DATABASE
         if readonly:
@@ -130,7 +131,8 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
 
     @staticmethod
     def stored_genesis(path: Path) -> Mapping[str, Any] | None:
-        """The genesis a stopped node's directory was made for, as `Genesis.from_mapping` takes it; None if unused."""
+        """Returns the genesis that a stopped node's directory was made for, as a mapping for `Genesis.from_mapping`;
+        None if the directory is unused."""
         database = path / DATABASE
         if not database.is_file():
             return None
@@ -148,12 +150,12 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
 
     @classmethod
     def reset(cls, path: Path, faults: Faults | None = None) -> ResetOutcome:
-        """Delete chain, rounds, evidence and blobs; keep genesis, what this node signed (its operator's answers to
-        changes, too, if they can be read) and what its lock rests on, and the blobs that both name last: it goes on
-        bound by its word.
+        """Deletes chain, rounds, evidence and blobs. Keeps genesis, what this node signed, its operator's answers to
+        changes if they can be read, what its lock rests on, and the blobs that the last of these name. The votes that
+        it signed bind it also after the reset.
 
-        Only the kept rows are read, so a damaged chain can be reset. The new database takes the old one's place in one
-        rename: a crash leaves one or the other.
+        Only the kept rows are read, so a damaged chain can be reset. One rename replaces the old database by the new
+        one: a crash leaves one or the other.
         """
         database = path / DATABASE
         _refuse_if_absent(database)
@@ -199,7 +201,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
                 faults("reset.renamed")
             found = Mark(0, max((row[0] for row in signed), default=0), len(signed))
             kept = read_mark(path)
-            if kept is None or kept.num_signed <= found.num_signed:  # what was lost stays lost
+            if kept is None or kept.num_signed <= found.num_signed:  # a mark that shows a loss stays
                 write_mark(path, found)
             BlobFiles(path, readonly=False, faults=faults).prune_blobs(keep)
             return ResetOutcome(newest, answers is not None)
@@ -208,7 +210,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
                 os.close(lock)
 
     def close(self) -> None:
-        """Write the log back into the database and let go of the directory."""
+        """Writes the log back into the database and releases the lock of the directory."""
         with translated(str(self._rows.database)):
             self._rows.connection.close()
         if self._lock is not None:
@@ -240,7 +242,8 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
             sync_directory(self.path)
 
     def _bring_up_to_date(self) -> None:
-        """A database that an earlier release has made has all its blobs in files, where they stay."""
+        """Adds the table of small blobs to a database of an earlier release, whose blobs are all in files and stay
+        there."""
         if not self._rows.has_blobs():
             with self._rows.transaction("create", "the table of blobs"):
                 self._rows.add_blobs()
@@ -252,9 +255,10 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
             raise StoreMismatch.differs(self._rows.where("chain id of its genesis"), self._genesis.chain_id, stored)
 
     def _check_head(self) -> int:
-        """The pages are sound, heights have no gap, the head is final, and what was signed is whole: so many rows."""
+        """Checks the pages, that no height is missing, that the head is final, and every signed row. Returns the number
+        of signed rows."""
         for table in self._rows.list_tables():
-            if table == "blobs":  # as with files, each is checked as it is read, and the rest would take long
+            if table == "blobs":  # each is checked as it is read, as with files; checking all would take long
                 continue
             (report,) = self._rows.read("pages", f"PRAGMA quick_check({table})")[0]
             if report != b"ok":
@@ -288,12 +292,13 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
 
     @property
     def silent_until(self) -> int:
-        """Nothing is signed up to this height, since rows were lost that may say something else; 0 if none were."""
+        """The height up to which this node signs nothing, because it may have signed something else in rows that were
+        lost; 0 if none were."""
         return 0 if self._watermark is None else self._watermark.silent_until
 
     def describe_loss(self) -> str | None:
-        """Describes what this database had lost when it was opened for writing, and has not made up for since; None for
-        nothing."""
+        """Describes the rows that were missing when this database was opened for writing and that the node has not
+        replaced since; None for nothing."""
         watermark = self._watermark
         if watermark is None or watermark.lost is None:
             return None
@@ -312,7 +317,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
         return int.from_bytes(value[:8], "big"), value[8:]
 
     def head(self) -> StoredBlock:
-        """The newest finalised block."""
+        """Returns the newest finalised block."""
         if self._head is None:
             height, block_id = self._read_head()
             head = self.get_block(height)
@@ -324,17 +329,16 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
         return self._head
 
     def append(self, block: Block, certificate: Certificate, *, round_record: Mapping[str, Any] | None = None) -> None:
-        """Block, certificate, the state where it changes, head and round metrics in one transaction.
+        """Writes block, certificate, the state where it changes, head and round metrics in one transaction.
 
+        The caller has validated the block. Locked blocks and prevotes of this height are deleted: the block is final.
         Raises WrongHeight, UnknownParent, InvalidState or InvalidChange.
-
-        The block was validated by the caller. What was locked at this height is dropped: the block is final.
         """
         self._append([(block, certificate)], round_record)
 
     def append_all(self, blocks: Sequence[tuple[Block, Certificate]], blobs: Sequence[bytes] = ()) -> None:
-        """As `append`, of one or more consecutive blocks and small blobs that they name: all of them or none, at the
-        price of one."""
+        """Appends one or more consecutive blocks, and small blobs that they name, in one transaction. Raises as
+        `append` does."""
         self._append(blocks, blobs=blobs)
 
     def _append(
@@ -343,7 +347,7 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
         round_record: Mapping[str, Any] | None = None,
         blobs: Sequence[bytes] = (),
     ) -> None:
-        """`round_record` is the last one's."""
+        """Appends blocks and blobs in one transaction. `round_record` belongs to the last block."""
         head = self.head().block
         states = [(head.height, self.get_state(head.height))]
         for block, _ in blocks:
@@ -372,17 +376,17 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
         if self._watermark is not None:
             self._watermark.on_block(head.height)
 
-    # Looking for damage, and what must not be pruned
+    # Damage, and the blobs that must not be pruned
 
     def find_damage(self) -> Iterator[Damage]:
-        """Everything but the blocks that is not as it was written, and what is gone without a trace in it."""
+        """Yields every damaged row other than blocks, and rows that are missing without a trace in the database."""
         yield from find_damaged_rows(self._rows)
         loss = self._find_loss()
         if loss is not None:
             yield Damage(None, loss)
 
     def _find_loss(self) -> str | None:
-        """What of a stopped node's database is gone without a trace in it."""
+        """Describes the rows of a stopped node's database that are missing without a trace in it; None for nothing."""
         if self._watermark is not None:
             return self.describe_loss()
         kept = read_mark(self.path)
@@ -390,13 +394,14 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
             (num_signed,) = self._rows.read("signed rows", "SELECT count(*) FROM signed")[0]
             found = Mark(self.head_height, self.get_signed_height(), num_signed)
         except StoreCorrupted:
-            return None  # which was found above
+            return None  # find_damaged_rows reports it
         if kept is None or not kept.is_ahead_of(found):
             return None
         return describe_loss(self._rows.database, kept, found)
 
     def referenced_blobs(self, first: int) -> set[Digest]:
-        """Digests named by the blocks from a height on and by what this node signed or locked above the head.
+        """Returns the digests named by the blocks from a height on and by what this node signed or locked above the
+        head.
 
         With block 0's aggregate and what peers offered for the current height, this is what `prune_blobs` must keep.
         """
@@ -410,7 +415,8 @@ class SqliteStore(SignedSlots, ChainRows, RecordRows, ConsentRows, BlobRows):
 
 
 def _read_answers(rows: Rows) -> list[Approval] | None:
-    """None where they are damaged: a site can answer again, and not sign again."""
+    """Returns the operator's answers, None if they are damaged: a site may answer a change twice, but never sign a slot
+    twice."""
     try:
         return read_own_answers(rows)
     except StoreCorrupted:

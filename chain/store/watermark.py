@@ -2,11 +2,11 @@
 has lost its end.
 
 SQLite drops what is torn at the end of its write-ahead log as if it had never been committed, and an old copy of a
-database opens like any other. Either way the node would sign anew what it has signed already. So after each commit the
-file is told how far the database is, and at a start the two are compared.
+database opens like any other. Either way the node would sign a second time what it has signed already. So each commit
+writes to the file how far the database is, and at a start the two are compared.
 
-The file is not synced: that would cost a commit as much again. A power cut may leave it behind the database, which says
-nothing; it is never ahead of one that is whole.
+The file is not synced, as that would double the cost of a commit. After a power cut it may be behind the database,
+which says nothing; it is never ahead of one that is whole.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ _FIELDS = struct.Struct(">QQQ")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The head's height, the highest height anything was signed for, and how many rows were signed in all."""
+    """The progress of a store: the head's height, the highest height that anything was signed for, and the number of
+    signed rows."""
 
     height: int = 0
     signed_height: int = 0
     num_signed: int = 0
 
     def is_ahead_of(self, other: Mark) -> bool:
-        """Whether `other` lacks something that was there when this was noted."""
+        """Says whether `other` lacks blocks or signed rows that this mark counts."""
         return self.height > other.height or self.num_signed > other.num_signed
 
     def encode(self) -> bytes:
@@ -43,7 +44,7 @@ class Mark:
 
 
 def read_mark(directory: Path) -> Mark | None:
-    """None where there is none, or one that a power cut has torn. Raises StoreError."""
+    """Returns the mark in a directory, None if there is none or a power cut has torn it. Raises StoreError."""
     path = directory / WATERMARK
     with translated_os_errors(path):
         try:
@@ -55,7 +56,8 @@ def read_mark(directory: Path) -> Mark | None:
 
 
 def write_mark(directory: Path, mark: Mark) -> None:
-    """In place: a process that is killed has written all of it or nothing of it. Raises StoreError."""
+    """Overwrites the mark in place: a process that is killed has written all of it or nothing of it. Raises
+    StoreError."""
     path = directory / WATERMARK
     with translated_os_errors(path):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -100,11 +102,11 @@ class Watermark:
 
     @property
     def silent_until(self) -> int:
-        """The highest height that nothing is signed for; 0 where nothing was lost."""
+        """The height up to which nothing may be signed, 0 if nothing was lost."""
         return 0 if self.lost is None else max(self.lost.height, self.lost.signed_height)
 
     def check(self, height: int, what: str) -> None:
-        """Raises StoreError where a row may have been lost that says something else."""
+        """Raises StoreError if a signed row for this height may have been lost."""
         if height <= self.silent_until:
             raise StoreError(f"{what}: nothing is signed up to height {self.silent_until}, as signed rows were lost")
 

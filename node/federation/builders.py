@@ -43,14 +43,14 @@ from node.federation.run_terms import begin_from, begin_from_zeros, check_data, 
 
 _Named = TypeVar("_Named", Member, Observer)
 
-ZEROS = "zeros"  # what a run may begin from in which nobody trains
-USUAL_HEIGHTS = 500  # for which a change stays open, unless told otherwise
+ZEROS = "zeros"  # the initial model of a run in which nobody trains
+USUAL_HEIGHTS = 500  # how long a change stays open by default
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A change as an operator asks for it. It may stand from height `first` on, the next by default, and stays open for
-    `num_heights`."""
+    """A change as an operator asks for it. A block may hold it from height `first` on, the next height by default, and
+    it stays open for `num_heights`."""
 
     kind: str
     terms: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +61,8 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A change that holds now, the state it would give, and the blob that goes with it, if one does."""
+    """A change that is valid now, the state that it would give, and the blob that comes with it, None if there is
+    none."""
 
     change: Change
     after: State
@@ -70,8 +71,8 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a change is built on: the tip, this node's key, and of the configuration its `data`, None without any,
-    and the plugins that it allows; the newest run that has `trained`, and of an evaluation the model."""
+    """The inputs of a builder: the tip, this node's key, the `data` section of its configuration, None without one, the
+    plugins that the configuration allows, the newest run that has `trained`, and for an evaluation the model."""
 
     tip: Tip
     me: Id
@@ -86,7 +87,7 @@ class Ground:
 
 
 def build_change(wish: Wish, ground: Ground) -> Built:
-    """The change that `wish` asks for. Raises ChangeRefused."""
+    """Returns the change that `wish` asks for. Raises ChangeRefused."""
     member = ground.state.get_member(ground.me)
     if member is None:
         raise ChangeRefused("this node is no member, and only members propose changes")
@@ -106,18 +107,18 @@ def _build(wish: Wish, ground: Ground, me: Member) -> Built:
     made = ground.tip.height
     first = made + 1 if wish.first is None else wish.first
     expires = max(made, first - 1) + (USUAL_HEIGHTS if wish.num_heights is None else wish.num_heights)
-    change = read_change(Change(kind, me.seat, made, first, expires, wish.note).data)  # in the order that others show
+    change = read_change(Change(kind, me.seat, made, first, expires, wish.note).data)  # keys in the order others show
     after = execute_change(ground.state, change, Place(first, ground.tip.header.aggregate))
     check_site(kind, ground.state, after, ground.data)
     return Built(change, after, blob)
 
 
 def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] | None) -> None:
-    """Raises ChangeRefused or SpecError where the chain would take a change and the sites could not live with it."""
+    """Raises ChangeRefused or SpecError for a change that the chain would accept and that sites could not follow."""
     if isinstance(kind, Upgrade) and not speaks(kind.protocol):
         raise ChangeRefused(f"protocol {kind.protocol}: this release speaks {describe_spoken()}; update fednode first")
     old, new = before.run, after.run
-    is_fewer = new.is_masked and not new.is_ended and after.n != before.n  # or more: both may be too many, or too few
+    is_fewer = new.is_masked and not new.is_ended and after.n != before.n  # or more: a masked sum has bounds on both
     if is_fewer or after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
         get_run_spec(after.run, after.rules, after.n)
     if (new.classes, new.labels, new.input) != (old.classes, old.labels, old.input):
@@ -130,12 +131,13 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
 
 
 def find_member(state: State, text: str) -> Member:
-    """The member of this name or whole id. Raises GenesisError."""
+    """Returns the member of this name or whole id. Raises GenesisError."""
     return _find("member", state.members, text)
 
 
 def _find(role: str, known: Sequence[_Named], text: str) -> _Named:
-    """Nobody is found by the beginning of an id, as another key can be made that begins so."""
+    """Returns the member or observer of this name or whole id. The beginning of an id is refused, as somebody can make
+    another key whose id begins alike."""
     found = [one for one in known if text in (one.name, encode_id(one.key))]
     if len(found) == 1:
         return found[0]
@@ -186,8 +188,8 @@ def _remove_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> Ki
 
 
 def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    """`run` has sections in the place of those in force; `initial` is `continue`, `zeros`, a digest, or a path on this
-    node's machine."""
+    """Builds the next run. Sections in `run` replace those in force; `initial` is `continue`, `zeros`, a digest, or a
+    path on this node's machine."""
     top = Section("", terms, ("run", "set", "rounds", "initial"))
     given, rounds = top.tree("run", {}), top.optional_integer("rounds")
     initial = top.text("initial")
@@ -208,7 +210,7 @@ def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
 
 
 def _start_evaluation(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
-    """The run that measures `ground.model`, from the aggregate in force where it is that."""
+    """Builds the run that measures `ground.model`. It continues from the aggregate in force if that is this model."""
     model = ground.model
     if model is None:
         raise GenesisError("round", "expected a model to measure")
@@ -231,8 +233,8 @@ def _end_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
 
 
 def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
-    """Rules by dotted path, with the values that are wanted, or as lines PATH=VALUE; `limits.payload_mib` is in MiB, as
-    genesis may have it."""
+    """Builds a change of rules. Terms are rules by dotted path with their new values, or lines PATH=VALUE;
+    `limits.payload_mib` is in MiB, as genesis may have it."""
     top = Section("", terms, ("rules", "set"))
     wanted = top.tree("rules", {}) | (_read_lines(top.texts("set")) if top.has("set") else {})
     flat = flatten(ground.state.rules.to_mapping())
@@ -254,7 +256,7 @@ def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
 
 
 def _read_lines(lines: Sequence[str]) -> dict[str, Any]:
-    """Values by path. Raises GenesisError and ConfigError."""
+    """Returns the values in lines PATH=VALUE, by path. Raises GenesisError and ConfigError."""
     values: dict[str, Any] = {}
     for line in lines:
         path, equals, text = line.partition("=")
@@ -283,11 +285,11 @@ _BUILDERS: Mapping[str, _Build] = {
 }
 
 
-# ---- what an operator should know
+# ---- warnings for an operator
 
 
 def list_warnings(kind: Kind, before: State, after: State) -> list[str]:
-    """What holds of a change that can be executed, and should be known before one agrees to it."""
+    """Returns warnings about a valid change that an operator should read before approving it."""
     warnings = _warn_of_who_is_gone(kind, before)
     if after.q == after.n > 1 and after.n != before.n:
         warnings.append(f"all {after.n} members have to vote then: one that is away stops the federation")
@@ -297,7 +299,8 @@ def list_warnings(kind: Kind, before: State, after: State) -> list[str]:
 
 
 def _warn_of_who_is_gone(kind: Kind, before: State) -> list[str]:
-    """Where all have to agree, so has the one who is to be replaced or removed: who has lost the key cannot."""
+    """Warns if all members have to approve and one of them is to be removed or gets a new key: a member that has lost
+    its key cannot approve."""
     if not isinstance(kind, ReplaceKey | RemoveMember) or not before.q == before.n > 1:
         return []
     member = before.get_seat(kind.seat)
@@ -311,7 +314,7 @@ def _warn_of_who_is_gone(kind: Kind, before: State) -> list[str]:
 
 
 def warn_of_living(change: Change, tip: Tip) -> list[str]:
-    """Others say that a key is lost or stolen, and the chain shows that somebody signs with it."""
+    """Warns that a key is in use which others want to replace as lost or stolen."""
     kind = change.kind
     if not isinstance(kind, ReplaceKey) or kind.seat == change.by:
         return []

@@ -1,8 +1,8 @@
 """The conditions under which a run can go on from the run before: the model is the same, as far as it is not trained
 otherwise.
 
-The chain sees to it that one aggregate holds the other. What a run trains and the run before did not, it takes from
-the model that the earlier one began with; what it freezes stays as the aggregate has it.
+The chain checks that one aggregate holds the other. Parts that the run trains and the run before did not come from the
+model that the earlier run began with; parts that it freezes stay as in the aggregate.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from node.errors import ChangeRefused
 
 _NAME_ONE = "name a model for it to begin with: fednode model export writes this one"
 
-# of keys, which a run of masked sums begins with, of rounds that a run has had already, or said of a model
+# the arrays that each run begins afresh: of keys, of rounds that the run before had, or measures of a model
 _BEGUN_ANEW = (MASKED, STALE, OUTER, CONTROL, ROUNDS, EVALUATION, REPRESENTATION)
 
 
 def check_continues(start: StartRun, before: State, after: State) -> None:
-    """Raises ChangeRefused where a run continues, and what it needs is in no model that its members hold. Raises
-    SpecError."""
+    """Raises ChangeRefused if a run continues and needs arrays that no model of its members holds. Raises SpecError."""
     if start.initial is not None:
         return
     try:
         old = get_run_spec(before.run, before.rules, before.n)
     except SpecError:
-        return  # a method of a newer release: whoever knows it says
+        return  # a method of a newer release: members that know it check this
     new = get_run_spec(after.run, after.rules, after.n)
     held = old.task.initial_schema.arrays
     for name, array in new.task.initial_schema.arrays.items():

@@ -1,9 +1,9 @@
 """The difference between two states of a federation, as an operator reads it: who comes and goes, what is trained,
 which rules move.
 
-A path names what changes: `members.hospital-d`, `run.method.lr`, `rules.waits.collect_s`. What follows from a change by
-itself is left out: where a run stands on the chain, and which changes are remembered. The numbers that decide are shown
-where they move, since an operator should see that four of five are needed now.
+A path names what changes: `members.hospital-d`, `run.method.lr`, `rules.waits.collect_s`. Automatic effects of a change
+are left out: the place of a run on the chain, and the list of executed changes. The numbers that decide are shown if
+they change, since an operator should see that four of five are needed now.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from chain.signing import encode_id
 from chain.state import Member, State
 from node.federation.difference import Difference
 
-KEY_CHARS = 4  # of a key, beside the name of whoever has it
-NOT_SHOWN = ("schema", "initial_model")  # of a run: by what is in them, and by its digest where it changes
+KEY_CHARS = 4  # of a key, beside the member's name
+NOT_SHOWN = ("schema", "initial_model")  # of a run: kinds of payload and a digest are shown in their place
 
 
 def compute_differences(before: State, after: State) -> list[Difference]:
-    """All that an operator has to know of the step from one state to the next."""
+    """Returns the differences between two states that an operator has to know."""
     return [
         *_compare_members(before, after),
         *_compare("observers", _map_observers(before), _map_observers(after)),
@@ -31,7 +31,7 @@ def compute_differences(before: State, after: State) -> list[Difference]:
 
 
 def _compare_members(before: State, after: State) -> Iterator[Difference]:
-    """By seat: the key on it may be another."""
+    """Compares members by seat, as the key of a seat may change."""
     old = {member.seat: member for member in before.members}
     new = {member.seat: member for member in after.members}
     for seat in sorted(old.keys() | new.keys()):
@@ -40,7 +40,7 @@ def _compare_members(before: State, after: State) -> Iterator[Difference]:
             yield Difference(f"members.{name}", _get_key(old.get(seat)), _get_key(new.get(seat)))
         else:
             yield from _compare(f"members.{name}", {"key": _get_key(old[seat])}, {"key": _get_key(new[seat])})
-            path = f"members.{name} ({encode_id(new[seat].key)[:KEY_CHARS]})"  # no value tells whose it is
+            path = f"members.{name} ({encode_id(new[seat].key)[:KEY_CHARS]})"  # the values do not show the key
             yield from _compare(path, {"suspended": old[seat].is_suspended}, {"suspended": new[seat].is_suspended})
 
 
@@ -74,7 +74,8 @@ def _map_run(state: State) -> dict[str, Any]:
 
 
 def _list_kinds(schema: Mapping[str, Any]) -> list[str]:
-    """The kinds of payload that a schema names; any member may propose one that is none of ours."""
+    """Returns the kinds of payload that a schema names, also kinds that this release does not know: any member may
+    propose them."""
     rounds = schema.get("rounds")
     spans = rounds.values() if isinstance(rounds, Mapping) else ()
     return sorted({kind for payloads in spans if isinstance(payloads, Mapping) for kind in payloads})

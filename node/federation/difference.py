@@ -13,7 +13,7 @@ from node.unseen import escape_unseen
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One value that changes; None where there is none before, or after. Values are JSON-able."""
+    """One value that changes; `old` is None if it is new, `new` if it is removed. Values are JSON-able."""
 
     path: str
     old: Any
@@ -24,7 +24,7 @@ class Difference:
 
 
 def format_difference(path: str, old: Any, new: Any) -> str:
-    """`+ path: new`, `- path: old` or `~ path: old -> new`."""
+    """Returns the line `+ path: new`, `- path: old` or `~ path: old -> new`."""
     path = escape_unseen(path)
     if old is None:
         return f"+ {path}: {_show(new)}"

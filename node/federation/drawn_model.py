@@ -21,20 +21,21 @@ from node.errors import ChangeRefused
 from node.federation.builders import ZEROS, Built, Ground, Wish, build_change
 from node.host.child import make_command
 
-NEW = "new"  # what a run begins from whose first parameters are drawn for it
+NEW = "new"  # the initial model of a run whose first parameters are drawn for it
 DRAW_S = 300.0  # torch is loaded in seconds, a large model is drawn in more
 
 
 class DrawnModel:
-    """The model that one node has drawn last, kept until its run is proposed or another is drawn; one at a time."""
+    """The model that this node has drawn last. It is kept until its run is proposed or another is drawn; there is one
+    at a time."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
         self._blob: bytes | None = None
 
     async def build(self, wish: Wish, ground: Ground, *, is_shown: bool, dry_run: bool) -> Built:
-        """The run that `wish` asks for, from parameters drawn for it: those that were shown, or other ones. Raises
-        ChangeRefused."""
+        """Builds the run that `wish` asks for, from parameters drawn for it: with `is_shown` those that were drawn
+        before and shown to the operator, else new ones. Raises ChangeRefused."""
         async with self._turn:
             kept, self._blob = self._blob, None
             if not is_shown:
@@ -62,7 +63,7 @@ def _begin_from(wish: Wish, initial: str) -> Wish:
 
 
 async def _draw(run: Mapping[str, Any], file: Path, plugins: Plugins) -> None:
-    """Whoever is cancelled leaves no process behind. Raises ChangeRefused."""
+    """Draws the parameters of a run into a file. If it is cancelled, it ends its process. Raises ChangeRefused."""
     asked = {
         "model": run["model"],
         "shape": run["input"]["shape"],

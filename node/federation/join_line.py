@@ -15,7 +15,7 @@ _PLAIN = re.compile(r"(?P<name>[^=@]+)=(?P<key>[A-Za-z0-9]+)(?:@(?P<address>\S+)
 
 
 class JoinLine(NamedTuple):
-    """Who asks to join: a key, a name, and where it listens, "" if it only dials."""
+    """A node that asks to join: its key, its name, and the address at which it listens, "" if it only dials."""
 
     key: Id
     name: str
@@ -23,7 +23,7 @@ class JoinLine(NamedTuple):
 
 
 def read_join_line(text: str, chain_id: Digest) -> JoinLine:
-    """Raises ChainError where the text is neither, or a request for another chain."""
+    """Reads either kind of line. Raises ChainError if the text is neither, or a request for another chain."""
     text = text.strip()
     if text.startswith(join_request.PREFIX):
         request = join_request.read_join_request(text, chain_id)

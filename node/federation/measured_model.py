@@ -1,9 +1,9 @@
 """The model that an evaluation measures: the aggregate of a round, as a run begins from it.
 
-Where it is the aggregate in force, and that has nothing else, the run continues from it. That of another round, or of a
-method that shares more than a model, is named by the digest of its parameters alone, and what members had agreed on to
-normalise samples stands in the run's input as constants. Whoever approves such a run sees to it that it is the model of
-the round that it names, as far as that is still here.
+If it is the aggregate in force, and that holds nothing else, the run continues from it. The model of another round, or
+of a method that shares more than a model, is named by the digest of its parameters; the constants by which members
+normalise samples then stand in the run's input. A member that approves such a run checks that it is the model of the
+round that it names, if the blobs are still here.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ TERMS = ("run", "round", "min_samples", "min_count", "lend")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredModel:
-    """The model of a round of `run`, as people count rounds. `blob` has its parameters, None where it is the aggregate
-    in force; `input` is that of the evaluation. `has_common`: there is a whole model in common, to be measured."""
+    """The model of a round of `run`, as people count rounds. `blob` has its parameters, None if it is the aggregate in
+    force; `input` is that of the evaluation. `has_common`: members have a whole model in common, which is measured."""
 
     run: Run
     place: Place
@@ -50,7 +50,7 @@ class MeasuredModel:
     has_common: bool = True
 
     def to_sections(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """All sections of the run that measures it, by these settings of the method."""
+        """Returns all sections of the run that measures it, with these settings of the method."""
         terms = self.run.to_terms()
         named: dict[str, Any] = {} if self.blob is None else {"of_run": self.place.run, "of_round": self.place.round}
         if settings.get("lend") and not self.has_common:
@@ -60,23 +60,23 @@ class MeasuredModel:
 
 
 def read_evaluation_terms(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the method that are asked for. Raises GenesisError."""
+    """Returns the settings of the method that an operator asks for. Raises GenesisError."""
     top = Section("", terms, TERMS)
     settings: dict[str, Any] = {key: top.integer(key) for key in ("min_samples", "min_count") if top.has(key)}
     return settings | ({"lend": True} if top.flag("lend", False) else {})
 
 
 def find_trained(calendar: Calendar) -> Run | None:
-    """The newest run that trains."""
+    """Returns the newest run that trains, None if there is none."""
     numbers = range(calendar.newest.run.number, 0, -1)
     runs = (calendar.get_run(number) for number in numbers)
     return next((run for run in runs if run is not None and run.method["name"] != EVALUATION), None)
 
 
 def read_measured_model(store: SqliteStore, runs: RunSpecs, terms: Mapping[str, Any]) -> MeasuredModel:
-    """The model that an operator asks to have measured: `round` is a number, newest or best, `run` by default the
-    newest that trains. Of a run without a whole model in common there are only those that sites `lend`. Runs on the
-    store's thread. Raises ChangeRefused."""
+    """Returns the model that an operator asks to measure: `round` is a number, newest or best, `run` by default the
+    newest that trains. In a run without a whole model in common, only models that sites `lend` can be measured. Runs on
+    the store's thread. Raises ChangeRefused."""
     try:
         top = Section("", terms, TERMS)
         number, asked, lends = top.optional_integer("run"), top.value("round", NEWEST), top.flag("lend", False)
@@ -100,8 +100,8 @@ def read_measured_model(store: SqliteStore, runs: RunSpecs, terms: Mapping[str, 
 
 
 def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) -> None:
-    """Raises ChangeRefused where a run measures another model than that of the round it names. What is not here any
-    more cannot be compared. Runs on the store's thread."""
+    """Raises ChangeRefused if a run measures another model than that of the round it names. A model whose blobs were
+    deleted is not compared. Runs on the store's thread."""
     method = start.terms["method"]
     if method.get("name") != EVALUATION:
         return
@@ -127,7 +127,7 @@ def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) ->
 
 
 def check_told(kind: Kind, min_samples: int) -> None:
-    """Raises ChangeRefused where a site would tell measures of fewer test samples than its own settings allow."""
+    """Raises ChangeRefused if this site would publish measures of fewer test samples than its own settings allow."""
     method = kind.terms["method"] if isinstance(kind, StartRun) else {}
     if method.get("name") == EVALUATION and method.get("min_samples", MIN_SAMPLES) < min_samples:
         raise ChangeRefused(
@@ -137,17 +137,17 @@ def check_told(kind: Kind, min_samples: int) -> None:
 
 
 class _Gone(ChangeRefused):
-    """The model's blob is not here any more."""
+    """The blob of a model was deleted."""
 
 
 def _count_made(run: Run, calendar: Calendar, head: int) -> int:
-    """How many rounds have an aggregate of their own: of masked sums those that were opened."""
+    """Returns how many rounds have an aggregate of their own: with masked sums, those that were unmasked."""
     heights = calendar.count_rounds(run.number, head)
     return max(heights - 1, 0) // 2 if run.is_masked else heights
 
 
 def _find_best(store: SqliteStore, calendar: Calendar, run: Run) -> int:
-    """Raises ChangeRefused."""
+    """Returns the best round of a run. Raises ChangeRefused if it has none."""
     following = calendar.get_start(run.number + 1)
     head = store.head_height if following is None else following - 1
     if not (best := read_selection(store.get_state, store.read_blocks, head).best):
@@ -158,8 +158,8 @@ def _find_best(store: SqliteStore, calendar: Calendar, run: Run) -> int:
 def _read(
     store: SqliteStore, runs: RunSpecs, run: Run, number: int, *, by_digest: bool = False, lends: bool = False
 ) -> MeasuredModel:
-    """The model of a round that was made; where sites lend and none is in common, what a run would begin with that goes
-    on from there. Raises ChangeRefused."""
+    """Returns the model of a round that was made. If sites lend, and members have no whole model in common, it is the
+    model that a run continuing from there would begin with. Raises ChangeRefused."""
     place = Place(run.number, number)
     height = runs.calendar.get_height(Place(run.number, 2 * number + 1 if run.is_masked else number))
     stored = None if height is None else store.get_block(height)
@@ -184,7 +184,7 @@ def _read(
         raise _Gone(f"the model of run {run.number}, round {number}, is not here any more")
     blobs = [] if digest == ZERO else [store.locate_blob(digest)]
     origins = [origin.initial_model for origin in runs.list_origins(run.number)]
-    blobs += [store.locate_blob(origin) for origin in origins if store.has_blob(origin)]  # which have what is frozen
+    blobs += [store.locate_blob(origin) for origin in origins if store.has_blob(origin)]  # they hold frozen arrays
     if not blobs:
         raise _Gone(f"what run {run.number} began from is not here any more")
     try:
@@ -197,7 +197,7 @@ def _read(
 
 
 def _explain_not_lendable(spec: MethodSpec) -> str | None:
-    """Why no site may lend its own model of a run; None where it may."""
+    """Returns why no site may lend its own model of a run; None if a site may."""
     if spec.hyperparameters.is_masked:
         return "whose masked sums hide what the weights of single sites would tell"
     if spec.hyperparameters.is_counted:
@@ -206,14 +206,14 @@ def _explain_not_lendable(spec: MethodSpec) -> str | None:
 
 
 def _fix_constants(input_: Mapping[str, Any], statistics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The input with what was agreed on as constants. Raises PayloadError."""
+    """Returns the input with the agreed statistics as constants. Raises PayloadError."""
     if input_.get("normalize") is None:
         return dict(input_)
     if statistics is None:
         raise PayloadError("expected the statistics that members have agreed on, got none")
     constants = Constants.from_arrays(statistics, get_num_values(input_["shape"]))
     fixed = {key: value for key, value in input_.items() if key not in AGREED_KEYS}
-    if "columns" in fixed:  # which are not counted again
+    if "columns" in fixed:  # histograms are not counted again
         columns = fixed["columns"]
         fixed["columns"] = [{key: one[key] for key in one if key != "edges"} for one in columns]
     return {**fixed, "mean": list(constants.mean), "std": list(constants.std)}

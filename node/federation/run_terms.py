@@ -34,12 +34,12 @@ from node.training.model_file import without_card
 
 SECTIONS = ("method", "model", "classes", "input", "rounds", "task", "target", "labels", "select")
 OF_TASK = ("model", "classes", "input", "task", "target", "labels")
-CARD_BYTES = 64 << 20  # that a model file may have beyond its arrays
+CARD_BYTES = 64 << 20  # the most that a model file may have beyond its arrays
 
 
 def check_run(state: State) -> None:
-    """Raises ChangeRefused where this site could not make sense of the run of a state, or its schema is not that of its
-    method."""
+    """Raises ChangeRefused if this site does not know the method or the model of a state's run, or if the run's schema
+    is not that of its method."""
     run = state.run
     try:
         spec = get_run_spec(run, state.rules, state.n)
@@ -62,15 +62,18 @@ def draft_run(
     trained: Run | None = None,
     is_whole: bool = False,
 ) -> StartRun:
-    """The next run: `given` sections in the place of those in force, under `settings` KEY=VALUE. It continues from the
-    aggregate in force, or is to begin from a model that the caller names. A plugin's method says itself what it sends,
-    if it is one of `plugins`. After an evaluation what is trained, and for how long, is that of the newest run that has
-    `trained`. With `is_whole` nothing of the run in force stays. A method or a model called `auto` is what a genesis
-    would have for such samples. Raises ConfigError, GenesisError or SpecError naming the place."""
+    """Returns the next run: `given` sections replace those in force, and `settings` KEY=VALUE come on top. After an
+    evaluation, what is trained, and for how long, is that of `trained`, the newest run that trained. With `is_whole` no
+    section of the run in force stays.
+
+    The run continues from the aggregate in force, or begins from a model that the caller names. The method of a plugin
+    states itself what it sends, if the plugin is among `plugins`. A method or a model called `auto` becomes the one
+    that a genesis would have for such samples. Raises ConfigError, GenesisError or SpecError naming the place.
+    """
     in_force = {key: value for key, value in state.run.to_terms().items() if key in SECTIONS}
     if trained is not None and state.run.method["name"] == EVALUATION:
         in_force |= {key: value for key, value in trained.to_terms().items() if key in SECTIONS and key not in OF_TASK}
-    Section("", given, SECTIONS)  # which complains of keys that are none
+    Section("", given, SECTIONS)  # this refuses unknown keys
     in_force |= {key: {"name": AUTO} for key in ("method", "model") if f"{key}.name={AUTO}" in settings}
     terms = ({} if is_whole else in_force) | dict(given) | ({} if rounds is None else {"rounds": rounds})
     terms = dict(apply_settings(terms, settings, SECTIONS).value)
@@ -80,9 +83,9 @@ def draft_run(
     if isinstance(terms["model"], Mapping):
         terms["model"] = complete_model(terms["model"])
     if terms.get("task", CLASSIFICATION) != REGRESSION:
-        terms.pop("target", None)  # that of the run in force has no place in another task
+        terms.pop("target", None)  # another task has no targets
     if terms["classes"] != in_force["classes"] and terms.get("labels") == in_force.get("labels"):
-        terms.pop("labels", None)  # nor have its labels in other classes
+        terms.pop("labels", None)  # other classes have other labels
     number = state.run.number + 1
     draft = _make_run(terms, number)
     spec = draft_spec(draft, state.rules, state.n, plugins)
@@ -93,7 +96,8 @@ def draft_run(
 
 
 def _choose(terms: Mapping[str, Any], num_members: int) -> dict[str, Any]:
-    """The method and the model of `terms`, those that are called `auto` as a genesis of so many members has them."""
+    """Returns the method and the model of `terms`. One that is called `auto` becomes what a genesis for so many members
+    has."""
     method, model, input_ = terms["method"], terms["model"], terms["input"]
     shape = input_.get("shape") if isinstance(input_, Mapping) else None
     is_table = isinstance(shape, list | tuple) and is_vector(shape)
@@ -112,7 +116,7 @@ def _is_auto(section: Any) -> bool:
 
 
 def _settle_statistics(state: State, terms: Mapping[str, Any], *, continues: bool) -> dict[str, Any]:
-    """`terms` whose agreed statistics are those in force where the run can take them over, and made anew elsewhere."""
+    """Returns `terms` with agreed statistics: inherited from the run in force if they can be, else agreed on again."""
     input_ = terms["input"]
     if not isinstance(input_, Mapping) or input_.get("normalize") not in (AGREED, INHERITED):
         return dict(terms)
@@ -127,8 +131,8 @@ def _make_run(terms: Mapping[str, Any], number: int) -> Run:
 
 
 def begin_from(start: StartRun, state: State, path: Path) -> tuple[StartRun, bytes]:
-    """The run from the model in a file, and the model's blob. Raises ChangeRefused unless it is one that the run can
-    begin with."""
+    """Returns the run that begins from the model in a file, and the model's blob. Raises ChangeRefused if the run
+    cannot begin with that model."""
     run = _make_run(start.terms, start.number)
     spec = get_run_spec(run, state.rules, state.n)
     blob = read_initial(path, spec)
@@ -136,7 +140,8 @@ def begin_from(start: StartRun, state: State, path: Path) -> tuple[StartRun, byt
 
 
 def begin_from_zeros(start: StartRun, state: State) -> tuple[StartRun, bytes]:
-    """The run from a model of zeros, for one that agrees on statistics and trains nothing."""
+    """Returns the run that begins from a model of zeros, and its blob: for a run that agrees on statistics and trains
+    nothing."""
     spec = get_run_spec(_make_run(start.terms, start.number), state.rules, state.n)
     schema = spec.task.initial_schema.arrays
     blob = encode_arrays(
@@ -146,8 +151,8 @@ def begin_from_zeros(start: StartRun, state: State) -> tuple[StartRun, bytes]:
 
 
 def read_initial(path: Path, spec: MethodSpec) -> bytes:
-    """The initial aggregate in a file: as genesis has it beside it, or a model file with the names of its arrays.
-    Raises ChangeRefused."""
+    """Returns the initial aggregate in a file: one that lies beside a genesis, or a model file with the names of its
+    arrays. Raises ChangeRefused."""
     most = spec.task.initial_schema.max_bytes * (1 + len(spec.task.layout.tied)) + CARD_BYTES
     try:
         found = path.stat()
@@ -170,7 +175,7 @@ def read_initial(path: Path, spec: MethodSpec) -> bytes:
 
 
 def check_data(run: Run, data: Mapping[str, Any] | None) -> None:
-    """Raises ChangeRefused where this site's samples have labels that are not among the classes of a run."""
+    """Raises ChangeRefused if this site's samples have labels that are not among the classes of a run."""
     if data is None:
         return
     try:

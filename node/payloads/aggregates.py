@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 
 class Aggregates:
-    """The aggregates behind the digests of blocks. A certificate vouches for the digest, so any peer may serve the
+    """The aggregates that blocks name by their digests. A certificate vouches for the digest, so any peer may serve the
     bytes.
 
-    Where all that it was made from is held here it is computed from that, and nobody is needed: members that voted for
-    a block have it all, and must not have to wait for the one that was first to see it final.
+    An aggregate is computed here if the store holds all its inputs. Members that voted for a block have them all, and
+    must not have to wait for the first member that saw it final.
     """
 
     def __init__(
@@ -44,16 +44,17 @@ class Aggregates:
         self._newest: Aggregate | None = None
 
     def on_new(self, aggregate: Aggregate) -> None:
-        """An aggregate was computed here: it stays at hand for the worker and the next round."""
+        """Keeps an aggregate that was computed here in memory for the worker and the next round."""
         self._newest = aggregate
 
     def peek(self, block: Block) -> bytes | None:
-        """Its bytes, if they are the newest; None else."""
+        """Returns the bytes of a block's aggregate if it is the newest one, else None."""
         newest = self._newest
         return None if newest is None or newest.digest != block.header.aggregate else newest.data
 
     async def get(self, block: Block) -> bytes | None:
-        """Its bytes, however long it takes to find them; None where the method votes on nothing."""
+        """Returns the bytes of a block's aggregate, however long it takes to pull them; None if the method votes on
+        nothing."""
         digest = block.header.aggregate
         if digest == ZERO:
             return None
@@ -64,7 +65,8 @@ class Aggregates:
         return self._newest.data
 
     async def find(self, block: Block) -> bytes | None:
-        """Its bytes, if they are held here or can be computed from what is; None else, and where there are none."""
+        """Returns the bytes of a block's aggregate if they are held, or can be computed from held blobs; else None, and
+        also if the method votes on nothing."""
         digest = block.header.aggregate
         if digest == ZERO:
             return None
@@ -76,12 +78,12 @@ class Aggregates:
             return None
 
     async def _try_compute(self, block: Block) -> None:
-        """Puts the aggregate into the store if that needs no peer, and nothing goes wrong with it."""
+        """Computes the aggregate as `compute` does; an error is logged and goes no further."""
         with self._boundary.around("aggregate"):
             await self.compute(block)
 
     async def compute(self, block: Block) -> None:
-        """Puts the aggregate into the store if that needs no peer."""
+        """Computes the aggregate and puts it into the store, if that needs no peer."""
         maker = await self._disk.run(self._find_maker, block)
         if maker is None:
             return
@@ -99,7 +101,7 @@ class Aggregates:
         try:
             for contribution in block.contributions:
                 await payloads.ensure(contribution)
-        except PayloadRefused as error:  # for the audit to judge
+        except PayloadRefused as error:  # the audit reports it
             log.warning("the aggregate of height %d was not computed here: %s", block.height, error)
             return
         aggregate = await payloads.aggregate(block.contributions)
@@ -107,8 +109,8 @@ class Aggregates:
             await self._disk.run(self._store.put_blob, aggregate.data)
 
     def _find_maker(self, block: Block) -> tuple[Block, RunRound] | None:
-        """The block of the round that made this block's aggregate: its own, or that before a change. None where none
-        did, or this release does not know its method. Runs on the disk's thread."""
+        """Returns the block of the round that made this block's aggregate: the block itself, or the last round before a
+        change. None if no round did, or this release does not know its method. Runs on the disk's thread."""
         digest = block.header.aggregate
         while block.change is not None:
             stored = self._store.get_block(block.height - 1)
@@ -119,7 +121,7 @@ class Aggregates:
         return None if round_ is None else (block, round_)
 
     def _is_all_held(self, block: Block, round_: RunRound, parent: Block) -> bool:
-        """Whether every blob that the aggregate is computed from is in the store."""
+        """Says whether every blob that the aggregate is computed from is in the store."""
         voted = {payload.kind_code(kind) for kind in round_.spec.rules(round_.number)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
         needed = {ref.digest for ref in refs if ref.kind in voted}
@@ -128,6 +130,6 @@ class Aggregates:
         return all(self._store.has_blob(digest) for digest in needed)
 
     async def get_arrays(self, block: Block) -> payload.Arrays | None:
-        """As named arrays, read-only."""
+        """Returns the aggregate as named arrays, read-only; None if the method votes on nothing."""
         data = await self.get(block)
         return None if data is None else payload.decode_arrays(data, len(data))

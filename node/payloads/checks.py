@@ -29,7 +29,7 @@ class PayloadRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """The result of a round's rule: encoded bytes and their digest, or (b"", ZERO) for a method that shares nothing."""
+    """The result of a round's rule: encoded bytes and their digest, or (b"", ZERO) if the method votes on nothing."""
 
     data: bytes
     digest: Digest
@@ -41,10 +41,11 @@ NOTHING = Aggregate(b"", ZERO)
 class RoundPayloads:
     """The voted payloads of one round of a run. Every blob is decoded and checked once, every body aggregated once.
 
-    What is too large to hold in memory is checked where it lies; no arrays of it are kept, for such kinds are carried.
+    A payload that is too large for memory is checked in its file. No arrays of it are kept, because such kinds are
+    carried.
 
-    `parent` gets the aggregate in force before it, as decoded arrays (None where the method has none); it is only
-    asked where a rule reads it. What was `pushed` need not be fetched.
+    `parent` returns the aggregate before this round as decoded arrays (None if the method has none); it is called only
+    if a rule reads it. Blobs that were `pushed` need not be fetched.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class RoundPayloads:
         self._checked_files: dict[tuple[PayloadRef, PayloadRef], str | None] = {}  # what is wrong with it, if anything
         self._ensured: set[Contribution] = set()
         self._aggregates: dict[Digest, Aggregate] = {}
-        self._working = asyncio.Lock()  # whoever comes while something is decoded or aggregated finds it done
+        self._working = asyncio.Lock()  # a second caller waits, and finds the blob decoded or the body aggregated
 
     def __repr__(self) -> str:
         return (
@@ -85,11 +86,12 @@ class RoundPayloads:
         return sum(array.nbytes for known in self._checked.values() for array in known.values())
 
     def check_refs(self, contribution: Contribution) -> None:
-        """Checks what can be judged without the blobs. Raises PayloadRefused."""
+        """Checks what a contribution states of its payloads, without the blobs. Raises PayloadRefused."""
         check_refs(self._spec, self._round, contribution)
 
     async def ensure_all(self, contributions: Sequence[Contribution]) -> None:
-        """`ensure` for each. Those seen before cost no task: with n candidates at a height, each names n of them."""
+        """Calls `ensure` for each contribution that was not checked before. The others cost no task: with n candidates
+        at a height, each names n of them."""
         await asyncio.gather(*(self.ensure(each) for each in contributions if each not in self._ensured))
 
     async def ensure(self, contribution: Contribution) -> None:
@@ -105,7 +107,7 @@ class RoundPayloads:
         self._ensured.add(contribution)
 
     async def _judge_on_parent(self, contribution: Contribution) -> None:
-        """Raises PayloadRefused for what the aggregate before does not ask of this author."""
+        """Raises PayloadRefused for payloads that the aggregate before does not ask of this author."""
         parent = await self._parent()
         payloads = {payload.kind_name(ref.kind): self._checked[ref] for ref in contribution.payloads}
         try:
@@ -136,8 +138,8 @@ class RoundPayloads:
         return arrays
 
     async def _ensure_file(self, author: Id, ref: PayloadRef, digests: PayloadRef) -> None:
-        """A blob too large for memory, by the digests of its chunks that `_ensure_one` has seen. What is wrong with it
-        once stays wrong: it is not pulled or read again to find that out."""
+        """Checks a blob too large for memory by the digests of its chunks, which `_ensure_one` has checked. The result
+        is kept: a wrong blob is not pulled or read again."""
         key = (ref, digests)
         if key not in self._checked_files:
             try:
@@ -163,19 +165,19 @@ class RoundPayloads:
                     return
                 try:
                     await self._arithmetic.run(self._check_file, kind, path)
-                except BlobMissing:  # let go since
+                except BlobMissing:  # deleted since
                     continue
             return
 
     def _check_file(self, kind: str, path: Path) -> None:
-        """Raises PayloadRefused, and BlobMissing."""
+        """Checks a payload in its file. Raises PayloadRefused and BlobMissing."""
         try:
             check_file(self._spec, self._round, kind, path)
         except PayloadError as error:
             raise PayloadRefused(f"{kind}: {error}") from error
 
     async def aggregate(self, contributions: Sequence[Contribution]) -> Aggregate:
-        """The aggregate of these contributions, whose payloads `ensure` has seen."""
+        """Returns the aggregate of these contributions, which `ensure` has checked."""
         body = codec.compute_body_digest(Body(tuple(contributions)))
         if body not in self._aggregates:
             parent = await self._parent() if self._spec.reads_parent(self._round) else None
@@ -188,7 +190,7 @@ class RoundPayloads:
         return self._aggregates[body]
 
     def get(self, digest: Digest) -> Aggregate | None:
-        """The aggregate under this digest, if it was computed here."""
+        """Returns the aggregate with this digest, None if it was not computed here."""
         return next((known for known in self._aggregates.values() if known.digest == digest), None)
 
     def _compute(self, contributions: tuple[Contribution, ...], parent: Arrays | None) -> Aggregate:
@@ -209,7 +211,7 @@ class RoundPayloads:
 
 
 def check_refs(spec: specs.MethodSpec, round_number: int, contribution: Contribution) -> None:
-    """Looks at what a contribution says of its payloads: kinds, sizes and weight. Raises PayloadRefused."""
+    """Checks what a contribution states of its payloads: kinds, sizes and weight. Raises PayloadRefused."""
     schemas = spec.schemas(round_number)
     try:
         spec.validate_kinds([payload.kind_name(ref.kind) for ref in contribution.payloads], round_number)
@@ -223,7 +225,7 @@ def check_refs(spec: specs.MethodSpec, round_number: int, contribution: Contribu
 
 
 def check_file(spec: specs.MethodSpec, round_number: int, kind: str, path: Path) -> None:
-    """Looks at a payload where it lies, a block at a time. Raises PayloadError, and BlobMissing."""
+    """Checks a payload in its file, a block at a time. Raises PayloadError and BlobMissing."""
     with reading_blob(path):
         arrays = payload.map_arrays(path, spec.schemas(round_number)[kind].max_bytes)
         spec.validate_payload(kind, arrays, round_number)

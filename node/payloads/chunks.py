@@ -1,8 +1,8 @@
 """The chunks of a large blob, each with a digest of its own. A wrong chunk is found when it comes, and the chunks
 before it stay good (PROTOCOL §7).
 
-The blob's author signed these digests beside the blob. They can be wrong like any bytes: a blob is what its author
-says only if it has its own digest and all its chunks have theirs.
+The blob's author signed these digests beside the blob. They can be wrong like any bytes: a blob is only what its author
+signed if it has its own digest and all its chunks have theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class ChunksMisfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """A blob of `size` bytes and the SHA-256 of each of its chunks, one behind the other. Raises ChunksMisfit."""
+    """The chunks of a blob of `size` bytes: `digests` is the SHA-256 of each, one after the other. Raises
+    ChunksMisfit."""
 
     size: int
     digests: bytes
@@ -37,7 +38,7 @@ class Chunks:
 
     @classmethod
     def from_payload(cls, size: int, arrays: Arrays) -> Chunks:
-        """Of a payload whose one array they are, uint8[m, 32]."""
+        """Returns the chunks that a payload lists in its one array, uint8[m, 32]."""
         (digests,) = arrays.values()
         return cls(size, digests.tobytes())
 
@@ -47,23 +48,23 @@ class Chunks:
 
     @property
     def tag(self) -> str:
-        """Tells two lists of digests for one blob apart."""
+        """A short text that differs between two lists of digests for one blob."""
         return hashlib.sha256(self.size.to_bytes(8, "big") + self.digests).hexdigest()[:16]
 
     def get_offset(self, index: int) -> int:
-        """The offset of a chunk, or for `count` the end of the blob."""
+        """Returns the offset of a chunk in bytes, or for `count` the end of the blob."""
         return min(index * CHUNK_BYTES, self.size)
 
     def get_length(self, index: int) -> int:
         return self.get_offset(index + 1) - self.get_offset(index)
 
     def is_right(self, index: int, data: bytes | bytearray | memoryview) -> bool:
-        """Whether `data` is the chunk at a place."""
+        """Says whether `data` is the chunk at an index."""
         expected = self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         return len(data) == self.get_length(index) and hashlib.sha256(data).digest() == expected
 
     def count_right(self, path: Path, most: int) -> int:
-        """The number of right chunks, of the first `most`, that a file begins with."""
+        """Returns how many right chunks a file begins with, of the first `most`."""
         with path.open("rb") as file:
             for index in range(most):
                 if not self.is_right(index, file.read(self.get_length(index))):
@@ -71,8 +72,8 @@ class Chunks:
         return most
 
     def check_blob(self, path: Path, digest: Digest) -> None:
-        """Reads a held blob once, a chunk at a time. Raises ChunksMisfit where it is not of this size or another chunk
-        than signed, StoreCorrupted where it is not the blob its name says, and BlobMissing."""
+        """Checks a held blob, reading it once, a chunk at a time. Raises ChunksMisfit if its size or a chunk is not as
+        signed, StoreCorrupted if its bytes do not have its digest, and BlobMissing."""
         whole, wrong = hashlib.sha256(), None
         with reading_blob(path), path.open("rb") as file:
             size = file.seek(0, 2)

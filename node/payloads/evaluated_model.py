@@ -10,7 +10,7 @@ from node.runs.specs import RunSpecs
 
 
 class EvaluatedModel:
-    """Follows the blocks of a chain. Runs on the store's thread."""
+    """Follows the blocks of a chain, and names the model that stays. Runs on the store's thread."""
 
     def __init__(self, store: SqliteStore, runs: RunSpecs) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class EvaluatedModel:
         self.digests = self._find(head)
 
     def on_block(self, block: Block) -> None:
-        """A block was appended."""
+        """Updates the model after a block was appended."""
         height = block.height
         if block.change is None and self._is_evaluated_after(height - 1):
             state = self._store.get_state(height - 1)
@@ -29,12 +29,12 @@ class EvaluatedModel:
         self.digests = self._find(height)
 
     def _is_evaluated_after(self, head: int) -> bool:
-        """Whether a height above `head` evaluates."""
+        """Says whether a height above `head` evaluates."""
         run = self._runs.calendar.get_span(head + 1).run
         return run.select is not None and run.select.evaluate and run.has_round(head + 1)
 
     def _find(self, head: int) -> frozenset[Digest]:
-        """The aggregate that stays, if there is one by now."""
+        """Returns the digest of the aggregate that stays, if there is one by now."""
         run = self._runs.calendar.get_span(head + 1).run
         if not self._is_evaluated_after(head) or self._selection.run != run.number:
             return frozenset()

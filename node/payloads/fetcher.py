@@ -1,7 +1,7 @@
 """Pulls blobs by digest from whoever has them, resuming where a peer broke off (PROTOCOL §7).
 
-A blob whose author signed the digests of its chunks is never in memory: it goes to a file chunk by chunk, and each is
-looked at when it comes. Any other is given out as bytes.
+A blob whose author signed the digests of its chunks is never in memory as a whole: each chunk is checked when it
+arrives and appended to a file. Any other blob is returned as bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from node.payloads.transfers import Transfers
 
 log = logging.getLogger(__name__)
 
-SHARE = 0.75  # of the time left for such a blob, what one peer may take to begin with it
-SMALL_BYTES = 1 << 20  # up to one chunk a blob is gathered in memory, above that in a partial file
+SHARE = 0.75  # of the time left for a blob: one peer may take this much before it sends anything
+SMALL_BYTES = 1 << 20  # a blob of up to one chunk is collected in memory, a larger one in a partial file
 PATIENCE_S = 10.0  # PROTOCOL §7
 SLOWEST_BYTES = 128 * 1024
 
@@ -44,16 +44,16 @@ class BlobMismatch(Exception):
 
 
 class BlobUnavailable(Exception):
-    """Nobody who is connected came up with the blob; the text says how the one failed who was asked first."""
+    """No connected peer served the blob; the text says how the first one asked failed."""
 
 
 class _Arrived(Exception):
-    """The blob is here meanwhile, by another way: nothing more is asked of this peer."""
+    """The blob arrived another way during the transfer, so that the transfer can stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """A peer that has fallen `patience_s` behind `bytes_per_s` counts as gone."""
+    """The limits of a slow peer: one that is `patience_s` behind `bytes_per_s` counts as gone."""
 
     patience_s: float = PATIENCE_S
     bytes_per_s: float = SLOWEST_BYTES
@@ -67,7 +67,8 @@ _WRONG = (BlobTooLong, BlobMismatch, WrongChunk)
 
 @dataclass(slots=True)
 class _Pull(Generic[T]):
-    """A blob being looked for. Sizes and sources are whatever anybody claimed for it: the largest, and all."""
+    """One blob being pulled for all who wait for it: the largest size that any of them declared, and all their
+    sources."""
 
     max_bytes: int = 0
     sources: dict[Id, None] = field(default_factory=dict)
@@ -75,10 +76,10 @@ class _Pull(Generic[T]):
 
 
 class BlobFetcher:
-    """Gets blobs into the store. Asking twice for one digest pulls it once.
+    """Fetches blobs into the store. Two calls for one digest share one pull.
 
-    `disk` is where blobs are read and written, but for those that come in checked chunks: these are the `partials`',
-    which all fetchers of one store have to share.
+    `disk` reads and writes all blobs but those that come in checked chunks: `partials` writes these, and all fetchers
+    of one store must share it.
     """
 
     def __init__(
@@ -114,15 +115,15 @@ class BlobFetcher:
 
     @property
     def wanted(self) -> frozenset[Digest]:
-        """The digests being looked for now."""
+        """The digests of the blobs being pulled now."""
         return frozenset(self._blobs) | {digest for digest, _ in self._files}
 
     async def fetch(self, digest: Digest, max_bytes: int, sources: Sequence[Id] = ()) -> bytes:
         """Returns the blob's bytes, once they are in the store and have their digest. `sources` are asked first.
 
-        Goes on asking until it has them; the caller cancels, and `abandon` ends the pull itself. Not a byte more than
-        `max_bytes` is taken, unless somebody else asked for more: what one member declares for a digest must not
-        keep the blob from those for whom it is right.
+        It asks peers until one serves the blob. Cancelling the call does not end the pull; `abandon` does. Peers may
+        send `max_bytes`, or the most that any caller for this digest allows: a wrong size declared by one member must
+        not keep the blob from callers with the right size.
         """
         if (blob := await self._find_blob(digest)) is not None:
             return blob
@@ -132,12 +133,12 @@ class BlobFetcher:
     async def try_fetch(
         self, digest: Digest, max_bytes: int, sources: Sequence[Id] = (), *, patience_s: float
     ) -> bytes:
-        """As `fetch`, of a blob that one can do without. Raises BlobUnavailable.
+        """Returns the blob's bytes as `fetch` does, if a peer serves them in time. Raises BlobUnavailable.
 
-        Everyone connected is asked once, and again who was not there, broke off or is about to have it; where some are,
-        no others are asked for a while (`Patience`). Who sends nothing is left for the next after SHARE of the time
-        there is, and nobody is asked any more after `patience_s`; a transfer that goes on no slower than is allowed
-        may take as long as that takes.
+        Each connected peer is asked once. It is asked again if it was unreachable, broke off, or will have the blob
+        soon; in that last case few others are asked for a while (`Patience`). A peer that sends nothing may take SHARE
+        of the time left, then the next is asked. After `patience_s` no peer is asked any more, but a transfer that is
+        fast enough may end.
         """
         patience = Patience.begin(patience_s, max_bytes, self._slowness.bytes_per_s)
         return await self._ask_for_blob(digest, patience, _Pull(max_bytes, dict.fromkeys(sources)))
@@ -145,11 +146,11 @@ class BlobFetcher:
     # ---- into a file
 
     async def fetch_file(self, digest: Digest, size: int, chunk_digests: bytes, sources: Sequence[Id] = ()) -> Path:
-        """The path of a blob, once it is in the store and is what its author signed of it: its digest, its size and the
-        digests of its chunks.
+        """Returns the path of a blob, once it is in the store with the digest, the size and the digests of chunks that
+        its author signed.
 
-        Goes on asking as `fetch` does, but never again one who served a wrong chunk. Raises ChunksMisfit where no blob
-        can be all of that: nobody need be asked for it any more.
+        It asks peers as `fetch` does, but no peer again that served a wrong chunk. Raises ChunksMisfit if no blob can
+        match all that was signed: it can stop asking then.
         """
         chunks = Chunks(size, chunk_digests)
         ask = partial(self._ask_for_file, digest, chunks, Patience())
@@ -158,7 +159,8 @@ class BlobFetcher:
     async def try_fetch_file(
         self, digest: Digest, size: int, chunk_digests: bytes, sources: Sequence[Id] = (), *, patience_s: float
     ) -> Path:
-        """As `fetch_file`, of a blob that one can do without: asks as `try_fetch` does. Raises BlobUnavailable."""
+        """Returns the path as `fetch_file` does, if a peer serves the blob in time, as with `try_fetch`. Raises
+        BlobUnavailable."""
         patience = Patience.begin(patience_s, size, self._slowness.bytes_per_s)
         try:
             pull = _Pull[Path](size, dict.fromkeys(sources))
@@ -167,18 +169,18 @@ class BlobFetcher:
             raise BlobUnavailable(str(error)) from error
 
     def take_pulled(self) -> frozenset[Digest]:
-        """The digests of blobs that have come from peers since the last call."""
+        """Returns the digests of blobs that were pulled from peers since the last call."""
         pulled, self._pulled = frozenset(self._pulled), set()
         return pulled
 
     # ---- the pulls
 
     def is_held(self, digest: Digest) -> bool:
-        """Whether nothing need be pulled to have this blob."""
+        """Says whether the store has this blob, so that it need not be pulled."""
         return self._store.has_blob(digest)
 
     def abandon(self) -> None:
-        """Ends every pull under way: the height they were for is over. Whoever asks from now on starts a new one."""
+        """Cancels every pull under way, when the height that they were for is over. A later call starts a new one."""
         tasks = [pull.task for pull in self._blobs.values()] + [pull.task for pull in self._files.values()]
         self._blobs, self._files = {}, {}
         for task in tasks:
@@ -193,7 +195,7 @@ class BlobFetcher:
         sources: Sequence[Id],
         ask: Callable[[_Pull[T]], Coroutine[Any, Any, T]],
     ) -> T:
-        """Returns what the pull of this key gives, which is begun by `ask` unless it is under way."""
+        """Returns the result of the pull for this key; `ask` begins it unless it is under way."""
         pull = pulls.setdefault(key, _Pull())
         pull.max_bytes = max(pull.max_bytes, max_bytes)
         pull.sources.update(dict.fromkeys(sources))
@@ -228,8 +230,8 @@ class BlobFetcher:
         find: Callable[[], Awaitable[T | None]],
         pull_from: Callable[[Id, float], Awaitable[T]],
     ) -> T:
-        """Returns what is found here, or pulled from one of those who are connected, who are asked again and again for
-        as long as `patience` lasts. Raises BlobUnavailable then."""
+        """Returns the blob that `find` finds here, or that a connected peer serves. Asks peers again and again until
+        `patience` ends; then raises BlobUnavailable."""
         loop = asyncio.get_running_loop()
         left_out: set[Id] = set()
         reasons: dict[Id, str] = {}
@@ -256,7 +258,7 @@ class BlobFetcher:
                         elif patience.is_bounded:
                             left_out.add(peer)
                     except _WRONG as error:
-                        if peer in sources and not isinstance(error, BlobMismatch):  # who signed its size and chunks
+                        if peer in sources and not isinstance(error, BlobMismatch):  # it signed the size and the chunks
                             self._transfers.on_wrong(peer)
                         reasons[peer] = str(error)
                         if patience.leaves_liars_out:
@@ -311,32 +313,34 @@ class BlobFetcher:
         try:
             await self._disk.run(self._store.commit_partial, digest)
         except ValidationError as error:
-            if offset > 0:  # perhaps another peer's rubbish; it is gone, and this one gets its chance
+            if offset > 0:  # another peer may have sent the wrong bytes; they are deleted, and this peer starts afresh
                 return await self._pull_large(peer, digest, max_bytes, patience_s)
             raise BlobMismatch(str(error)) from error
         return await self._disk.run(self._store.get_blob, digest)
 
     async def _find_blob(self, digest: Digest) -> bytes | None:
-        """Returns a held blob."""
+        """Returns a held blob, None if it is not held."""
         if self._store.has_blob(digest):
-            with suppress(BlobMissing):  # let go since
+            with suppress(BlobMissing):  # deleted since
                 return await self._disk.run(self._store.get_blob, digest)
         return None
 
     async def _find_file(self, digest: Digest, chunks: Chunks) -> Path | None:
-        """Where a held blob lies, once it is found to be what is signed of it. Raises ChunksMisfit."""
+        """Returns the path of a held blob after checking all that was signed of it, None if it is not held. Raises
+        ChunksMisfit."""
         if not self._store.has_blob(digest):
             return None
         try:
             await self._partials.check_blob(digest, chunks)
-        except BlobMissing:  # let go since
+        except BlobMissing:  # deleted since
             return None
         return self._store.blob_path(digest)
 
     async def _pull_file_from(
         self, peer: Id, digest: Digest, chunks: Chunks, patience_s: float, on_received: Callable[[int], None]
     ) -> Path:
-        """Goes on where the partial file ends, whoever wrote it."""
+        """Pulls a blob from a peer, continuing at the end of its partial file, whichever peer that came from. Returns
+        its path."""
         async with self._partials.hold(digest, chunks) as partial:
             if (path := await self._find_file(digest, chunks)) is not None:
                 return path
@@ -363,8 +367,8 @@ class BlobFetcher:
         patience_s: float,
         on_received: Callable[[int], None],
     ) -> None:
-        """All chunks from `index` on, each to the file once it is whole and right. No more is in memory than what is
-        there of one, and what the transport gives at once."""
+        """Receives all chunks from `index` on and appends each to the file once it is whole and checked. Memory holds
+        at most one chunk in part and what the transport delivers at once."""
         waiting = bytearray()
         resumed = chunks.get_offset(index)
         with self._transfers.follow(peer, digest, is_incoming=True, resumed=resumed, total=chunks.size) as on_passed:
@@ -401,8 +405,8 @@ class BlobFetcher:
         patience_s: float,
         write: Callable[[bytes], Awaitable[None]],
     ) -> None:
-        """Hands every chunk to `write`. Raises what the transport raises, and TimeoutError when `peer` has fallen
-        `patience_s` behind."""
+        """Passes all bytes that arrive to `write`. Raises what the transport raises, and TimeoutError when `peer` has
+        fallen `patience_s` behind."""
         async with (
             asyncio.timeout(patience_s) as patience,
             aclosing(self._transport.fetch_blob(peer, digest, offset, max_bytes=max_bytes)) as chunks,

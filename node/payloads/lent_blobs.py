@@ -1,6 +1,5 @@
 """Blobs that members have lent for an evaluation: deleted as soon as it is over, however small, and also where a node
-went down in between. What other nodes do with it nobody can see.
-"""
+went down in between. Nobody can see what other nodes do with them."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from node.runs.specs import RunSpecs
 
 
 class LentBlobs:
-    """Follows the blocks of a chain. Runs on the store's thread."""
+    """Follows the blocks of a chain, and deletes lent blobs. Runs on the store's thread."""
 
     def __init__(self, store: SqliteStore, runs: RunSpecs) -> None:
         self._store = store
@@ -28,8 +27,8 @@ class LentBlobs:
         self._drop(store.head_height)
 
     def on_block(self, block: Block, seen: Iterable[Contribution] = (), pulled: Collection[Digest] = ()) -> int:
-        """A block was appended, contributions for its height had been `seen`, and blobs `pulled` for the vote that had
-        not been here before. Returns how many blobs went."""
+        """Notes the lent blobs of a block that was appended, of the contributions `seen` for its height, and of the
+        blobs new here that were `pulled` for the vote. Returns how many blobs it deleted."""
         self._note(block, seen, pulled)
         return self._drop(block.height) if self._held else 0
 
@@ -38,7 +37,7 @@ class LentBlobs:
         codes = {kind_code(kind) for kind in round_.spec.get_lent(round_.number)} if round_ is not None else set()
         named = {ref.digest for one in block.contributions for ref in one.payloads if ref.kind in codes}
         late = {ref.digest for one in seen for ref in one.payloads if ref.kind in codes}
-        if digests := frozenset(named | late.intersection(pulled)):  # of others a contribution may name any blob
+        if digests := frozenset(named | late.intersection(pulled)):  # outside a block a contribution may name any blob
             self._held[block.height] = digests
 
     def _drop(self, head: int) -> int:

@@ -1,15 +1,15 @@
 """Pulls payloads on demand from single peers, as the method asks for them once a block is final (PROTOCOL §2).
 
 The method's spec names the blobs. Each is pulled from its author, or from any other peer that has it by now, all at the
-same time. An author whose blob cannot be had, or is not what was signed, is gone: the spec is asked again, without that
-author. So a missing author costs a round no more than if it had not been drawn. Nothing here fails, and nobody who
-sends nothing is waited for longer than `collect_s`.
+same time. An author whose blob no peer serves, or whose blob is not what it signed, is gone: the spec is asked again,
+without that author. So a missing author costs a round no more than if it had not been drawn. Nothing here fails, and
+the wait for a peer that sends nothing ends after `collect_s`.
 
-Where a method takes of members that are not in the block, too (`MethodSpec.list_stale`), what they offer is what they
-have signed for the block they were in last; it is pulled as any other, for as long as they are members.
+A method may also use members that are not in the block (`MethodSpec.list_stale`). Their offer is what they signed for
+the last block that they were in; it is pulled as any other, for as long as they are members.
 
-Pulled blobs go to disk, like all blobs. So this node can serve one when its author cannot, and need not pull it
-again after a restart. It is let go some heights later (`node.payloads.retention`).
+Pulled blobs go to disk, like all blobs. So this node can serve one when its author cannot, and need not pull it again
+after a restart. It is deleted some heights later (`node.payloads.retention`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from node.payloads.pulled import MissingAuthor, Pulled, wait_for_company
 from node.runs.specs import RunRound, RunSpecs
 from node.training.exchange import Exchange, get_offer, get_offers
 
-# Of `collect_s`: what a blob has at least that is wanted only since another's author is gone, and a stale one at most.
+# A share of `collect_s`: the least time for a blob that replaces one of a gone author, and the most for a stale blob.
 LATE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class _Commitment:
-    """One author's word for what is under a digest, and the round it was given in."""
+    """The statement of one author about the blob with a digest, and the round that the author signed it in."""
 
     author: Id
     kind: str
@@ -43,13 +43,13 @@ class _Commitment:
     made: RunRound
 
     def is_stale(self, height: int) -> bool:
-        """Whether it is of an earlier block than that at `height`."""
+        """Says whether the author signed it for an earlier block than that at `height`."""
         return self.made.height != height
 
 
 @dataclass(frozen=True, slots=True)
 class _Stale:
-    """What a member that is not in the block in hand has contributed, and the round it was for."""
+    """The last contribution of a member that is not in the current block, and its round."""
 
     made: RunRound
     contribution: Contribution
@@ -57,8 +57,9 @@ class _Stale:
 
 @dataclass(frozen=True, slots=True)
 class _Pulled:
-    """A blob, None where nobody came up with it, what is wrong with those who committed to it, and how long it was
-    waited for, as a share of `collect_s`, at the cost of those in the block: others have promised nothing for it."""
+    """The result of one pull: the blob, None if no peer served it; what is wrong with each author that committed to it;
+    and the time waited, as a share of `collect_s`. That wait counts against authors in the block only: a stale author
+    has promised nothing for this block."""
 
     data: bytes | None
     wrong: Mapping[Id, str]
@@ -66,7 +67,7 @@ class _Pulled:
 
 
 class _Taking:
-    """One block's blobs as they come in, and who has turned out to be gone."""
+    """The blobs of one block as they arrive, and the authors that are gone."""
 
     def __init__(
         self,
@@ -99,14 +100,14 @@ class _Taking:
             self.commitments.setdefault(ref.digest, []).append(commitment)
 
     def get_wanted(self) -> list[Digest]:
-        """The blobs wanted as things stand, without those that are here already."""
+        """Returns the digests of the blobs that the spec names now, without those that proved to be unusable."""
         wanted = self._round.spec.wanted(
             self._round.number, self._beacon, self._me, self.offers, self._aggregate, frozenset(self.gone)
         )
         return [digest for digest in dict.fromkeys(wanted) if digest not in self._useless]
 
     def settle(self, digest: Digest, pulled: _Pulled) -> list[MissingAuthor]:
-        """Takes in what came of a pull. Those who are gone by it."""
+        """Records the result of a pull. Returns the authors that are gone because of it."""
         new = {author: why for author, why in pulled.wrong.items() if author not in self.gone}
         self.gone |= new
         if pulled.data is None or all(c.author in pulled.wrong for c in self.commitments[digest]):
@@ -129,10 +130,13 @@ async def _read_none(height: int) -> Block | None:
 
 
 class OnDemand:
-    """`offload` decodes what came. `is_alone` says whether this node sees too few others to blame any of them for not
-    being there. `get_patience` gives the share of `collect_s` that any of some authors is worth waiting for. `on_loss`
-    hears of every author that a round goes on without. `read_block` gives the block of a height that is final, None of
-    one that is not here; `is_member` says who is one now, and not suspended."""
+    """Pulls the payloads on demand of final blocks.
+
+    `offload` decodes them. `is_alone` says whether so few peers are connected that none may be blamed for its absence.
+    `get_patience` returns the share of `collect_s` to wait for the best of some authors. `on_loss` is called for every
+    author that a round continues without. `read_block` returns the final block of a height, None if it is not here;
+    `is_member` says whether a key is a member now, and not suspended.
+    """
 
     def __init__(
         self,
@@ -164,12 +168,12 @@ class OnDemand:
         return f"OnDemand(left_out={self._left_out!r})"
 
     def leave_out(self, author: Id, height: int, why: str) -> None:
-        """Leaves out an author whose offer at `height` did harm: nothing of its is taken for some rounds."""
+        """Leaves out an author whose offer at `height` did harm: nothing of it is used for some rounds."""
         self._left_out.add(author, height, why)
 
     async def take(self, block: Block, beacon: bytes, aggregate: bytes | None) -> Pulled:
-        """All that `spec.wanted` names of a final block, as far as it can be had. `beacon` is that of its height,
-        `aggregate` the block's, None where there is none."""
+        """Returns all blobs that `spec.wanted` names for a final block and that could be pulled. `beacon` is that of
+        its height, `aggregate` the block's, None if there is none."""
         round_ = self._runs.find(block.height)
         if round_ is None or not get_kinds(round_):
             return Pulled(Exchange(beacon, self._me))
@@ -186,7 +190,8 @@ class OnDemand:
         return Pulled(exchange, taking.gone, self._blobs.pulled_bytes - before)
 
     async def _find_stale(self, round_: RunRound, aggregate: payload.Arrays | None) -> list[_Stale]:
-        """What members that are not in a round's block contributed last, as far as it can still be taken."""
+        """Returns the last contributions, as far as they are still usable, of members that are not in a round's
+        block."""
         found: list[_Stale] = []
         for author, age in round_.spec.list_stale(aggregate):
             before = self._runs.find_round(round_.run.number, round_.number - age)
@@ -196,7 +201,7 @@ class OnDemand:
         return found
 
     async def _pull_all(self, round_: RunRound, taking: _Taking) -> None:
-        """Until everything that is wanted is here, or its authors are gone."""
+        """Pulls until every wanted blob is here, or its authors are gone."""
         if not taking.get_wanted():
             return
         collect_s = round_.rules.waits.collect_s
@@ -226,13 +231,14 @@ class OnDemand:
     async def _try_pull(
         self, round_: RunRound, digest: Digest, commitments: list[_Commitment], until_s: float
     ) -> _Pulled:
-        """As `_pull`; and a blob that brings about an error nobody foresaw is wrong, whoever committed to it."""
+        """Pulls a blob as `_pull` does. If that raises an unforeseen error, the blob counts as wrong for all its
+        authors."""
         with self._boundary.around("blob on demand", commitments[0].author):
             return await self._pull(round_, digest, commitments, until_s)
         return _Pulled(None, {c.author: f"{c.kind}: {UNFORESEEN}" for c in commitments})
 
     async def _pull(self, round_: RunRound, digest: Digest, commitments: list[_Commitment], until_s: float) -> _Pulled:
-        """The blob, held against what each has signed of it."""
+        """Pulls a blob and checks it against what each author has signed of it."""
         began_s, collect_s = asyncio.get_running_loop().time(), round_.rules.waits.collect_s
         least_s, left_s = LATE_SHARE * collect_s, 0.0
         if present := [commitment.author for commitment in commitments if not commitment.is_stale(round_.height)]:
@@ -262,13 +268,13 @@ class OnDemand:
 
 
 def get_kinds(round_: RunRound) -> frozenset[str]:
-    """The kinds on demand: those that contributions of this round carry and no rule votes on."""
+    """Returns the kinds on demand: those that contributions of this round carry and no rule votes on."""
     spec, number = round_.spec, round_.number
     return frozenset(spec.schemas(number)) - frozenset(spec.rules(number))
 
 
 def _find_misfit(round_: RunRound, kind: str, data: bytes) -> str | None:
-    """What keeps a blob from being a payload of its kind, by the rules of its round."""
+    """Returns why a blob is no valid payload of its kind by the rules of its round, None if it is one."""
     try:
         arrays = payload.decode_arrays(data, round_.spec.schemas(round_.number)[kind].max_bytes)
         round_.spec.validate_payload(kind, arrays, round_.number)

@@ -1,8 +1,8 @@
 """Partial files: large blobs as far as they have come, each in a file that holds nothing but verified chunks (PROTOCOL
 §7).
 
-All pulls of one blob, from whichever peer, append to the same file. A file left by an earlier life of this node is
-read once, and cut at the first chunk that is no longer right.
+All pulls of one blob, from whichever peer, append to the same file. A file that is left from before a restart is read
+once, and cut at the first chunk that is no longer right.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from node.payloads.chunks import Chunks, ChunksMisfit
 
 
 class WrongChunk(Exception):
-    """A chunk that a peer served has not the digest its author signed."""
+    """A chunk that a peer served has another digest than its author signed."""
 
 
 class PartialLost(Exception):
-    """Somebody has let go of what was here of a blob."""
+    """The chunks of a partial blob were deleted meanwhile."""
 
 
 class Partial:
-    """One blob under way. Its file is touched on the offload's thread alone, where calls keep their order: also one
-    whose caller has given up is through before the next begins."""
+    """One partial blob. Only the offload's thread touches its file, where calls keep their order: also a call whose
+    caller was cancelled ends before the next begins."""
 
     def __init__(self, store: SqliteStore, offload: Offload, digest: Digest, chunks: Chunks) -> None:
         self.lock = asyncio.Lock()
@@ -39,21 +39,21 @@ class Partial:
         self._offload = offload
         self._digest = digest
         self._chunks = chunks
-        self._good: int | None = None  # how many chunks the file begins with; None: nobody has looked yet
+        self._good: int | None = None  # how many verified chunks the file begins with; None: not read yet
 
     def __repr__(self) -> str:
         return f"Partial({self._digest.hex()[:8]}, good={self._good}, chunks={self._chunks.count})"
 
     async def resume(self) -> int:
-        """Counts the verified chunks that are here. What is behind them is cut off."""
+        """Returns how many verified chunks are here. Cuts off the bytes behind them."""
         return await self._offload.run(self._resume)
 
     async def append(self, index: int, data: bytes) -> None:
-        """The next chunk. Raises WrongChunk, and keeps those before it; PartialLost where they are gone."""
+        """Appends the next chunk. Raises WrongChunk, and keeps those before it; PartialLost if they are gone."""
         await self._offload.run(self._append, index, data)
 
     async def commit(self) -> None:
-        """All chunks are here: they become the blob, if that is what they are. Raises ChunksMisfit."""
+        """Makes the blob out of its chunks, all of which are here. Raises ChunksMisfit if they make another one."""
         await self._offload.run(self._commit)
 
     def _resume(self) -> int:
@@ -85,7 +85,7 @@ class Partial:
 
 
 class PartialFiles:
-    """All of one node's. `offload` is where their files are read and written."""
+    """The partial blobs of one node. `offload` reads and writes their files."""
 
     def __init__(self, store: SqliteStore, offload: Offload) -> None:
         self._store = store
@@ -97,7 +97,7 @@ class PartialFiles:
 
     @asynccontextmanager
     async def hold(self, digest: Digest, chunks: Chunks) -> AsyncIterator[Partial]:
-        """One pull at a time: whoever comes while another is at it goes on where that one ends."""
+        """Holds the partial file of a blob for one pull. The next pull waits, and continues where this one ends."""
         key = (digest, chunks.tag)
         partial = self._partials.setdefault(key, Partial(self._store, self._offload, digest, chunks))
         async with partial.lock:
@@ -106,5 +106,5 @@ class PartialFiles:
             self._partials.pop(key, None)
 
     async def check_blob(self, digest: Digest, chunks: Chunks) -> None:
-        """Of a blob that is held: see `Chunks.check_blob`."""
+        """Checks a held blob as `Chunks.check_blob` does."""
         await self._offload.run(chunks.check_blob, self._store.blob_path(digest), digest)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from chain.block import Id
 from node.training.exchange import Exchange
 
-LOOK_S = 0.05  # between two looks whether there is anyone to ask
+LOOK_S = 0.05  # between two checks whether any peer can be asked
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The result of pulling for one block, with the reason why each author in `exchange.gone` is gone, and the bytes of
-    blobs that peers had to send for it."""
+    """The result of pulling for one block: the exchange, the reason why each author in `exchange.gone` is gone, and the
+    bytes of blobs that peers sent."""
 
     exchange: Exchange
     reasons: Mapping[Id, str] = field(default_factory=dict)
@@ -24,8 +24,8 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class MissingAuthor:
-    """An author that a round goes on without. `is_fault`: the blob is here, and not what the author signed. `waited` is
-    how long it was waited for, as a share of `collect_s`."""
+    """An author that a round continues without. `is_fault`: the blob is here, but is not what the author signed.
+    `waited` is how long this node waited for it, as a share of `collect_s`."""
 
     height: int
     author: Id
@@ -35,7 +35,8 @@ class MissingAuthor:
 
 
 async def wait_for_company(is_alone: Callable[[], bool], at_most_s: float) -> None:
-    """A node that has just started, or is cut off, must not take all the others for gone."""
+    """Waits until peers are connected, `at_most_s`: a node that has just started, or is cut off, must not take all the
+    others for gone."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + at_most_s
     while loop.time() < until_s and is_alone():  # noqa: ASYNC110  # who is alive is a matter of the clock

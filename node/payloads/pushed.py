@@ -1,9 +1,9 @@
 """Small payloads that their authors push right behind a contribution, so that nobody need ask for them (PROTOCOL §7).
 
-Nothing is trusted: a blob is taken of no one but the author of an authentic contribution to the height in hand, or to
-the next, that names its digest and its size, once, and up to MAX_PUSHED_BYTES for each contribution; what turns out to
-have another digest counts too. It stays in memory until the height is over, as several contributions may name it.
-Whatever did not come is pulled.
+Nothing is trusted: a blob is accepted only from the author of an authentic contribution for the current height or the
+next that names its digest and its size. It is accepted once, and up to MAX_PUSHED_BYTES for each contribution; bytes
+that turn out to have another digest count too. It stays in memory until the height is over, as several contributions
+may name it. Blobs that were not pushed are pulled.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_PUSHED_BYTES = 64 * 1024  # of one contribution
 
 @dataclass(slots=True)
 class _Expected:
-    """What the author of one contribution may still push: sizes by digest, and the bytes left to it."""
+    """The blobs that the author of one contribution may still push: sizes by digest, and the bytes left to it."""
 
     sizes: dict[Digest, int]
     left_bytes: int = MAX_PUSHED_BYTES
 
 
 class PushedPayloads:
-    """One node's. What is wanted of them is `waiting` to be written."""
+    """The pushed payloads of one node. Those that it uses become `waiting` blobs, which are written later."""
 
     def __init__(self, waiting: WaitingBlobs) -> None:
         self._waiting = waiting
@@ -45,22 +45,23 @@ class PushedPayloads:
         return sum(len(data) for _, data in self._held.values())
 
     def on_height(self, height: int) -> None:
-        """What came for heights below is not wanted any more."""
+        """Drops the blobs of lower heights."""
         self._height = height
         self._expected = {slot: expected for slot, expected in self._expected.items() if slot[0] >= height}
         self._held = {digest: held for digest, held in self._held.items() if held[0] >= height}
 
     def expect(self, contribution: Contribution) -> None:
-        """The author of this contribution, which is authentic, may push what it names. Of two the first one counts."""
+        """Lets the author of this authentic contribution push the blobs that it names. Of two contributions the first
+        counts."""
         slot = (contribution.height, contribution.author)
         if slot not in self._expected:
             sizes = {ref.digest: ref.size for ref in contribution.payloads if ref.size <= MAX_PUSHED_BYTES}
             self._expected[slot] = _Expected(sizes)
 
     def offer(self, author: Id, data: bytes, *, is_relayed: bool = False) -> bool:
-        """Takes in what `author` has pushed, or what another has brought right behind the author's contribution; false
-        if there is no contribution here that it could belong to. What was hashed is on the author's account, whatever
-        it is; of what is relayed, only what the author named is."""
+        """Accepts a blob that `author` has pushed, or that another node relays behind the author's contribution.
+        Returns False if no contribution here names it. Every blob that was hashed counts against the author's bytes; a
+        relayed one only if the author named it."""
         slots = [(height, self._expected.get((height, author))) for height in (self._height, self._height + 1)]
         fitting = [
             (height, expected)
@@ -81,21 +82,21 @@ class PushedPayloads:
         return False
 
     def _hold(self, height: int, digest: Digest, data: bytes) -> None:
-        """Until this height is over, or a later one for which it is held already."""
+        """Holds a blob until this height is over, or a later one for which it is held already."""
         until, _ = self._held.get(digest, (height, data))
         self._held[digest] = (max(until, height), data)
 
     def keep(self, height: int, data: bytes) -> None:
-        """One of this node's own, for `height`: it need not be read again."""
+        """Holds one of this node's own blobs for `height`, so that it need not be read again."""
         self._hold(height, hashlib.sha256(data).digest(), data)
 
     def find(self, digest: Digest) -> bytes | None:
-        """A blob that is held here, for whoever lacks it."""
+        """Returns a blob that is held here, None if it is not: for a peer that lacks it."""
         held = self._held.get(digest)
         return None if held is None else held[1]
 
     def take(self, digest: Digest) -> bytes | None:
-        """A blob that was pushed, on its way into the store; None where it is to be fetched."""
+        """Returns a pushed blob and adds it to the waiting blobs; None if it was not pushed and must be fetched."""
         held = self._held.get(digest)
         if held is None:
             return None
@@ -106,8 +107,9 @@ class PushedPayloads:
 def choose_pushed(
     spec: MethodSpec, round_number: int, contribution: Contribution, payloads: Mapping[str, bytes]
 ) -> Iterator[bytes]:
-    """Those of one's own payloads that go right behind the contribution: what is voted on, while it is small. What is
-    not what the contribution says, as that of an earlier life was signed, is none of it."""
+    """Yields this node's own payloads that it pushes right behind the contribution: the small ones that are voted on. A
+    payload is skipped if its bytes differ from what the contribution names, as after a restart with a contribution
+    signed before."""
     streamed = spec.get_streamed(round_number)
     voted = (spec.rules(round_number).keys() | set(streamed.values())) - streamed.keys()
     left_bytes = MAX_PUSHED_BYTES

@@ -1,10 +1,10 @@
 """Relayed blobs: pulls on behalf of peers that are not connected with a blob's author (PROTOCOL §7).
 
-Who asks for a blob that is not here is told *not yet*, and comes again, if this node is going to have it: it is pulling
-it anyway, or pulls it now for whoever asked. That is done for payloads on demand alone, of final blocks whose blobs are
-still kept, as every voter pulls the others for itself. So what is pulled here goes with its height, as all of those do
-(`node.payloads.retention`), and a peer can make this node pull no more than its members have signed. No handler calls
-out: the pulls have workers of their own.
+A peer that asks for a blob this node lacks receives *not yet*, and asks again later, if this node is going to have it:
+because it pulls it anyway, or now starts to pull it for that peer. It pulls only payloads on demand, of final blocks
+whose blobs are still kept, as every voter pulls the others for itself. They are deleted with their height like all of
+those (`node.payloads.retention`), and a peer cannot make this node pull more than its members have signed. No request
+handler pulls: workers do.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 NUM_WORKERS = 4
 NEWEST = 4  # heights of which blobs are pulled for others, at most
 MAX_PULLS = 64  # for one peer at one height
-MAX_PULL_BYTES = 1 << 30  # the same
+MAX_PULL_BYTES = 1 << 30  # likewise
 
 
 @dataclass(slots=True)
 class _Offered:
-    """What authors have signed of a blob on demand: the largest size, and who they are."""
+    """The largest size that authors have signed for a blob on demand, and these authors."""
 
     size: int = 0
     authors: list[Id] = field(default_factory=list)
@@ -41,15 +41,15 @@ class _Offered:
 
 @dataclass(slots=True)
 class _Budget:
-    """What is left of a peer's share at this height."""
+    """The pulls and bytes that one peer may still cause at this height."""
 
     num_pulls: int = MAX_PULLS
     num_bytes: int = MAX_PULL_BYTES
 
 
 class RelayedBlobs:
-    """One node's. `blobs` pulls for others; `own` are the fetchers that pull for this node itself. `get_open` gives the
-    contributions to the height in hand. `run` goes on until cancelled."""
+    """Pulls blobs for peers. `blobs` is the fetcher for them; `own` are the fetchers of this node's own blobs.
+    `get_open` returns the contributions for the height under way. `run` continues until it is cancelled."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RelayedBlobs:
         return f"RelayedBlobs(heights={len(self._offered)}, pulling={len(self._pulling)})"
 
     def on_block(self, block: Block) -> None:
-        """A block is final: what is on demand in it may be asked for, and of old ones nothing any more."""
+        """Records the payloads on demand of a final block, and drops those of old blocks."""
         round_ = self._runs.find(block.height)
         self._budgets.clear()
         if round_ is not None and (offered := _list_offered(round_, block.contributions)):
@@ -85,7 +85,8 @@ class RelayedBlobs:
         self._offered = {height: offered for height, offered in self._offered.items() if height > block.height - kept}
 
     def is_coming(self, asker: Id, digest: Digest) -> bool:
-        """Whether `asker`, a member who cannot ask the author itself, is to ask again for a blob that is not here."""
+        """Says whether `asker`, a member that is not connected with the author, should ask again for a blob that is not
+        here. Starts to pull it if need be."""
         peer = self._peers.get(asker)
         if peer is None or not peer.is_member:
             return False
@@ -97,7 +98,7 @@ class RelayedBlobs:
         is_near = any(self._peers.is_connected(author) for author in offered.authors)
         if self._peers.is_meshed and not is_near:
             return False
-        if height is None:  # it will be final here in a moment, or never
+        if height is None:  # its block may become final soon, or never
             return True
         budget = self._budgets.setdefault(asker, _Budget())
         if budget.num_pulls < 1 or budget.num_bytes < offered.size:
@@ -109,7 +110,7 @@ class RelayedBlobs:
         return True
 
     def _find(self, digest: Digest) -> tuple[int | None, _Offered | None]:
-        """What is signed of a blob: at a final height, or (None) at that in hand."""
+        """Returns what is signed of a blob, with the height of its final block, or None for the height under way."""
         for height, offered in self._offered.items():
             if digest in offered:
                 return height, offered[digest]
@@ -119,7 +120,7 @@ class RelayedBlobs:
         return None, found if found.authors else None
 
     def _has_connection(self, asker: Id, author: Id) -> bool:
-        """By the last status of the one that asks."""
+        """Says whether `asker` is connected with `author`, by its last status."""
         return asker == author or any(relay.id == asker for relay in self._peers.get_relays(author))
 
     async def run(self) -> None:
@@ -136,7 +137,7 @@ class RelayedBlobs:
                 self._pulling.discard(digest)
 
     async def _pull(self, height: int, digest: Digest) -> None:
-        """From an author. Whoever asked comes again, and finds it here or not."""
+        """Pulls a blob from its authors. The peer that asked for it asks again, whether or not this succeeds."""
         round_, offered = self._runs.find(height), self._offered.get(height, {}).get(digest)
         if round_ is None or offered is None:  # the height is over
             return
@@ -149,7 +150,7 @@ class RelayedBlobs:
 
 
 def _list_offered(round_: RunRound, contributions: Iterable[Contribution]) -> dict[Digest, _Offered]:
-    """What is on demand of these."""
+    """Returns the payloads on demand of these contributions, by digest."""
     codes = {kind_code(kind) for kind in get_kinds(round_)}
     offered: dict[Digest, _Offered] = {}
     for contribution in contributions:

@@ -1,12 +1,12 @@
 """Retention: lets go of a node's blobs when their time is over: of old heights the large ones, those pulled from others
 on demand, and streamed ones.
 
-Small blobs are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. No audit needs payloads
-on demand, whatever their size; they stay as long as a peer may still ask for them. No audit needs streamed payloads
-either: they are carried unchanged, and may show more of the samples than others should see for ever. Blobs that
-later rounds read stay as long after the last of those rounds as others after their own, sets until it is over; but none
-once their run is. Those that the terms of a run keep stay for ever. What members lend for an evaluation goes with it,
-however small (`node.payloads.lent_blobs`).
+Small blobs are kept for ever (DESIGN §1), so that a chain can be audited from its beginning. No audit needs payloads on
+demand, whatever their size; they stay as long as a peer may still ask for them. No audit needs streamed payloads
+either: they are carried unchanged, and may reveal more of the samples than others should see for ever. Blobs that later
+rounds read stay after the last of those rounds as long as others after their own; sets stay until that round is over.
+All of them go when their run is over, except those that the terms of a run keep for ever. Blobs that members lend for
+an evaluation are deleted when it ends, however small (`node.payloads.lent_blobs`).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from node.payloads.on_demand import get_kinds
 from node.runs.specs import RunRound, RunSpecs
 
 LARGE_BYTES = 1 << 20
-LEFT_OUT = "left out"  # the meta value with what came, by height, for contributions that are in no block
-IF_LARGE = "left out if large"  # the same of what is only let go if it is large: by its size, not by anybody's word
+LEFT_OUT = "left out"  # the meta key for blobs, by height, of contributions that are in no block
+IF_LARGE = "left out if large"  # such blobs that are only deleted if their real size is large, whatever was declared
 
 
 class Retention:
-    """Lets blobs of a height go once `keep_heights` newer ones are there, and no later round reads them. `me` is whose
-    small ones stay in any case.
+    """Deletes the blobs of a height once `keep_heights` newer ones are there, and no later round reads them. The small
+    blobs of `me`, this node, stay in any case.
 
-    Runs on the store's thread. What a newer height names too stays, and so does the model that the run in force began
-    from, the one before it, and genesis', and that of the best round of a run at whose end it is evaluated.
+    Runs on the store's thread. Blobs that a newer height names too stay. So do the models that the run in force, the
+    run before it and the first run began from, and the best round's model of a run that evaluates it at its end.
     """
 
     def __init__(self, store: SqliteStore, runs: RunSpecs, me: Id) -> None:
@@ -46,10 +46,10 @@ class Retention:
         self._runs = runs
         self._me = me
         head = store.head_height
-        # One more than is kept: its blobs may be half gone, if this node went down while they went.
+        # One more than is kept: its blobs may be half deleted, if this node stopped meanwhile.
         newest = store.blocks(max(1, head - self._get_keep_heights(head)), head)
         self._newest = deque(stored.block for stored in newest)
-        # Kept by the terms of their runs, read by later rounds, or were when this node went down.
+        # Blocks kept by the terms of their runs, or whose blobs later rounds read, now or when this node stopped.
         self._old = list(read_sharing_blocks(store, runs, head - len(self._newest)))
         self._old += _read_drawn_blocks(store, runs, head - len(self._newest))
         self._evaluated = EvaluatedModel(store, runs)
@@ -74,8 +74,11 @@ class Retention:
         pulled: Iterable[Digest] = (),
         late: Iterable[Digest] = (),
     ) -> int:
-        """A block was appended, contributions for its height had been `seen`, blobs `pulled` for the vote that had not
-        been here before, and others `late`, for blocks that were final. Returns how many blobs went."""
+        """Deletes the blobs whose time is over after `block` was appended. Returns how many.
+
+        `seen` are the contributions received for its height. `pulled` are blobs new here that were pulled for the vote,
+        and `late` those pulled for blocks that were already final.
+        """
         seen, pulled = [*seen], {*pulled}
         self._evaluated.on_block(block)
         self._newest.append(block)
@@ -94,8 +97,8 @@ class Retention:
         return pruned + self._drop_models()
 
     def _is_needed(self, round_: RunRound, head: int) -> bool:
-        """Also by a node that is behind: as long after their last use as other blobs stay after their only one. Sets go
-        at once."""
+        """Says whether a later round reads the blobs of this round, also in a node that is behind: they stay as long
+        after their last use as other blobs after their only one. Sets go at once."""
         shares = round_.number <= round_.spec.sharing_heights
         return self._runs.is_needed(round_, head, behind=0 if shares else self._get_keep_heights(head) - 1)
 
@@ -106,7 +109,7 @@ class Retention:
         return self._runs.initial_models | self._evaluated.digests
 
     def _drop_models(self) -> int:
-        """What the run before the last one began from is needed no more, nor is the best round before the best."""
+        """Deletes the models that no longer stay: that of the run before the last one, and an earlier best round's."""
         before, self._models = self._models, self._find_models()
         gone = {digest for digest in before - self._models if self._is_large(digest)}
         if not gone:
@@ -118,14 +121,14 @@ class Retention:
         return (self._store.blob_size(digest) or 0) > LARGE_BYTES
 
     def _find_ownerless(self) -> set[Digest]:
-        """Large blobs, whole or in part, that a node which went down has left: pulled or made for the height in hand,
-        so that they may still come to be in its block, or for no block at all."""
+        """Returns the large blobs, whole or partial, that a node which stopped has left: they were pulled or made for
+        the height under way, and its block may still name them, or for no block at all."""
         offered = self._store.referenced_blobs(self._store.head_height + 1)
-        large = {*self._store.held_blobs(LARGE_BYTES + 1)}  # a look at every file, so not one by one
+        large = {*self._store.held_blobs(LARGE_BYTES + 1)}  # this looks at every file, so it is called once
         return ((large - self._get_kept()) | {*self._store.partial_blobs()}) - offered
 
     def _choose_unnamed(self, digests: Iterable[Digest]) -> set[Digest]:
-        """The large ones among them that no block names whose blobs are kept."""
+        """Returns the large ones of these blobs that no block names whose blobs are kept."""
         return {digest for digest in digests if self._is_large(digest)} - self._get_kept()
 
     def _get_kept(self) -> set[Digest]:
@@ -133,7 +136,7 @@ class Retention:
         return set(kept).union(*map(get_block_digests, (*self._old, *self._newest)))
 
     def _get_proposed_models(self) -> frozenset[Digest]:
-        """Those that runs would begin from which are proposed."""
+        """Returns the models that proposed runs would begin from."""
         kinds = (read_change(stored.change).kind for stored in self._store.get_changes())
         return frozenset(kind.initial for kind in kinds if isinstance(kind, StartRun) and kind.initial is not None)
 
@@ -153,11 +156,11 @@ class Retention:
         kept = self._store.referenced_blobs(block.height + 1) | self._find_models()
         kept |= self._get_proposed_models()
         for digest in taken - kept:
-            self._store.drop_partial(digest)  # of a pull that was called off
+            self._store.drop_partial(digest)  # of a pull that was cancelled
         return sum(self._store.delete_blob(digest) for digest in doomed - kept)
 
     def _get_taken(self, block: Block, round_: RunRound) -> set[Digest]:
-        """What others have on demand in a block, and neither this node nor the vote needs."""
+        """Returns the payloads on demand of other authors in a block that neither this node nor the vote needs."""
         codes = {kind_code(kind) for kind in get_kinds(round_)}
         if not codes:
             return set()
@@ -169,7 +172,8 @@ class Retention:
         return taken - needed
 
     def _get_streamed(self, height: int, contributions: Iterable[Contribution]) -> set[Digest]:
-        """By code: a contribution that was refused may name kinds that nobody knows."""
+        """Returns the streamed payloads of contributions. It compares codes: a refused contribution may have unknown
+        kinds."""
         round_ = self._runs.find(height)
         codes = set[int]() if round_ is None else {kind_code(kind) for kind in round_.spec.get_streamed(round_.number)}
         return {ref.digest for one in contributions for ref in one.payloads if ref.kind in codes}
@@ -177,8 +181,8 @@ class Retention:
     def _keep_account(
         self, block: Block, seen: Collection[Contribution], pulled: set[Digest], unnamed: set[Digest]
     ) -> None:
-        """What came of contributions that a block is without, this node's own among them, nobody ever reads: a member
-        could fill the disks of all others with it, and one that is always late its own."""
+        """Records the blobs of contributions that are not in the block, this node's own among them. Nobody ever reads
+        them: with such blobs a member could fill the disks of all others, and one that is always late its own."""
         own = self._store.get_contribution(block.height)
         offered = [*seen, *([] if own is None else [own])]
         named = get_block_digests(block)
@@ -206,17 +210,17 @@ class Retention:
         return pruned
 
     def _drop_partials(self, contributions: Iterable[Contribution]) -> None:
-        """Of pulls that were called off."""
+        """Deletes the partial files of pulls that were cancelled."""
         for digest in _get_large(contributions):
             self._store.drop_partial(digest)
 
     def _is_agreed(self, digest: Digest, round_: RunRound) -> bool:
-        """Whether a small blob is one that members vote on, or what came of a vote: whoever offers an old one's digest
-        as its own on demand must not take it from those who will audit that height."""
+        """Says whether a small blob is one that members vote on, or the result of a vote. A member could offer the
+        digest of an old blob as its own payload on demand; the audit of the old height still needs that blob."""
         schemas, size = round_.spec.schemas(round_.number), self._store.blob_size(digest)
         voted = {kind: schemas[kind] for kind in round_.spec.rules(round_.number)}
         num_members = self._runs.calendar.get_span(round_.height).num_members
-        entries = num_members * (3 if round_.spec.carried else 1)  # of others' rows, or of moments, as many again
+        entries = num_members * (3 if round_.spec.carried else 1)  # carried rows or moments are as many again
         most = entries * sum(schema.max_bytes for schema in voted.values())  # of an aggregate
         if size is None or size > min(most, LARGE_BYTES):
             return False
@@ -231,13 +235,13 @@ class Retention:
 
 
 def _get_large(contributions: Iterable[Contribution]) -> set[Digest]:
-    """What their authors say is large."""
+    """Returns the digests of the payloads that are large by what their authors declare."""
     return {ref.digest for one in contributions for ref in one.payloads if ref.size > LARGE_BYTES}
 
 
 def read_sharing_blocks(store: SqliteStore, runs: RunSpecs, head: int) -> Iterator[Block]:
-    """The blocks up to `head` whose blobs later rounds of their run read: of the run in force, of that before it, and
-    of all whose terms keep them. Runs on the store's thread."""
+    """Yields the blocks up to `head` whose blobs later rounds of their run read: of the run in force, of the run before
+    it, and of all runs whose terms keep them. Runs on the store's thread."""
     newest = runs.calendar.newest.run.number
     for number in range(1, newest + 1):
         first = runs.find_round(number, 1)
@@ -251,8 +255,8 @@ def read_sharing_blocks(store: SqliteStore, runs: RunSpecs, head: int) -> Iterat
 
 
 def _read_drawn_blocks(store: SqliteStore, runs: RunSpecs, head: int) -> Iterator[Block]:
-    """The blocks up to `head`, newest first, of which members may be drawn that are in no later one, and as many below:
-    their blobs may be half gone. Runs on the store's thread."""
+    """Yields the blocks up to `head`, newest first, that may hold the last contribution of a member that can still be
+    drawn, and as many below them, whose blobs may be half deleted. Runs on the store's thread."""
     spec = runs.find_newest(head)
     if spec is None:
         return

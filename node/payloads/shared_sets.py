@@ -1,13 +1,13 @@
 """Shared sets: sets that members share once and later rounds train on. Fetches those that a local phase reads from an
 earlier block.
 
-Members that voted on that block have pulled and checked the sets already, and they stay in the store for as long as a
-round needs them (`node.payloads.retention`). A set may be missing all the same, since this node came late or its disk
-has lost it; then it is fetched from any peer that has it. A set that nobody has takes its authors out of the draw and
-nothing else: the spec is asked again, without them, and training goes on.
+Members that voted on that block have pulled and checked the sets already. The sets stay in the store for as long as a
+round needs them (`node.payloads.retention`). A set may still be missing, because this node joined later or its disk
+lost the set; then it is fetched from any peer that has it. If no peer has it, its authors are left out of the draw, and
+nothing else changes: the spec is asked again, without them, and training continues.
 
-Sets are too large to pass around: they are files of the store, checked in blocks, and once in a node's life. What
-members lend for an evaluation is shared likewise, and may be so small that the store has it as a row.
+Sets are too large to keep in memory: they are files of the store, each checked in blocks, once per start of a node.
+Blobs that members lend for an evaluation are shared likewise, and may be so small that they are rows of the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class _Lost(Exception):
-    """A set cannot be used; the text says why. `is_fault`: it is here, and not what its author signed."""
+    """A set cannot be used; the text says why. `is_fault`: the blob is here, but is not what its author signed."""
 
     def __init__(self, why: str, *, is_fault: bool = False) -> None:
         super().__init__(why)
@@ -46,7 +46,8 @@ class _Lost(Exception):
 
 @dataclass(slots=True)
 class _Set:
-    """What a block says of one digest. `chunks` is the blob with the digests of its chunks, and that one's size."""
+    """A blob that a block's contributions name. `chunks` names the blob with the digests of its chunks, and that one's
+    size."""
 
     digest: Digest
     kind: str
@@ -56,9 +57,12 @@ class _Set:
 
 
 class SharedSets:
-    """`disk` is the store's thread; `offload` hashes and checks what is used for the first time. `is_alone` says
-    whether this node sees too few others to take any of them for gone. `on_loss` hears of every author that a local
-    phase goes on without."""
+    """Fetches and checks the sets that local phases read.
+
+    `disk` is the store's thread; `offload` hashes and checks each set at its first use. `is_alone` says whether so few
+    peers are connected that none may be taken for gone. `on_loss` is called for every author that a local phase
+    continues without.
+    """
 
     def __init__(
         self,
@@ -88,7 +92,8 @@ class SharedSets:
         return f"SharedSets(checked={len(self._checked)})"
 
     async def gather(self, height: int, head: Block) -> Pulled:
-        """The sets that the local phase for `height`, on `head`, reads, as far as they can be had."""
+        """Returns the sets that the local phase for `height`, on `head`, reads, as far as a peer or the store has
+        them."""
         round_, beacon = self._runs.find(height), compute_beacon(head)
         at = None if round_ is None else self._runs.find_shared(round_)
         if round_ is None or at is None:
@@ -120,14 +125,14 @@ class SharedSets:
         return Pulled(exchange, gone, pulled_bytes)
 
     def _read_block(self, height: int) -> Block:
-        """Runs on the store's thread."""
+        """Returns a stored block. Runs on the store's thread."""
         stored = self._store.get_block(height)
         if stored is None:
             raise StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
         return stored.block
 
     async def _try_get(self, at: RunRound, one: _Set) -> tuple[BlobSource | _Lost, int]:
-        """Where it is, or why it is not here, and how many bytes were pulled for it."""
+        """Returns the place of a set, or why it is lost, and the number of bytes that were pulled for it."""
         with self._boundary.around("shared set", one.authors[0]):
             return await self._get(at, one)
         return _Lost(f"{one.kind}: {UNFORESEEN}"), 0
@@ -142,11 +147,11 @@ class SharedSets:
             return await self._disk.run(self._store.locate_blob, one.digest), one.size
         except _Lost as lost:
             return lost, 0
-        except (BlobMissing, StoreCorrupted) as error:  # as soon as it had come
+        except (BlobMissing, StoreCorrupted) as error:  # right after it was pulled
             return _Lost(f"{one.kind}: {error}"), 0
 
     async def _is_held(self, at: RunRound, one: _Set) -> bool:
-        """Whether the set is here as it was signed. One that is damaged is deleted."""
+        """Says whether the set is here as it was signed. A damaged one is deleted."""
         if not self._store.has_blob(one.digest):
             return False
         try:
@@ -171,7 +176,7 @@ class SharedSets:
             raise _Lost(f"{one.kind}: {error}", is_fault=True) from error
 
     async def _pull(self, at: RunRound, one: _Set) -> None:
-        """Into the store. Raises _Lost."""
+        """Pulls a set into the store. Raises _Lost."""
         patience_s = at.rules.waits.collect_s
         try:
             if one.chunks is None:
@@ -190,7 +195,7 @@ class SharedSets:
 
 
 def _list_sets(at: RunRound, block: Block) -> dict[Digest, _Set]:
-    """Every blob that the block's authors have committed to."""
+    """Returns every blob that the block's authors have committed to, by digest."""
     streamed = at.spec.get_streamed(at.number)
     sets: dict[Digest, _Set] = {}
     for contribution in block.contributions:

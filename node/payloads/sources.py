@@ -1,7 +1,7 @@
 """The order in which peers are asked for a blob: its author, those that are connected with the author, then others.
 
-Whoever is asked for a blob of somebody else and lets this node wait in vain is asked for such last from then on, and
-waited for less, until it has served some: anybody can say that it is connected with an author.
+Any peer can claim to be connected with an author. So a peer that is asked for another author's blob and keeps this node
+waiting for nothing becomes doubtful: it is asked last for such blobs, and for a shorter time, until it has served some.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from node.p2p.transport.base import PeerUnavailable, Transport
 
 GetRelays = Callable[[Id], Iterable[Id]]
 
-IN_VAIN_S = 1.0  # whoever is not there at once costs nobody any time, nor who is given too little for an answer
-AMENDS = 8  # blobs that one serves who has let this node wait in vain, before it is asked as others are
-LESS = 0.25  # of the usual patience, what it is waited for until then
+IN_VAIN_S = 1.0  # shorter waits do not count: the peer was unreachable at once, or had too little time to answer
+AMENDS = 8  # blobs that a doubtful peer has to serve before it is asked as others are
+LESS = 0.25  # the share of the usual patience with a doubtful peer
 
 
 class Sources:
-    """One node's. `get_relays` gives the peers that say that they are connected with an author."""
+    """The connected peers of one node as sources of blobs. `get_relays` returns the peers that say that they are
+    connected with an author."""
 
     def __init__(self, transport: Transport, get_relays: GetRelays) -> None:
         self._transport = transport
         self._get_relays = get_relays
-        self._owed: dict[Id, int] = {}  # blobs, by whoever has let this node wait in vain
+        self._owed: dict[Id, int] = {}  # by doubtful peer, the blobs that it has to serve
 
     def order(self, authors: Collection[Id]) -> list[Id]:
-        """Everybody who is connected. Where an author is not, those come early that have its blob soonest."""
+        """Returns all connected peers in the order in which to ask them. Relays come early if their author is not
+        connected, as they have its blob soonest."""
         connected = self._transport.connected()
         near = [author for author in authors if author in connected]
         for author in authors:
@@ -38,17 +40,18 @@ class Sources:
         return sorted([*near, *sorted(connected.difference(near))], key=lambda peer: self.is_doubtful(peer, authors))
 
     def is_doubtful(self, peer: Id, authors: Collection[Id]) -> bool:
-        """Whether it has let this node wait in vain; an author pays for that itself, with its credit."""
+        """Says whether this peer kept the node waiting for nothing. An author never counts as doubtful: it pays for a
+        wait by its credit."""
         return peer in self._owed and peer not in authors
 
     @contextmanager
     def asking(self, peer: Id, authors: Collection[Id], patience_s: float) -> Iterator[float]:
-        """Around one pull. Gives how long to wait for the peer, `patience_s` at most."""
+        """Surrounds one pull from a peer. Yields how long to wait for the peer in seconds, `patience_s` at most."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
             yield patience_s * (LESS if self.is_doubtful(peer, authors) else 1.0)
-        except (PeerUnavailable, TimeoutError, asyncio.CancelledError):  # the last when the height was over first
+        except (PeerUnavailable, TimeoutError, asyncio.CancelledError):  # cancelled: the height ended first
             if loop.time() - began_s >= IN_VAIN_S:
                 self._on_wait_in_vain(peer, authors)
             raise

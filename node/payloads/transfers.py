@@ -18,15 +18,15 @@ from node.clock import Clock
 
 log = logging.getLogger(__name__)
 
-LARGE_BYTES = 1 << 20  # what is no larger has arrived before one could look
+LARGE_BYTES = 1 << 20  # transfers of no more are too short to be shown
 LINE_S = 5.0  # between two lines about one transfer
-MAX_NAMED = 4096  # blobs; of more the first are forgotten
+MAX_NAMED = 4096  # blobs; if there are more, the first are dropped
 MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Whose payload of which kind a blob is."""
+    """The kind and the author of a blob that is a payload."""
 
     kind: str
     author: Id
@@ -34,7 +34,7 @@ class Named:
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One blob on its way from or to one peer: `done` of `total` bytes, of which `resumed` were there before."""
+    """The transfer of one blob from or to one peer: `done` of `total` bytes, of which `resumed` were there before."""
 
     peer: Id
     is_incoming: bool
@@ -48,8 +48,8 @@ class Transfer:
 
 
 class Transfers:
-    """All of one node's. `get_name` is what people call a peer; `on_wrong` hears of each that served bytes other than
-    those asked for."""
+    """The transfers of one node. `get_name` returns the name of a peer; `on_wrong` is called for each peer that served
+    other bytes than those asked for."""
 
     def __init__(
         self, clock: Clock, get_name: Callable[[Id], str], on_wrong: Callable[[Id], None] = lambda peer: None
@@ -64,11 +64,12 @@ class Transfers:
         return f"Transfers(under_way={len(self._under_way)}, named={len(self._named)})"
 
     def __iter__(self) -> Iterator[Transfer]:
-        """Those under way, the oldest first."""
+        """Yields the transfers under way, the oldest first."""
         return iter(tuple(self._under_way))
 
     def name(self, contributions: Iterable[Contribution], kinds: Collection[str]) -> None:
-        """Their payloads of these kinds are told by kind and author from now on; who was first to name one counts."""
+        """Shows payloads of these kinds by kind and author from now on. The first contribution that names a blob
+        counts."""
         names = {kind_code(kind): kind for kind in kinds}  # by code: a contribution may have kinds that nobody knows
         for contribution in contributions:
             for ref in contribution.payloads:
@@ -81,7 +82,8 @@ class Transfers:
     def follow(
         self, peer: Id, digest: Digest, *, is_incoming: bool, resumed: int, total: int
     ) -> Iterator[Callable[[int], None]]:
-        """A transfer for as long as this is open. What it gives is to be told of all bytes that have passed."""
+        """Follows a transfer for as long as the context is open. Yields a function to call with each number of bytes
+        that passed."""
         now_s = self._clock.monotonic()
         transfer = Transfer(peer, is_incoming, digest, self._named.get(digest), total, resumed, resumed, now_s)
         if total <= LARGE_BYTES:
@@ -116,7 +118,7 @@ class Transfers:
         log.info("%s  %s", self.describe(transfer.digest, transfer.peer, is_incoming=transfer.is_incoming), what)
 
     def describe(self, digest: Digest, peer: Id, *, is_incoming: bool) -> str:
-        """`encrypted set of node2 from node3`."""
+        """Returns text such as `encrypted set of node2 from node3`."""
         named, blob = self._named.get(digest), f"blob {digest.hex()[:8]}"
         if named is not None:
             blob = f"{named.kind.replace('_', ' ')} of {self._get_name(named.author)}"

@@ -1,7 +1,8 @@
 """Small blobs that are here and not in the store yet: they wait for what is signed on them, and are written with it.
 
-A blob that is here and has its digest may be worked with, and given to who asks. Durable it has to be where a word is
-given on it: a precommit, or a block that is committed, takes all that wait into its own transaction (PROTOCOL §10).
+A blob in memory whose digest was checked may be used, and served to peers. It must be durable before this node signs
+anything that depends on it: the transaction of a precommit, or of a committed block, writes all waiting blobs (PROTOCOL
+§10).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from chain.block import Digest
 
 
 class WaitingBlobs:
-    """One node's, of the height in hand."""
+    """The waiting blobs of one node at the current height."""
 
     def __init__(self) -> None:
         self._held: dict[Digest, bytes] = {}
@@ -24,18 +25,18 @@ class WaitingBlobs:
         return f"WaitingBlobs({len(self)}, bytes={sum(map(len, self._held.values()))})"
 
     def add(self, digest: Digest, data: bytes) -> None:
-        """Has it written with what is signed next."""
+        """Adds a blob, which is written with what is signed next."""
         self._held[digest] = data
 
     def find(self, digest: Digest) -> bytes | None:
-        """The bytes of one that waits."""
+        """Returns the bytes of a waiting blob, None if it does not wait."""
         return self._held.get(digest)
 
     def get_all(self) -> dict[Digest, bytes]:
-        """What is to be written now; `remove` those that were."""
+        """Returns all waiting blobs, for writing them; `remove` those that were written."""
         return dict(self._held)
 
     def remove(self, digests: Iterable[Digest]) -> None:
-        """These are durable."""
+        """Removes blobs that are durable now."""
         for digest in digests:
             self._held.pop(digest, None)

@@ -13,14 +13,15 @@ NEWEST, BEST, OWN_BEST = "newest", "best", "own-best"
 
 
 class OwnBest(Protocol):
-    """The round that a site's own val samples like best (`node.training.own_best`)."""
+    """The best round by a site's own val samples (`node.training.own_best`)."""
 
     @property
     def round(self) -> int: ...
 
 
 class ChosenRound(NamedTuple):
-    """`number` is None for the newest. `is_asked`: by its name or number, and not what is usual."""
+    """The round that an operator chose. `number` is None for the newest. `is_asked`: it was asked for by name or
+    number, and is not the default."""
 
     number: int | None = None
     is_best: bool = False
@@ -38,8 +39,9 @@ def choose_round(
     is_over: bool,
     read_own_best: Callable[[], OwnBest | None] = lambda: None,
 ) -> ChosenRound:
-    """The round that `asked` means, in a run that has come to `selection`: by default its best once it is over, if it
-    selects. `read_own_best` gives the site's own. Raises InvalidRequest, and NotFound where there is no best round."""
+    """Returns the round that `asked` means in `run`, whose best round `selection` has. By default that is the best
+    round once the run is over, if it selects, else the newest. `read_own_best` returns the site's own best round.
+    Raises InvalidRequest, and NotFound if there is no best round."""
     best = selection.best if selection.run == run.number else 0
     if not asked:
         return ChosenRound(best, is_best=True) if is_over and best else ChosenRound()

@@ -1,7 +1,8 @@
 """The model that a run begins from, put together where the run goes on from an aggregate that holds no whole one.
 
-A method shares what it shares: of FedPer an aggregate holds the layers in common, of DFPL no model at all. A run that
-goes on from such an aggregate begins with the model of the run before, as that began, and what the aggregate has of it.
+The aggregate holds only what the method shares: with FedPer the layers in common, with DFPL no model at all. A run that
+continues from such an aggregate begins with the arrays in it. All others are as in the model that the run before began
+with.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ml.specs.statistics import STATISTICS, get_statistics
 
 
 def holds_whole_model(run: Run, blob: BlobSource) -> bool:
-    """Whether the blob has every array of the run's model, as it must be."""
+    """Says whether the blob has every array of the run's model in the right shape and type."""
     try:
         wanted = initial_schema(run.model, run.input["shape"], len(run.classes)).arrays
         return wanted.keys() <= _pick(run, blob).keys()
@@ -27,17 +28,17 @@ def holds_whole_model(run: Run, blob: BlobSource) -> bool:
 
 
 def read_initial(run: Run, blobs: Sequence[BlobSource]) -> bytes:
-    """The encoded model that a run begins from, of the blobs that it and runs before it name, newest first. Raises
-    PayloadError, SpecError and OSError."""
+    """Returns the encoded model that a run begins from. `blobs` are those that it and the runs before it name, newest
+    first. Raises PayloadError, SpecError and OSError."""
     if not holds_whole_model(run, blobs[0]):
         return combine(run, blobs)
     return blobs[0] if isinstance(blobs[0], bytes) else blobs[0].read_bytes()
 
 
 def combine(run: Run, blobs: Sequence[BlobSource]) -> bytes:
-    """The encoded model of a run from the blobs that it and the runs before it began from, newest first: each array is
-    the newest that fits the run's model. The newest's statistics come along. Raises PayloadError, SpecError and
-    OSError."""
+    """Returns the encoded model of a run, combined from the blobs that it and the runs before it began from, newest
+    first: each array is the newest that fits the run's model. The statistics are those of the newest blob. Raises
+    PayloadError, SpecError and OSError."""
     model: dict[str, Array] = {}
     for blob in reversed(blobs):
         model |= _pick(run, blob)
@@ -46,7 +47,7 @@ def combine(run: Run, blobs: Sequence[BlobSource]) -> bytes:
 
 
 def _pick(run: Run, blob: BlobSource) -> dict[str, Array]:
-    """The arrays of a blob that belong to the run's model and have their shape."""
+    """Returns the arrays of a blob that belong to the run's model and have their shape and type."""
     wanted = initial_schema(run.model, run.input["shape"], len(run.classes)).arrays
     held = get_kind(read_arrays(blob), "model") or {}
     return {

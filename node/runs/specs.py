@@ -1,10 +1,10 @@
 """Run specs: for a height its run, the round of that run, the method's spec and the rules that judge it.
 
-Runs follow each other with other methods, models and settings, and a change of the rules moves a run's limits. So
-nobody keeps a spec for longer than a height: it is asked for here, and made once for the same terms.
+Runs follow each other with other methods, models and settings, and a change of the rules moves a run's limits. So no
+part of a node keeps a spec for longer than a height: it asks for it here, where one is made for the same terms.
 
-A method of a newer release, or a model's module that is not here, costs what needs the spec: this node does not judge
-the round, and follows the others.
+If the method belongs to a newer release, or a plugin of the model is missing, there is no spec: this node does not
+judge the round, and follows the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Terms = tuple[int, int, int, int, float]
 
 @dataclass(frozen=True, slots=True)
 class RunRound:
-    """A height that is a round: `number` counts the rounds of its run, and is what the spec is asked with."""
+    """A height that is a round: `number` is the number of the round within its run, by which the spec is called."""
 
     height: int
     run: Run
@@ -44,7 +44,8 @@ class RunRound:
 
     @classmethod
     def at(cls, height: int, run: Run, spec: MethodSpec, rules: Rules) -> Self:
-        """The round of `run` at a height, by the spec of the run's method. What closes the run is judged otherwise."""
+        """Returns the round of `run` at a height, by the spec of the run's method, or by the spec of a closing
+        height."""
         aggregate = run.schema.get("aggregate", {})
         if run.is_evaluating(height) and has_whole_model(spec, aggregate):
             spec = ClosingEvaluationSpec.of(spec)
@@ -58,12 +59,13 @@ class RunRound:
 
     @property
     def collect_s(self) -> float:
-        """For how long contributions of this round, and what they commit to, are waited for."""
+        """The time in seconds for which this node waits for contributions of this round and the blobs that they commit
+        to."""
         return self.spec.get_collect_s(self.number, self.rules.waits.collect_s)
 
 
 class RunSpecs:
-    """Of one chain. May be asked on any thread."""
+    """The specs of one chain. Any thread may call it."""
 
     def __init__(self, calendar: Calendar) -> None:
         self.calendar = calendar
@@ -72,14 +74,14 @@ class RunSpecs:
 
     @classmethod
     def load(cls, store: SqliteStore) -> Self:
-        """Of the chain in a store. Raises StoreCorrupted."""
+        """Returns the specs of the chain in a store. Raises StoreCorrupted."""
         return cls(Calendar(store.read_states(0, MAX_HEIGHT)))
 
     # ---- by height
 
     def find(self, height: int) -> RunRound | None:
-        """The round that made the block at a height, or may make it. None where only a change can, or did, and where
-        this release does not know the method."""
+        """Returns the round that made the block at a height, or may make it. None if that block is a change or can only
+        be one, or if this release does not know the method."""
         span = self.calendar.get_span(height)
         if self.calendar.get_place(height) is None:
             return None
@@ -90,19 +92,20 @@ class RunSpecs:
         return RunRound.at(height, span.run, spec, span.rules)
 
     def get_number(self, height: int) -> int:
-        """Returns what people call the round at a height by; the height where that is no round."""
+        """Returns the number of the round at a height, as people count rounds; the height itself if that is no
+        round."""
         round_ = self.find(height)
         return height if round_ is None else round_.number
 
     def find_newest(self, head: int) -> MethodSpec | None:
-        """The spec of the run in force above `head`, if this release knows it."""
+        """Returns the spec of the run in force above `head`, None if this release does not know it."""
         try:
             return self._get_spec(self.calendar.get_span(head + 1))
         except SpecError:
             return None
 
     def explain_unknown(self, height: int) -> str | None:
-        """Why this release cannot judge the round at a height; None where it can, or there is none."""
+        """Returns why this release cannot judge the round at a height; None if it can, or there is no round."""
         if self.calendar.get_place(height) is None:
             return None
         try:
@@ -114,12 +117,13 @@ class RunSpecs:
     # ---- by round
 
     def find_round(self, run: int, number: int) -> RunRound | None:
-        """As `find`, by the run and the round of it."""
+        """Returns a round of a run by their numbers, None as `find` does."""
         height = self.calendar.get_height(Place(run, number))
         return None if height is None else self.find(height)
 
     def list_lost_heights(self, round_: RunRound) -> list[int]:
-        """The heights just below a round's that were to be that round, until changes took them; the highest first."""
+        """Returns the heights just below a round's that were planned for that round, until change blocks took them; the
+        highest first."""
         lost: list[int] = []
         for height in range(round_.height - 1, 0, -1):
             span = self.calendar.get_span(height)
@@ -130,13 +134,15 @@ class RunSpecs:
         return lost
 
     def find_shared(self, round_: RunRound) -> RunRound | None:
-        """The earlier round of the run whose blobs the local phase for this one reads; None where it reads none."""
+        """Returns the earlier round of the run whose blobs the local phase for this round reads; None if it reads
+        none."""
         number = round_.spec.get_shared_height(round_.number)
         return None if number is None else self.find_round(round_.run.number, number)
 
     def is_needed(self, round_: RunRound, head: int, *, behind: int = 0) -> bool:
-        """Whether a local phase for a height above `head` may still read the blobs of this round, or one of a node that
-        is so many heights `behind`. Nothing of a run is read once it was ended, or another has begun."""
+        """Says whether a local phase for a height above `head` may still read the blobs of this round, here or in a
+        node that is `behind` by so many heights. The blobs of a run are never read after it has ended, or another has
+        begun."""
         run = self.calendar.get_span(head + 1).run
         if run.number != round_.run.number or run.is_ended:
             return False
@@ -144,14 +150,15 @@ class RunSpecs:
         return last is None or self.calendar.get_span(height + 1).run.get_round(height) < last
 
     def is_kept(self, round_: RunRound) -> bool:
-        """Whether the terms of its run keep the blobs of this round for ever: it is one that shares sets."""
+        """Says whether the terms of its run keep the blobs of this round for ever, which they do only for rounds that
+        share sets."""
         return round_.spec.keeps_shared and round_.number <= round_.spec.sharing_heights
 
-    # ---- what a run begins from
+    # ---- initial models
 
     def list_origins(self, number: int) -> list[Run]:
-        """The run of this number and those before it, newest first, back to the one whose initial model is whole for
-        certain: an aggregate that a run goes on from may hold a part of a model, or prototypes alone."""
+        """Returns the run of this number and those before it, newest first, back to the first whose initial model is
+        certainly whole. The aggregate that a run continues from may hold only a part of a model, or prototypes."""
         origins: list[Run] = []
         while (run := self.calendar.get_run(number)) is not None:
             origins.append(run)
@@ -163,7 +170,7 @@ class RunSpecs:
 
     @property
     def initial_models(self) -> frozenset[Digest]:
-        """Those that the run in force and the one before it began from, and that of genesis."""
+        """The digests of the models that the run in force, the run before it and the first run began from."""
         newest = self.calendar.newest.run.number
         runs = [*self.list_origins(newest), *self.list_origins(newest - 1), *self.list_origins(1)]
         return frozenset(run.initial_model for run in runs)
@@ -176,7 +183,7 @@ class RunSpecs:
         return wanted.keys() <= {name.removeprefix("model/") for name in run.schema.get("aggregate", ())}
 
     def _get_spec(self, span: Span) -> MethodSpec:
-        """Raises SpecError."""
+        """Returns the spec of a span's run. Raises SpecError."""
         run, limits = span.run, span.rules.limits
         terms = run.number, run.rounds, span.num_members, limits.max_weight, limits.max_abs
         with self._lock:
