@@ -17,7 +17,8 @@ FLUSH_S = 10
 
 
 class TensorBoardSink:
-    """Each life of a node writes a file of its own in the directory; TensorBoard reads them as one run."""
+    """Writes points for TensorBoard. Each start of a node writes a file of its own in the directory; TensorBoard reads
+    them as one run."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,7 +30,7 @@ class TensorBoardSink:
                 self._writer = SummaryWriter(
                     str(self._directory),
                     flush_secs=FLUSH_S,
-                    filename_suffix=f".{time.time_ns()}",  # a life that began in the same second has a file of its own
+                    filename_suffix=f".{time.time_ns()}",  # a restart within the same second has a file of its own, too
                 )
             for name, value in list_scalars(point):
                 self._writer.add_scalar(name, value, point["round"], walltime=get_time_s(point))
