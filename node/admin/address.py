@@ -1,7 +1,7 @@
 """The address of a node's admin server: a unix socket, or TCP with a token.
 
-Over TCP beyond this machine the address is written `ID@host:port`: the id is what the node must prove, and TLS keeps
-the token from everybody else. Without an id a call goes out in plain, which loopback alone is good for.
+Over TCP beyond this machine the address is written `ID@host:port`: the node must prove that its id is this one, and TLS
+keeps the token secret. Without an id a call goes out in plain, which is safe only on loopback.
 """
 
 from __future__ import annotations

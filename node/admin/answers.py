@@ -11,7 +11,7 @@ from ml.tasks import REGRESSION
 from node.pb import admin_pb2 as pb
 
 OWN = -1  # the author of a prototype of the node's own, which it has not sent
-NameNearest = Callable[[pb.Prediction, int], None]  # by the place of the author whose prototype is nearest
+NameNearest = Callable[[pb.Prediction, int], None]  # called with the place of the author whose prototype is nearest
 
 
 def describe_answers(

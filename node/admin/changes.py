@@ -39,7 +39,7 @@ from node.offload import Offload
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunSpecs
 
-ID_DIGITS = 64  # hexadecimal ones
+ID_DIGITS = 64  # hexadecimal digits
 MIN_DIGITS = 4  # of an id, to show a change
 MAX_LISTED = 8  # changes that one refusal names
 OF_TRAINING = (StartRun, SetRounds, AddMember)  # a site may approve these and not train
@@ -176,7 +176,7 @@ class ChangeControl:
             await self._note_lending(change_id, lends=lend)
         try:
             approved = await self._book.approve(change_id, answer)
-            await self._service.resume()  # a round that waits for this site's consent may be in hand
+            await self._service.resume()  # the current round may wait for this site's consent
         except ChainError as error:
             raise ChangeRefused(describe(error)) from error
         self._service.events.publish("operator", approved=change_id.hex())

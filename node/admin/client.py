@@ -26,17 +26,17 @@ from node.admin.operations import A, Operation, Q
 from node.errors import InvalidRequest, NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
 from node.pb import admin_pb2 as pb
 
-if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither arrays nor signatures
+if TYPE_CHECKING:  # kept out of `fednode status`, which is to answer at once and needs neither arrays nor signatures
     from node.admin.address import AdminAddress
     from node.ledger.backup import Manifest
 
 CONNECT_S = 5.0
-CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
+CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is in trouble
 # A watch may receive nothing for hours: pings, which the server allows, show whether the node is still there.
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # else a ping's own minute counts
+    ("grpc.http2.ping_timeout_ms", 10_000),  # else gRPC waits its default of a minute
     ("grpc.http2.max_pings_without_data", 0),
 )
 REFUSED = "fednode-refused"  # marks a refusal that the node itself wrote, not gRPC about the connection
@@ -78,7 +78,7 @@ def _check_access(socket: Path) -> None:
         os.close(os.open(socket, os.O_RDWR))
     except PermissionError as error:
         raise PermissionRefused(f"{socket}: this socket is another user's") from error
-    except OSError:  # ENXIO: a socket that this user may connect to cannot be opened; or it is not there
+    except OSError:  # ENXIO: a socket cannot be opened, but this user may connect; or there is none
         return
 
 
@@ -123,7 +123,7 @@ class AdminClient(LedgerClient):
             try:
                 yield from replies
             finally:
-                replies.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+                replies.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it untyped
 
     # ---- the node
 

@@ -1,4 +1,4 @@
-"""An evaluation of a running node's model: what its answers to labelled samples are worth."""
+"""An evaluation of a running node's model: measures of its answers to labelled samples."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Evaluation:
     signs: dict[str, str]
     alone: pb.TrainedAlone | None = None
     passed_over: Mapping[Path, Sequence[str]] = field(default_factory=dict)
-    is_best: bool = False  # of the rounds of its run
+    is_best: bool = False  # the model is of its run's best round
     points: Sequence[OperatingPoint] = ()
     groups: Sequence[Group] = ()
     mixed: pb.Measures | None = None
@@ -123,10 +123,10 @@ def evaluate_node(
     details: Details = NO_DETAILS,
     calibrated: bool = False,
 ) -> Evaluation:
-    """Has a node answer labelled samples in files, and in directories that hold one for each class. Raises NodeError,
-    also for samples without a label."""
+    """Has a node answer labelled samples in files, and in directories that hold one directory for each class, and
+    measures the answers. Raises NodeError, also for samples without a label."""
     terms, asked = Terms.fetch(node), ask_federation(node, round_, calibrated=calibrated)
-    _choose_positive(details, terms)  # which says what is wrong before anything is asked
+    _choose_positive(details, terms)  # raises if the details are wrong, before anything is asked
     labelled = labelled._replace(by=details.by)
     answers = list(ask(asked, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
     return complete(judge(answers, terms, resamples, details), asked, node)

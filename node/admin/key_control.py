@@ -1,4 +1,4 @@
-"""The operator's control over the node's own keys: the key that lies ready is proposed to take the other's place."""
+"""The operator's control over the node's own keys: proposes that a key made beforehand replaces the one in force."""
 
 from __future__ import annotations
 

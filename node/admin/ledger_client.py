@@ -1,4 +1,4 @@
-"""The client of a ledger: asks a running node, or what a stopped one has left, the same questions."""
+"""The client of a ledger: asks the same questions of a running node or of a stopped node's data directory."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PREFIX = "fnp_"  # makes a leaked key recognisable
 
 
 class NoPage(NodeError):
-    """This node serves no page."""
+    """Raised when this node serves no page."""
 
 
 class _Key(NamedTuple):

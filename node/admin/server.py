@@ -101,7 +101,7 @@ class AdminServer:
         self._handler = grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._stack = AsyncExitStack()
-        self.port = 0  # where remote callers are served, once entered
+        self.port = 0  # the port for remote callers, set once entered
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

@@ -278,8 +278,8 @@ class NodeView:
         """Yields events of these kinds (all, if empty) after a cursor, then new ones as they happen. Raises
         InvalidRequest.
 
-        A cursor names the start of the node that it comes from. For one from before a restart, watching begins with the
-        first event since.
+        A cursor is valid until the node restarts. After one from before a restart, watching begins with the first event
+        since.
         """
         last = self.read_start(kinds, since)
         async with aclosing(self._service.events.follow(last)) as events:  # type: ignore[type-var]  # a generator

@@ -93,7 +93,7 @@ def _is_known(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a backup: its chain, the head of that, and each file. Raises VerificationFailed."""
+    """The content of a backup: its chain, the height and id of the head, and each file. Raises VerificationFailed."""
 
     chain_id: str
     chain_name: str

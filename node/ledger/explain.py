@@ -28,7 +28,7 @@ def is_explained(round_: RunRound) -> bool:
 
 
 def add_work_unit(shown: pb.Round, runs: RunSpecs) -> None:
-    """Adds whether the local work of this round counts epochs or steps, by its own run, as another run may have another
+    """Sets whether the local work of this round is counted in epochs, by its own run, as another run may have another
     method."""
     if (round_ := runs.find(shown.height)) is not None:
         shown.counts_epochs = round_.spec.hyperparameters.counts_epochs

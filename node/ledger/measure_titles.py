@@ -1,5 +1,5 @@
-"""The titles of measures, and how people read their values. They are apart from what computes them, so that a command
-can show them and load no arrays."""
+"""The titles of measures, and the format of their values. They are apart from the code that computes measures, so that
+a command can show them and load no arrays."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Metrics over many rounds, reduced to few points for a chart or a table.
 
-Rounds are read in pages and added one after the other, with only the series asked for. No more rounds are held in
-memory than the answer may have, and one. The run, round and time are looked up for the rounds that remain.
+Rounds are read in pages and added one after the other, with only the requested series. At most one round more than the
+answer may have is held in memory. The run, round and time are looked up for the rounds that remain.
 
-While there are at most `max_points`, all remain. Beyond that the heights asked for are cut into equal spans. Of each
+While there are at most `max_points`, all remain. Beyond that the requested heights are cut into equal spans. From each
 span remain the first and the last measured round and, for every series, the rounds where it is lowest and highest. This
 is M4 (Jugel et al., VLDB 2014) of all series together, so that every round that remains has the values of all. A line
-drawn through them covers what the line through all rounds does, spikes included.
+drawn through them covers the same range as the line through all rounds, spikes included.
 """
 
 from __future__ import annotations

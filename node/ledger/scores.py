@@ -83,8 +83,8 @@ class Scores:
 def measure(
     scores: Scores, genesis: Genesis, round_: RunRound, store: SqliteStore, block: Block, call: Call = call_directly
 ) -> Inputs | None:
-    """Computes the distances from held payloads and returns these. Where some are not held, or no distance is defined,
-    returns None and puts the reason into `scores`. It takes long. Raises StoreCorrupted."""
+    """Sets the distances, computed from the held payloads, and returns these payloads. Where some are not held, or no
+    distance is defined, returns None and puts the reason into `scores`. It takes long. Raises StoreCorrupted."""
     kinds = get_compared_kinds(round_.spec, round_.number)
     if not kinds:
         scores.refuse(NOTHING_COMBINED)

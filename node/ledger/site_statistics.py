@@ -40,7 +40,7 @@ UNITS = {
     88.42: "creatinine in µmol/L and in mg/dL",
 }
 TOLERANCE = 0.15  # of a ratio of means, as samples differ
-MIN_DEVIATIONS = 1.0  # the least distance of two sites' means at which another unit is considered
+MIN_DEVIATIONS = 1.0  # between two sites' means: below it no other unit is suspected
 QUANTILES = {"lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75}
 RARE = 0.01  # a column with a smaller share of filled cells is called next to empty
 MUCH = 0.05  # a value in a larger share of one site's rows is expected at other sites, too

@@ -101,7 +101,7 @@ def add_legend(canvas: Canvas, handles: Mapping[str, Any]) -> None:
 def render_inline(draw: Draw, description: str, prefix: str) -> str:
     """Returns an `<svg>` for a page: it has the page's ink and grid, its ids begin with `prefix`, and it refers to
     nothing outside itself."""
-    with applied_style(**{"svg.fonttype": "none"}), warnings.catch_warnings(action="ignore"):  # of unknown letters
+    with applied_style(**{"svg.fonttype": "none"}), warnings.catch_warnings(action="ignore"):  # missing letters
         canvas, titles = draw()
         out = io.StringIO()
         canvas.savefig(

@@ -50,7 +50,7 @@ def show_bytes(count: float) -> str:
 
 
 def find_spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns first and last of each span of consecutive numbers, given in order."""
+    """Returns the first and the last number of each span of consecutive ones; `numbers` are in order."""
     spans: list[tuple[int, int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -78,7 +78,8 @@ def make_paragraph(text: str, kind: str = "") -> Html:
 
 
 def make_verdict(word: str, text: str, kind: str) -> Html:
-    """Makes a line of a word that stands out, as good (`good`), bad (`bad`) or neither (`open`), and a sentence."""
+    """Makes a line of a word that stands out, marked as good (`good`), bad (`bad`) or neither (`open`), and a
+    sentence."""
     marks = {"good": "\N{CHECK MARK}", "bad": "\N{BALLOT X}", "open": "\N{WHITE CIRCLE}"}
     return Html(f'<p class="verdict {kind}"><strong>{marks[kind]} {show(word)}</strong> {show(text)}</p>')
 

@@ -152,7 +152,7 @@ class HttpServer:
         return _Listening(bound, self._list_callers)
 
     def _list_callers(self) -> Collection[Any]:
-        """Returns the connections that have been accepted, under TLS after the handshake."""
+        """Returns the connections that the server answers, under TLS those after the handshake."""
         return () if self._server is None else self._server.server_state.connections
 
     def _count_callers(self) -> int:
@@ -252,7 +252,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or ():
-            listening.listen(QUEUED)  # else asyncio would let only `ACCEPTED` wait
+            listening.listen(QUEUED)  # as asyncio sets the queue to `ACCEPTED`
 
 
 class _PromptProtocol(H11Protocol):

@@ -1,5 +1,5 @@
-"""The report of a run over HTTP: made by `fednode runs report` in a process of its own, as verifying a chain takes long
-and the node goes on meanwhile."""
+"""The report of a run over HTTP: made by `fednode runs report` in a process of its own, as it takes long to verify a
+chain and the node goes on meanwhile."""
 
 from __future__ import annotations
 

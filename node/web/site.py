@@ -1,4 +1,4 @@
-"""The site of a node: its page and `/api/v1/`, as routes for the HTTP server that runs already."""
+"""The site of a node: its page and `/api/v1/`, as routes for the node's HTTP server."""
 
 from __future__ import annotations
 

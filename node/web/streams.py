@@ -217,7 +217,7 @@ async def _read_into(
     queue: asyncio.Queue[bytes], events: AsyncGenerator[pb.Event, None], write: Callable[[pb.Event], bytes]
 ) -> None:
     """Puts events into the queue until the node has no more. A page too slow for the queue misses the events that the
-    log of events drops meanwhile."""
+    node's log drops meanwhile."""
     async with aclosing(events):
         async for event in events:
             await queue.put(write(event))

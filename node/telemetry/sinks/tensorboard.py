@@ -1,7 +1,5 @@
-"""Curves for TensorBoard, in `tensorboard/` in the data directory: `tensorboard --logdir DATA/tensorboard`.
-
-Written by tensorboardX, which needs no torch: the daemon has none.
-"""
+"""Curves for TensorBoard, in `tensorboard/` in the data directory: `tensorboard --logdir DATA/tensorboard`. Written by
+tensorboardX, as it needs no torch, which the daemon does not load."""
 
 from __future__ import annotations
 
