@@ -65,7 +65,7 @@ class Hidden:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the fields; epsilon is null also where it is infinite."""
+        """Returns the fields for JSON; epsilon is null also where it is infinite."""
         shown: dict[str, Any] = to_finite(asdict(self))
         return shown
 

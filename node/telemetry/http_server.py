@@ -2,9 +2,10 @@
 (SECURITY §4).
 
 Its own answers are read-only and short. On loopback a browser's page from elsewhere must not read it under a name of
-its own (DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token protects it. Probes are
-answered even when the port has too many callers, else a healthy node would be restarted. When there are too many, the
-connection that has sent nothing for longest is closed, of those from the address that has most.
+its own (DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token protects it.
+
+Probes are answered even when the port has too many callers, else a healthy node would be restarted. When there are too
+many, the connection that has sent nothing for longest is closed, of those from the address that has most.
 """
 
 from __future__ import annotations

@@ -402,7 +402,8 @@ def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
 
 
 def _get_epsilon(privacy: Mapping[str, Any]) -> float | None:
-    """Returns epsilon of a record, infinite while noise is counted that can be guessed."""
+    """Returns epsilon of a record: infinite where some noise can be guessed and the site has not left that out of
+    account."""
     if privacy.get("guessable") and not privacy.get("set_aside"):
         return math.inf
     epsilon: float | None = privacy.get("epsilon")
