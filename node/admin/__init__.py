@@ -1,1 +1,2 @@
-"""The operator's control plane: the admin RPC's server and client, who may ask, and what they may change."""
+"""The operator's control plane: the admin RPC's server and client, the access to it, and the changes that an operator
+may make."""

@@ -1,7 +1,8 @@
-"""Admin calls over TCP: which role each method needs, and that a caller's token gives it (SECURITY §4).
+"""Admin calls over TCP: the role that each method needs, and the check that a caller's token has it (SECURITY §4).
 
-On loopback in plain, beyond it under TLS: the node shows the leaf of its identity, which callers pin by its id, so that
-there is no certificate to install. Callers show none; they send `authorization: Bearer TOKEN` with every call.
+On loopback calls go in plain. Beyond it they go under TLS: the node shows the leaf of its identity, which callers pin
+by its id, so that there is no certificate to install. Callers show none; they send `authorization: Bearer TOKEN` with
+every call.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ ROLES: Mapping[str, Role] = {row.name: row.role for row in OPERATIONS}
 
 
 def get_role(method: str) -> Role:
-    """The role that a caller of a method needs, `/package.Service/Method`. A method of ours that is not listed needs
-    admin; health and reflection tell no more than status does."""
+    """Returns the role that a caller of `method` needs, as in `/package.Service/Method`. A method of our service that
+    is not listed needs admin. Health and reflection need read: they show no more than status does."""
     if method.startswith(ADMIN_METHODS):
         return ROLES.get(method.removeprefix(ADMIN_METHODS), Role.ADMIN)
     return Role.READ
 
 
 class RemoteAccess:
-    """The terms on which a node answers over TCP: its address, and its callers."""
+    """Serves a node's admin calls at a TCP `address`, to callers with a token."""
 
     def __init__(self, address: str, tokens: Tokens, key: SigningKey) -> None:
         self.guard = _Guard(tokens)
@@ -47,7 +48,7 @@ class RemoteAccess:
         self._tls = None if is_on_loopback(address) else MutualTls(key, ())
 
     def listen(self, server: aio.Server) -> int:
-        """Binds the address; the port. Raises ConfigError."""
+        """Binds the address and returns the port. Raises ConfigError."""
         try:
             if self._tls is None:
                 return server.add_insecure_port(self._address)
@@ -61,7 +62,7 @@ class RemoteAccess:
 
 
 class _Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Lets through what the token allows."""
+    """Lets only those calls through that the caller's token allows."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -76,7 +77,7 @@ class _Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the
         return _make_refusal(*refusal)
 
     def _judge(self, method: str, metadata: Mapping[str, str | bytes]) -> tuple[grpc.StatusCode, str] | None:
-        """Why a call is refused, or None."""
+        """Returns why a call is refused, or None."""
         given = str(metadata.get(AUTHORIZATION, ""))
         if not given.startswith(BEARER) or len(given) > MAX_TOKEN_CHARS:
             return grpc.StatusCode.UNAUTHENTICATED, "expected a token, got none"
@@ -94,8 +95,8 @@ class _Guard(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the
 
 
 def _make_refusal(code: grpc.StatusCode, text: str) -> Any:
-    """A handler that ends each call before anything of its request is read: those of many callers would be held
-    together. To a caller it is a method of any shape."""
+    """Returns a handler that ends each call before its request is read: else the requests of many refused callers would
+    be in memory at once. It fits methods of any shape."""
 
     async def refuse(requests: Any, context: Any) -> NoReturn:
         await context.abort(code, text)

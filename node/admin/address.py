@@ -1,7 +1,7 @@
 """The address of a node's admin server: a unix socket, or TCP with a token.
 
-Over TCP beyond this machine the address is written `ID@host:port`: the id is what the node must prove, and TLS keeps
-the token from everybody else. Without an id a call goes out in plain, which loopback alone is good for.
+Over TCP beyond this machine the address is written `ID@host:port`: the node must prove that its id is this one, and TLS
+keeps the token secret. Without an id a call goes out in plain, which is safe only on loopback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MAX_TOKEN_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class RemoteAddress:
-    """`host_port` under TLS as `id`, or in plain without one. `token` is what every call carries."""
+    """The TCP address of a node: `host_port`, under TLS if the node's `id` is known, else in plain. Every call carries
+    `token`."""
 
     host_port: str
     id: Id | None
@@ -34,10 +35,10 @@ class RemoteAddress:
 
     @classmethod
     def parse(cls, text: str, env: Mapping[str, str]) -> RemoteAddress:
-        """`host:port` or `ID@host:port`, with the token that the environment names a file of.
+        """Reads `host:port` or `ID@host:port`, and the token from the file that the environment names.
 
-        Raises ValueError for what is no address, PermissionRefused for one that no token must be sent to, or when there
-        is no token.
+        Raises ValueError for what is no address, PermissionRefused for an address that no token must be sent to, or
+        when there is no token.
         """
         peer, at, host_port = text.rpartition("@")
         parse_address(host_port)
@@ -57,7 +58,7 @@ AdminAddress = Path | RemoteAddress
 
 
 def read_token(env: Mapping[str, str], place: str) -> str:
-    """The first line of the file that the environment names. Raises PermissionRefused or ConfigError."""
+    """Returns the first line of the file that the environment names. Raises PermissionRefused or ConfigError."""
     name = env.get(TOKEN_FILE_VARIABLE)
     if not name:
         raise PermissionRefused(

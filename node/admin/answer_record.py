@@ -11,7 +11,7 @@ _OF_CLASSES, _OF_LABELS = ("label", "class", "probability"), ("labels",)
 
 
 def make_record(answered: Answered, file: str | None) -> dict[str, Any]:
-    """One sample: its `class`, `labels` or `values` by target, and what the file itself says of it."""
+    """Returns what JSON shows of one sample: its `class`, `labels` or `values` by target, and the label in the file."""
     said = to_json(answered.prediction)
     values = {each.target: each.value for each in answered.prediction.values}
     del said["values"]

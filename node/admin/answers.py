@@ -10,15 +10,15 @@ from ml.payload import Array, Arrays
 from ml.tasks import REGRESSION
 from node.pb import admin_pb2 as pb
 
-OWN = -1  # the author of a sample of the node's own, which nobody else has
-NameNearest = Callable[[pb.Prediction, int], None]  # by the place of the author whose prototype is nearest
+OWN = -1  # the author of a prototype of the node's own, which it has not sent
+NameNearest = Callable[[pb.Prediction, int], None]  # called with the place of the author whose prototype is nearest
 
 
 def describe_answers(
     answers: Arrays, classes: Sequence[str], task: str, top: int, name_nearest: NameNearest
 ) -> Iterator[pb.Prediction]:
-    """Of each sample the `top` most probable classes or labels, of equal ones the first; of a regression the values.
-    `answers` are as `ml.clients.inference` gives them."""
+    """Yields for each sample the `top` most probable classes or labels, the first of equal ones; or the values of a
+    regression. `answers` are those of `ml.clients.inference`."""
     if task == REGRESSION:
         for values in answers["values"].tolist():
             named = zip(classes, values, strict=True)

@@ -1,6 +1,7 @@
-"""Questions to a running node about samples in files: in as many requests as it takes, an answer for each sample.
+"""Questions to a running node about samples in files: sends as many requests as are needed, and yields an answer for
+each sample.
 
-The node answers by the run in force, whose input and classes may be other ones than genesis'.
+The node answers by the run in force, whose input and classes may differ from those in genesis.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ Expected = str | tuple[str, ...] | tuple[float, ...]
 
 
 class Answering(Protocol):
-    """Whatever answers as a node's admin service does: a client of one, or a model that is here."""
+    """Anything that answers as a node's admin service does: a client of a node, or a model in this process."""
 
     def list_runs(self, number: int) -> Sequence[pb.RunView]: ...
 
@@ -48,9 +49,9 @@ class Answering(Protocol):
 
 
 class Told(NamedTuple):
-    """What a node tells of its answers: whether the model is of the best round of its run; whose they are: federation,
-    alone or mixed; the `weight` of the federation's model where both are mixed; and at what `temperature`, where they
-    are calibrated."""
+    """The facts about a node's answers: whether the model is of the best round of its run; `answer_by`, the model that
+    answered (federation, alone or mixed); the `weight` of the federation's model where both are mixed; and the
+    `temperature` where probabilities are calibrated."""
 
     is_best: bool = False
     answer_by: str = FEDERATION
@@ -65,8 +66,8 @@ class Told(NamedTuple):
 
 
 class AtRound:
-    """A node that answers with its model of one round: newest, best or a number, by default as the node has it; and
-    `calibrated`, or `answer_by` another model. `told` is of its last answer."""
+    """A node that answers with its model of one round: newest, best or a number, by default the one that the node
+    chooses. Probabilities may be `calibrated`; `answer_by` names another model. `told` is about its last answer."""
 
     def __init__(self, node: AdminClient, round_: str = "", *, calibrated: bool = False, answer_by: str = "") -> None:
         self._node = node
@@ -85,8 +86,8 @@ class AtRound:
 
 
 class Labelled(NamedTuple):
-    """The columns of a table that have its labels: `column`, as asked for, or else `default`, if it is there. `source`
-    says what the site's own files are like, and `by` is the column that groups its rows, if any."""
+    """The columns of a table that hold the labels: `column`, as asked for, or else `default`, if it is there. `source`
+    says how the site's own files are read, and `by` is the column that groups rows, if any."""
 
     column: Columns | None = None
     default: Columns = DEFAULT_LABEL
@@ -95,13 +96,13 @@ class Labelled(NamedTuple):
 
     @classmethod
     def fetch(cls, node: AdminClient, column: Columns | None) -> Self:
-        """As `for_files` of the node's own configuration. Raises DataError."""
+        """Reads the label columns from the node's own configuration, as `for_files`. Raises DataError."""
         return cls.for_files(node.get_config()["data"], column)
 
     @classmethod
     def for_files(cls, data: Mapping[str, Any], column: Columns | None = None) -> Self:
-        """With the column, or the columns, that `data` of a configuration names, where none is asked for; files are as
-        the node's own are. Raises DataError."""
+        """Takes the label columns from `data` of a configuration, unless a `column` is asked for. Files are read as the
+        node reads its own. Raises DataError."""
         source = DataSource.for_files(data)
         named = (data.get("columns") or {}).get("label") if column is None else None
         default = tuple(named) if isinstance(named, list) else named
@@ -109,11 +110,14 @@ class Labelled(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What was said of one sample: the one in `row` of `file`, which calls it `expected`, where it says so: its class,
-    or by the task its labels or the values of its targets. `passed_over` are columns of a table that the run does not
-    name, `filled` says how many of a row's cells were empty, of how many, `by` is its cell of the column that groups
-    rows. `alone` is what the model says that was trained without the others, `mixed` what both say, and `trained_alone`
-    how far that is, where it was asked for and is there."""
+    """The answer about one sample: the one in `row` of `file`. `expected` is what the file says of it, if it does: its
+    class, its labels or the values of its targets, by the task.
+
+    `passed_over` are columns of a table that the run does not name, `filled` is how many of a row's cells were empty,
+    of how many, and `by` is its cell of the column that groups rows. Where they were asked for and exist, `alone` is
+    the answer of the model trained on this site only, `mixed` that of both models, and `trained_alone` says how far
+    that training is.
+    """
 
     file: Path
     row: int | None
@@ -129,14 +133,15 @@ class Answered(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The doubts about the answer: empty cells, and what the node has not trained on."""
+        """Returns the doubts about the answer: empty cells, and values outside of what the node trained on."""
         empty, columns = self.filled
         filled = (f"{empty} of {columns} filled",) if empty else ()
         return (*filled, *self.prediction.notes)
 
     @property
     def is_correct(self) -> bool | None:
-        """None where the sample has no label, and of a regression, where nothing is right or wrong."""
+        """Returns whether the answer is the expected one; None for a sample without a label, and for a regression,
+        where nothing is right or wrong."""
         if self.expected is None or self.prediction.values:
             return None
         if isinstance(self.expected, str):
@@ -146,7 +151,7 @@ class Answered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of the run in force that samples have to fit."""
+    """The terms of the run in force, which samples have to fit."""
 
     input: InputFormat
     classes: tuple[str, ...]
@@ -161,7 +166,7 @@ class Terms:
 
     @classmethod
     def read(cls, terms: Mapping[str, Any]) -> Self:
-        """Of the terms of a run, as `RunView` of admin.proto has them."""
+        """Reads the terms of a run, as `RunView` of admin.proto has them."""
         task, scale = terms.get("task", CLASSIFICATION), TargetScale.from_mapping(terms.get("target"))
         classes, labels = tuple(terms["classes"]), terms.get("labels")
         meaning = None if labels is None else {name: tuple(labels[name]) for name in classes}
@@ -179,8 +184,8 @@ def ask(
     alone: bool = False,
     prior: float | None = None,
 ) -> Iterator[Answered]:
-    """An answer for each sample in files, and in directories that hold one for each class. Raises NodeError for files
-    that cannot be read, before anything is asked where that can be seen without reading them."""
+    """Yields an answer for each sample in files, and in directories that hold one directory for each class. Raises
+    NodeError for files that cannot be read, before it sends anything if that shows without reading them."""
     try:
         found = [
             (path, name) for given in inputs for path, name in list_labelled_files(given, terms.classes, terms.task)
@@ -203,7 +208,7 @@ def ask_about(
     alone: bool = False,
     prior: float | None = None,
 ) -> Iterator[Answered]:
-    """An answer for each sample in files that have been read."""
+    """Yields an answer for each sample in files that have been read."""
     ranked = get_top(top, len(terms.classes))
     max_samples = get_max_samples(terms.input.shape, len(terms.classes), ranked, count_models(alone))
     for batch in make_batches(files, terms.input.shape, max_samples):
@@ -228,7 +233,8 @@ def _read(path: Path, class_name: str | None, terms: Terms, labelled: Labelled) 
 
 
 def match_answers(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterator[Answered]:
-    """Each prediction with the sample of the batch that it is of. Raises NodeError for fewer or more."""
+    """Pairs each prediction with its sample in the batch. Raises NodeError for fewer or more predictions than
+    samples."""
     samples = [(piece.file, i) for piece in batch for i in range(piece.start, piece.stop)]
     if len(samples) != len(reply.predictions):
         raise NodeError(f"expected {len(samples)} predictions of the node, got {len(reply.predictions)}")
@@ -248,7 +254,7 @@ def match_answers(terms: Terms, batch: Batch, reply: pb.PredictReply) -> Iterato
 
 
 def _name(terms: Terms, label: Any) -> Expected:
-    """A label or several, or values, as the file has them."""
+    """Returns a label, several labels, or values, as the file has them."""
     if terms.task == CLASSIFICATION:
         return terms.classes[int(label)]
     if terms.task == REGRESSION:
@@ -257,7 +263,7 @@ def _name(terms: Terms, label: Any) -> Expected:
 
 
 def get_labels(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray[np.int64]:
-    """Of N answers of a multilabel task, those that were given, [N, L]."""
+    """Returns the labels answered for N samples of a multilabel task, 0 or 1, [N, L]."""
     labels = np.zeros((len(answers), len(classes)), np.int64)
     for row, answered in zip(labels, answers, strict=True):
         row[[each.label for each in answered.prediction.labels]] = 1
@@ -265,7 +271,8 @@ def get_labels(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray
 
 
 def get_values(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray[np.float64]:
-    """Of N answers of a regression, [N, T]. Raises NodeError where the node has gone over to other targets."""
+    """Returns the values answered for N samples of a regression, [N, T]. Raises NodeError where the node's run has
+    other targets by now."""
     for answered in answers:
         if (named := tuple(each.target for each in answered.prediction.values)) != classes:
             raise NodeError(f"expected the targets {', '.join(classes)}, got {', '.join(named) or 'none'}")
@@ -273,7 +280,8 @@ def get_values(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray
 
 
 def get_probabilities(answers: Sequence[Answered], classes: tuple[str, ...]) -> NDArray[np.float64]:
-    """Of N answers that tell of all C classes, [N, C]. Raises NodeError where the node has gone over to other ones."""
+    """Returns the probabilities of all C classes answered for N samples, [N, C]. Raises NodeError where the node's run
+    has other classes by now."""
     probabilities = np.zeros((len(answers), len(classes)))
     for row, answered in zip(probabilities, answers, strict=True):
         for each in answered.prediction.top:

@@ -1,4 +1,4 @@
-"""Backups of a running node: a snapshot of its data directory, taken beside the rounds, and told piece by piece."""
+"""Backups of a running node: takes a snapshot of its data directory while rounds go on, and sends it piece by piece."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from chain.store.sqlite import SqliteStore
 from node.ledger.backup import CHUNK_BYTES, Snapshot, take_snapshot
 from node.pb import admin_pb2 as pb
 
-SNAPSHOT = "backup.tmp"  # in the data directory, while one is read
+SNAPSHOT = "backup.tmp"  # in the data directory, while a snapshot is read
 
 
 class _Abandoned(Exception):
-    """Whoever asked for the backup has gone."""
+    """Ends a backup whose caller has gone."""
 
 
 class Backups:
-    """One node's; one at a time."""
+    """Makes backups of one node, one at a time."""
 
     def __init__(self, genesis: Genesis, store: SqliteStore) -> None:
         self._genesis = genesis
         self._store = store
         self._folder = store.path / SNAPSHOT
         self._reading = asyncio.Lock()
-        shutil.rmtree(self._folder, ignore_errors=True)  # of a node that was killed
+        shutil.rmtree(self._folder, ignore_errors=True)  # left by a node that was killed
 
     async def backup(self) -> AsyncGenerator[pb.BackupChunk, None]:
-        """The manifest, then the files as they lie in an archive. Closing the generator ends it."""
+        """Yields the manifest, then the files as they lie in an archive. Closing the generator ends the backup."""
         gone = threading.Event()
         async with self._reading:
             taking = asyncio.ensure_future(asyncio.to_thread(self._take, gone))
@@ -61,7 +61,7 @@ class Backups:
 
 
 def _take_some(chunks: Iterator[bytes]) -> bytes:
-    """The next of them, small ones together; nothing at the end."""
+    """Returns the next chunks, small ones joined; no bytes at the end."""
     taken = bytearray()
     for chunk in chunks:
         taken += chunk

@@ -22,7 +22,7 @@ from node.pb import admin_pb2 as pb
 
 
 def show_draft(built: Built, tip: Tip, me: Id) -> pb.ProposalView:
-    """A change that is not proposed yet, as if this node had signed it."""
+    """Shows a change that is not proposed yet, as if this node had signed it."""
     change, state = built.change, tip.state
     missing = compute_missing(change.kind, state, built.after, tip.height + 1, {me: Answer.YES}, ())
     view = _show(change, state, built.after, missing, {}, tip.height, me)
@@ -41,7 +41,7 @@ def show_proposal(proposal: Proposal, missing: Missing, tip: Tip, me: Id) -> pb.
 def show_executed(
     executed: ExecutedChange, before: State, after: State, own: Answer | None, tip: Tip, me: Id
 ) -> pb.ProposalView:
-    """A change in a block, by the states before and after that. `own` is this node's last word on it."""
+    """Shows a change in a block, by the states before and after it. `own` is this node's latest answer to it."""
     answers = {
         member.key: executed.answers[member.seat] for member in before.members if member.seat in executed.answers
     }
@@ -81,7 +81,7 @@ def _show(
 
 
 def write_terms(change: Change) -> str:
-    """The terms as the chain has them, in JSON."""
+    """Returns the terms of a change in JSON, as the chain has them."""
     return json.dumps(change.kind.to_terms())
 
 

@@ -1,7 +1,7 @@
-"""The operator's hand on changes of the federation: proposes them, approves them, and shows those that wait.
+"""The operator's control over changes of the federation: proposes them, approves them, and shows those that wait.
 
-Nothing is signed that was not checked here first: that the chain would take it, and that this site could live with it
-(FEDERATION §4, I14). Raises ChangeRefused with the reason.
+Nothing is signed that was not checked here first: that the chain would accept it, and that this site could comply with
+it (FEDERATION §4, I14). Raises ChangeRefused with the reason.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from node.offload import Offload
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunSpecs
 
-ID_DIGITS = 64  # hexadecimal ones
-MIN_DIGITS = 4  # of an id, for a look
+ID_DIGITS = 64  # hexadecimal digits
+MIN_DIGITS = 4  # of an id, to show a change
 MAX_LISTED = 8  # changes that one refusal names
-OF_TRAINING = (StartRun, SetRounds, AddMember)  # to these a site may agree and not train
+OF_TRAINING = (StartRun, SetRounds, AddMember)  # a site may approve these and not train
 
 
 class ChangeControl:
-    """One node's, whose runs are `runs`. `get_data` gives the configuration's `data` of now, None without any,
-    `get_plugins` the plugins that it allows, `get_min_samples` of how many test samples this site tells measures at
-    least, `explain_not_lent` why it cannot lend its own model of a round; `disk` is the store's thread."""
+    """Proposes and approves changes for one node, whose runs are `runs`. `get_data` returns the configuration's current
+    `data`, None without any; `get_plugins` the plugins that it allows; `get_min_samples` the least number of test
+    samples about which this site publishes measures; `explain_not_lent` why it cannot lend its own model of a round.
+    `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class ChangeControl:
 
     @property
     def _me(self) -> Id:
-        """The key in force, which a rotation changes."""
+        """Returns the key in force, which a rotation changes."""
         return self._service.signer.id
 
     # ---- what waits
@@ -85,8 +86,8 @@ class ChangeControl:
         return pb.ListProposalsReply(proposals=[self._show(proposal) for proposal in self._book])
 
     async def get_proposal(self, change: str) -> pb.ProposalView:
-        """The change of this id, or the only one ever known here whose id begins so: open, or in a block and to be
-        approved for this site's own training. Raises NotFound and InvalidRequest."""
+        """Returns the change with this id, or the only known one whose id begins so: an open one, or one in a block
+        that may still be approved for this site's own training. Raises NotFound and InvalidRequest."""
         digits = _read_digits(change)
         known = self._book.list_known(digits)
         if len(known) > 1:
@@ -121,8 +122,8 @@ class ChangeControl:
         shown: str | None = None,
         lend: bool = False,
     ) -> pb.ProposalView:
-        """Signs and sends the change that is asked for, or with `dry_run` shows what it would do. What is signed has
-        the terms that were `shown`, where they are given. Raises ChangeRefused and InvalidRequest."""
+        """Signs and sends the change that is asked for, or with `dry_run` shows what it would do. Where `shown` is set,
+        the change must still have the terms that were shown. Raises ChangeRefused and InvalidRequest."""
         wish = Wish(kind, _read_terms(terms), note, first, heights)
         tip, model = self._service.tip, None
         if wish.kind == "evaluation":
@@ -152,8 +153,8 @@ class ChangeControl:
         return self._show(proposal)
 
     async def approve(self, change: str, no_train: bool = False, lend: bool = False) -> pb.ProposalView:
-        """Signs this node's yes: to an open change, or for its own training to one that was executed without it. It
-        takes a whole id: one that begins like another's can be made. Raises ChangeRefused, NotFound and
+        """Signs this node's yes: to an open change, or for its own training to a change that was executed without it.
+        It takes a whole id, as others can make an id with the same beginning. Raises ChangeRefused, NotFound and
         InvalidRequest."""
         change_id, state = self._read_id(change), self._service.tip.state
         found = self._book.find(change_id.hex())
@@ -175,21 +176,22 @@ class ChangeControl:
             await self._note_lending(change_id, lends=lend)
         try:
             approved = await self._book.approve(change_id, answer)
-            await self._service.resume()  # a round that waits for this site's consent may be in hand
+            await self._service.resume()  # the current round may wait for this site's consent
         except ChainError as error:
             raise ChangeRefused(describe(error)) from error
         self._service.events.publish("operator", approved=change_id.hex())
         return self._show(approved) if isinstance(found, Proposal) else await self._show_executed(found)
 
     async def _check_lent(self, kind: Kind) -> None:
-        """Raises ChangeRefused where this site could not lend its own model by a change."""
+        """Raises ChangeRefused where this site could not lend the model of its own that a change asks for."""
         if (place := get_lendable(kind)) is None:
             raise ChangeRefused("lend: expected none: nothing is lent by this change")
         if (why := await asyncio.to_thread(self._explain_not_lent, place)) is not None:
             raise ChangeRefused(f"lend: {why}")
 
     async def _propose(self, change: Change, *, lends: bool) -> Proposal:
-        """Signs and sends a change, with the operator's word on lending, which stays as it was where it is refused."""
+        """Signs and sends a change, and notes whether this site lends its own model for it. A refused change leaves
+        that note as it was."""
         if get_lendable(change.kind) is None:
             return await self._book.propose(change)
         change_id = change.compute_id(self._service.tip.state.chain_id)
@@ -205,7 +207,7 @@ class ChangeControl:
         await self._disk.run(partial(self._lending.note, change_id, lends=lends))
 
     def _read_id(self, text: str) -> Digest:
-        """Raises InvalidRequest for what is no whole id, with those that begin so."""
+        """Reads a whole id. Raises InvalidRequest for anything else, and names the known ids that begin so."""
         if len(digits := _read_digits(text)) == ID_DIGITS:
             return bytes.fromhex(digits)
         found = self._book.list_known(digits)
@@ -213,9 +215,9 @@ class ChangeControl:
         raise InvalidRequest(f"change {digits}: expected its whole id, {ID_DIGITS} hex digits{told}")
 
     def _check(self, kind: Kind, after: State, before: State, *, trains: bool) -> None:
-        """Raises ChangeRefused where this site could not keep to what it says."""
+        """Raises ChangeRefused where this site could not comply with the change that it signs."""
         if isinstance(kind, StartRun) and not trains:
-            return  # it votes on what it may not understand, and follows the others
+            return  # a site that does not train need not understand the run: it only votes on its blocks
         try:
             check_site(kind, before, after, self._get_data())
         except SpecError as error:
@@ -232,7 +234,7 @@ def _read_digits(text: str) -> str:
 
 
 def _list(found: Mapping[Digest, str]) -> str:
-    """The newest of them, with whole ids."""
+    """Lists the newest changes found, with whole ids."""
     told = [f"{change_id.hex()} ({words})" for change_id, words in list(found.items())[-MAX_LISTED:]]
     return ", ".join([*([f"{len(found) - len(told)} more"] if len(found) > len(told) else []), *told])
 

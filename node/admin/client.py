@@ -1,7 +1,7 @@
-"""Asks a running node over its admin socket, or over TCP with a token. Synchronous: a command has nothing else to do
-meanwhile.
+"""The client of a running node: asks it over its admin socket, or over TCP with a token. It is synchronous, as a
+command has nothing else to do meanwhile.
 
-gRPC's codes become the errors of `node.errors` here, so that each ends the command with its own exit code.
+It translates gRPC's codes into the errors of `node.errors`, so that each ends the command with its own exit code.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from node.admin.operations import A, Operation, Q
 from node.errors import InvalidRequest, NodeError, NodeUnreachable, NotFound, PermissionRefused, VerificationFailed
 from node.pb import admin_pb2 as pb
 
-if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither arrays nor signatures
+if TYPE_CHECKING:  # kept out of `fednode status`, which is to answer at once and needs neither arrays nor signatures
     from node.admin.address import AdminAddress
     from node.ledger.backup import Manifest
 
 CONNECT_S = 5.0
-CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is not well
-# A watch may hear nothing for hours: whether the node is still there is asked by pings, which its server allows.
+CALL_S = 10.0  # an answer takes milliseconds; a node that needs longer is in trouble
+# A watch may receive nothing for hours: pings, which the server allows, show whether the node is still there.
 KEEPALIVE = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # else a ping's own minute counts
+    ("grpc.http2.ping_timeout_ms", 10_000),  # else gRPC waits its default of a minute
     ("grpc.http2.max_pings_without_data", 0),
 )
-REFUSED = "fednode-refused"  # beside a refusal that is the node's own words, and not gRPC's about the connection
+REFUSED = "fednode-refused"  # marks a refusal that the node itself wrote, not gRPC about the connection
 
 _CODES: dict[grpc.StatusCode, type[NodeError]] = {
     grpc.StatusCode.UNAVAILABLE: NodeUnreachable,
@@ -53,7 +53,7 @@ _CODES: dict[grpc.StatusCode, type[NodeError]] = {
 
 
 def is_served(path: AdminAddress) -> bool:
-    """Whether a process listens there. Raises PermissionRefused when that may not be asked."""
+    """Returns whether a process listens there. Raises PermissionRefused when this user may not connect."""
     if not isinstance(path, Path):
         try:
             sockets.create_connection(parse_address(path.host_port), timeout=CONNECT_S).close()
@@ -72,18 +72,18 @@ def is_served(path: AdminAddress) -> bool:
 
 
 def _check_access(socket: Path) -> None:
-    """Raises PermissionRefused where this user may not use a socket. One call asks the kernel, as the socket may go
-    away between two."""
+    """Raises PermissionRefused where this user may not use a socket. It asks the kernel in one call, as the socket may
+    disappear between two."""
     try:
         os.close(os.open(socket, os.O_RDWR))
     except PermissionError as error:
         raise PermissionRefused(f"{socket}: this socket is another user's") from error
-    except OSError:  # ENXIO: a socket that this user may connect to cannot be opened; or it is not there
+    except OSError:  # ENXIO: a socket cannot be opened, but this user may connect; or there is none
         return
 
 
 class AdminClient(LedgerClient):
-    """One node's answers, read through `socket`, or over TCP: of its ledger, and of what it is and does."""
+    """Asks one node about its ledger, its state and its work, through `socket` or over TCP."""
 
     def __init__(self, socket: AdminAddress) -> None:
         self.place = f"the node at {socket}"
@@ -102,7 +102,7 @@ class AdminClient(LedgerClient):
         self.close()
 
     def close(self) -> None:
-        """Ends what is asked in other threads, too."""
+        """Closes the connection, which also ends calls in other threads."""
         self._channel.close()
 
     def ask(self, operation: Operation[Q, A], request: Q, more_s: float = 0.0) -> A:
@@ -123,7 +123,7 @@ class AdminClient(LedgerClient):
             try:
                 yield from replies
             finally:
-                replies.cancel()  # type: ignore[no-untyped-call]  # so the stubs leave it
+                replies.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it untyped
 
     # ---- the node
 
@@ -134,19 +134,19 @@ class AdminClient(LedgerClient):
         return self.ask(ops.GET_VERSION, pb.GetVersionRequest())
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration in effect, without its secrets."""
+        """Returns the configuration in effect, without its secrets."""
         config: dict[str, Any] = json.loads(self.ask(ops.GET_CONFIG, pb.GetConfigRequest()).json)
         return config
 
     def is_serving(self, service: str) -> bool:
-        """The word of the node's health service about `service`."""
+        """Returns whether the node's health service reports `service` as serving."""
         request = health_pb2.HealthCheckRequest(service=service)
         with self._translated():
             reply = self._health.Check(request, timeout=CALL_S)
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     def watch(self, kinds: Sequence[str], since: str) -> Iterator[pb.Event]:
-        """Until the caller stops, or the node does: NodeUnreachable then."""
+        """Yields events until the caller stops. Raises NodeUnreachable when the node stops."""
         return self.stream(ops.WATCH_EVENTS, pb.WatchEventsRequest(kinds=kinds, since=since))
 
     def predict(
@@ -161,10 +161,13 @@ class AdminClient(LedgerClient):
         calibrated: bool = False,
         answer_by: str = "",
     ) -> pb.PredictReply:
-        """The model's predictions for encoded samples, once the node's worker has come to them within `wait_s`; and
-        those of the model trained `alone` and of both mixed, where there is one. With `prior` they lean to the classes'
-        shares there. `round_` is newest, best or a number: of which round the model is. `calibrated`, probabilities are
-        by val samples. `answer_by` is federation, alone or mixed; empty, as the node has it."""
+        """Returns the model's predictions for encoded samples, if the node's worker is free within `wait_s`.
+
+        With `alone` the reply also has those of the model trained on this site only and of both mixed, where there is
+        one. `prior` is kappa: how far answers lean to the shares that classes have at that site. `round_`, newest, best
+        or a number, chooses the model. `calibrated` corrects probabilities by a temperature from the site's val
+        samples. `answer_by` is federation, alone or mixed; empty, it is as the node's configuration says.
+        """
         request = pb.PredictRequest(
             samples=samples,
             top=top,
@@ -178,7 +181,7 @@ class AdminClient(LedgerClient):
         return self.ask(ops.PREDICT, request, wait_s)
 
     def backup(self) -> tuple[Manifest, Iterator[bytes]]:
-        """The manifest of a backup, and the files that it names, as they lie in an archive."""
+        """Returns the manifest of a backup, and the files that it names, as they lie in an archive."""
         from node.ledger.backup import Manifest
 
         chunks = self.stream(ops.BACKUP, pb.BackupRequest())
@@ -196,14 +199,15 @@ class AdminClient(LedgerClient):
         return self.ask(ops.LIST_PEERS, pb.ListPeersRequest()).peers
 
     def add_peer(self, place: str) -> pb.PeerView:
-        """Has the node dial a member at `ID@host:port`. Returns how things stand with it then."""
+        """Has the node dial a member at `ID@host:port`. Returns the state of that peer then."""
         return self.ask(ops.ADD_PEER, pb.AddPeerRequest(peer=place))
 
     def remove_peer(self, peer: str) -> pb.PeerView:
         return self.ask(ops.REMOVE_PEER, pb.RemovePeerRequest(peer=peer))
 
     def compare(self, peer: str) -> pb.ChainComparison:
-        """The height where the node's chain and its peer's part. NodeUnreachable when the peer has no answer."""
+        """Returns the height where the node's chain and its peer's part. Raises NodeUnreachable when the peer does not
+        answer."""
         return self.ask(ops.COMPARE_CHAIN, pb.CompareChainRequest(peer=peer))
 
     def ban_peer(self, peer: str, minutes: float) -> pb.PeerView:
@@ -218,7 +222,7 @@ class AdminClient(LedgerClient):
         return self.ask(ops.LIST_MEMBERS, pb.ListMembersRequest())
 
     def propose(self, request: pb.ProposeRequest) -> pb.ProposalView:
-        """Has the node check, sign and send a change; or with `dry_run` only say what it would change."""
+        """Has the node check, sign and send a change; or with `dry_run` only show what it would change."""
         return self.ask(ops.PROPOSE, request)
 
     def approve(self, change: str, *, no_train: bool = False, lend: bool = False) -> pb.ProposalView:
@@ -239,21 +243,21 @@ class AdminClient(LedgerClient):
         return self.ask(ops.RESUME_TRAINING, pb.ResumeTrainingRequest())
 
     def stop_after(self, number: int) -> pb.TakingPart:
-        """Ends the daemon after round `number`, 0 for the one in hand."""
+        """Ends the daemon after round `number`, 0 for the current one."""
         return self.ask(ops.STOP_AFTER_ROUND, pb.StopAfterRoundRequest(round=number))
 
     def withdraw_stop(self) -> pb.TakingPart:
         return self.ask(ops.STOP_AFTER_ROUND, pb.StopAfterRoundRequest(withdraw=True))
 
     def shut_down(self, grace_s: float | None = None) -> pb.TakingPart:
-        """Ends the daemon, cutting off what has not ended after `grace_s`."""
+        """Ends the daemon, and cuts off what has not ended after `grace_s`."""
         return self.ask(ops.SHUTDOWN, pb.ShutdownRequest(grace_s=grace_s))
 
     def set_log_level(self, level: str) -> pb.LogLevel:
         return self.ask(ops.SET_LOG_LEVEL, pb.SetLogLevelRequest(level=level))
 
     def reload(self) -> pb.ReloadReply:
-        """Has the node read its configuration again; `problems` say why nothing of it was applied."""
+        """Has the node reload its configuration; `problems` says why none of it was applied."""
         return self.ask(ops.RELOAD, pb.ReloadRequest())
 
     def rotate_key(self) -> pb.RotateKeyReply:

@@ -1,6 +1,6 @@
-"""Decodes requests on the admin socket. A caller whose bytes are no message of the expected type is told so.
+"""Decodes requests on the admin socket, and refuses bytes that are no message of the expected type.
 
-gRPC by itself would log a traceback for each, and tell the caller of an internal error.
+gRPC by itself would log a traceback for each, and report an internal error to the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from node.p2p.transport.calls import Malformed
 
 
 class Decoding(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Answers such calls with INVALID_ARGUMENT. It stands next to the service, behind whoever asks who calls."""
+    """Answers calls whose request cannot be decoded with INVALID_ARGUMENT. It runs last before the service, after the
+    check of the caller's token."""
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
@@ -29,7 +30,7 @@ class Decoding(aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in t
 
 
 def _make_careful(handler: Any, name: str) -> Any:
-    """A handler of the same shape that hears of what could not be decoded."""
+    """Returns a handler of the same shape that refuses a request that could not be decoded."""
 
     def parse(data: bytes) -> Any:
         try:
@@ -68,7 +69,7 @@ def _make_careful(handler: Any, name: str) -> Any:
 
 
 async def _send(answers: Any, context: Any) -> None:
-    """What a handler gives one after the other, or writes itself."""
+    """Sends the answers that a handler yields, or waits for one that writes them itself."""
     if not isinstance(answers, AsyncGenerator):
         await answers
         return

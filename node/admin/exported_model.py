@@ -31,9 +31,9 @@ class RebuiltModel:
 
     @classmethod
     def read(cls, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) -> RebuiltModel:
-        """The model of these chunks. A user's module is imported only where it is one of `plugins`. Raises MlError and
-        ValueError, before anything is built that the file does not hold, and VerificationFailed where the chunks are
-        not what was announced."""
+        """Builds the model from these chunks. It imports a user's module only if that is one of `plugins`. Raises
+        MlError and ValueError before it builds anything that the file does not hold, and VerificationFailed where the
+        chunks do not have the announced size and digest."""
         from safetensors import SafetensorError, safe_open
 
         from ml.data.base import InputFormat
@@ -50,7 +50,8 @@ class RebuiltModel:
             model = build_model(model_, shape, num_classes, plugins=plugins)
             try:
                 with safe_open(file, framework="np") as opened:
-                    load_parameters(model, {name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118 (no mapping)
+                    # safe_open returns no mapping
+                    load_parameters(model, {name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118
                     metadata = opened.metadata() or {}
             except SafetensorError as error:
                 raise ValueError(f"not a readable file of a model: {error}") from error
@@ -58,7 +59,7 @@ class RebuiltModel:
 
 
 def _read_mapping(text: str, what: str) -> dict[str, Any]:
-    """A JSON object. Raises ValueError."""
+    """Returns a JSON object. Raises ValueError."""
     try:
         value = json.loads(text)
     except RecursionError as error:
@@ -69,8 +70,8 @@ def _read_mapping(text: str, what: str) -> dict[str, Any]:
 
 
 def write_model(out: Path, chunks: Iterator[pb.ModelChunk]) -> pb.ModelInfo:
-    """Puts the chunks into `out`. Raises VerificationFailed where they are not what was announced, NodeError where they
-    cannot be written; then there is no file."""
+    """Writes the chunks into `out`. Raises VerificationFailed where they do not have the announced size and digest,
+    NodeError where they cannot be written; then there is no file."""
     from node.pb import admin_pb2 as pb
 
     digest, size = hashlib.sha256(), 0

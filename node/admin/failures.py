@@ -24,11 +24,11 @@ from node.p2p.transport.base import AddressInUse, CannotListen
 
 
 class StorageFailed(NodeError):
-    """The store cannot be trusted or written any more: nothing is signed, what is there can still be read."""
+    """The store cannot be trusted or written any more: the node signs nothing, and what is stored can still be read."""
 
 
 def explain_chain_error(error: ChainError, config: NodeConfig) -> NodeError:
-    """What went wrong with the store, in words for the operator: also what to do about it."""
+    """Returns the error of a store with words for the operator: what went wrong, and what to do about it."""
     directory = config.node.data_dir
     match error:
         case StoreMismatch() | StoreLocked():
@@ -42,7 +42,7 @@ def explain_chain_error(error: ChainError, config: NodeConfig) -> NodeError:
             return PermissionRefused(f"{error} (node.data_dir: expected a directory that this node can write)")
         case StoreFull():
             return StorageFailed(f"{error}; make room and start again: what was signed and finalised is kept")
-        case BlobRowCorrupted():  # before what it is a case of
+        case BlobRowCorrupted():  # before BlobCorrupted, of which it is a kind
             return StorageFailed(f"{error}; it was deleted: start again, as other members hold the same bytes")
         case BlobCorrupted():
             return StorageFailed(f"{error}; delete the file and start again: other members hold the same bytes")
@@ -57,7 +57,7 @@ def explain_chain_error(error: ChainError, config: NodeConfig) -> NodeError:
 
 
 def translate(error: BaseException) -> BaseException:
-    """The first of a group's failures that means something to an operator, else the group itself."""
+    """Returns the first error of a group that an operator can act on, else the group itself."""
     for one in _flatten(error):
         if isinstance(one, AddressInUse):
             who = name_listener(parse_address(str(one.filename))[1])

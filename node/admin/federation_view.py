@@ -15,12 +15,12 @@ from node.pb import admin_pb2 as pb
 
 
 class FederationView:
-    """Reads one node's tip, store and peers."""
+    """Shows the members of a federation, from one node's tip, store and peers."""
 
     def __init__(
         self, service: RoundService, chain: StoredChain, peers: PeerView, display_names: Mapping[str, str]
     ) -> None:
-        """`display_names` are what this site calls others, by their ids."""
+        """`display_names` maps members' ids to the names that this site uses for them."""
         self._service = service
         self._chain = chain
         self._peers = peers
@@ -29,7 +29,7 @@ class FederationView:
 
     @property
     def _me(self) -> Id:
-        """The key in force, which a rotation changes."""
+        """Returns the key in force, which a rotation changes."""
         return self._service.signer.id
 
     async def list_members(self) -> pb.ListMembersReply:

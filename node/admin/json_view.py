@@ -10,23 +10,23 @@ from node.pb import admin_pb2 as pb
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """Every field in the order it is declared, under its name, or under its `json_name` where the .proto gives one."""
+    """Returns every field in the order it is declared, under its name, or its `json_name` where the .proto sets one."""
     return {get_key(field): _get_value(message, field) for field in message.DESCRIPTOR.fields}
 
 
 def show_block(block: pb.Block) -> dict[str, Any]:
-    """What a list says of the block, and under it what only this view has."""
+    """Returns the fields of a block's summary, and after them those that only this view has."""
     details = to_json(block)
     summary: dict[str, Any] = details.pop("summary")
     return summary | details
 
 
 def get_key(field: Any) -> str:
-    """The name under which a field of a message is shown."""
+    """Returns the name under which a field of a message is shown."""
     name: str = field.name
     given: str = field.json_name
     first, *others = name.split("_")
-    derived = first + "".join(word.capitalize() for word in others)  # what protobuf makes up by itself
+    derived = first + "".join(word.capitalize() for word in others)  # the name that protobuf derives by default
     return name if given == derived else given
 
 

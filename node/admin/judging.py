@@ -1,4 +1,4 @@
-"""An evaluation of a running node's model: what its answers to labelled samples are worth."""
+"""An evaluation of a running node's model: measures of its answers to labelled samples."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from node.pb import admin_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """The further figures that an evaluation is asked for: those at a `threshold` of the class or label `positive`, at
-    a `prevalence`, where any of these is set; and those of the groups of rows by the column `by`, numbers cut at
+    """The further figures that an evaluation is asked for. `threshold`, `prevalence` and `positive` ask for figures of
+    the class or label `positive` at a threshold; `by` for those of groups of rows by a column, whose numbers are cut at
     `cuts`."""
 
     threshold: float | None = None
@@ -49,7 +49,8 @@ NO_DETAILS = Details()
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The samples whose cell of a column is `value`, or in that range: too few are counted, and not measured."""
+    """The samples whose cell of a column is `value`, or lies in that range. Too small a group is counted, and not
+    measured."""
 
     value: str
     num_samples: int
@@ -62,20 +63,21 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The measures of the model that stood after `applied_round`, and the signs that it has not learned, by name.
+    """The measures of the model that stood after `applied_round`, and the signs, by name, that it has not learned.
 
-    `points` are those at a threshold, `groups` those of a column's values, where they were asked for. `alone` is the
-    model trained without the others, measured on the same samples: None where the node trains none. `mixed` are the
-    measures of both mixed, by `weight` of the federation's, None where there is nothing to mix with. Probabilities are
-    at `temperature`, where they were to be calibrated; whose answers the node usually gives is `answer_by`.
-    `passed_over` are the columns of each file that the run does not name."""
+    `points` are figures at a threshold and `groups` those of a column's values, where they were asked for. `alone` is
+    the model trained on this site only, measured on the same samples; None where the node trains none. `mixed` are the
+    measures of both mixed, with `weight` for the federation's; None without a second model. `temperature` calibrated
+    the probabilities, if that was asked for. `answer_by` is the model that the node usually answers by. `passed_over`
+    are the columns of each file that the run does not name.
+    """
 
     applied_round: int
     measures: pb.Measures
     signs: dict[str, str]
     alone: pb.TrainedAlone | None = None
     passed_over: Mapping[Path, Sequence[str]] = field(default_factory=dict)
-    is_best: bool = False  # of the rounds of its run
+    is_best: bool = False  # the model is of its run's best round
     points: Sequence[OperatingPoint] = ()
     groups: Sequence[Group] = ()
     mixed: pb.Measures | None = None
@@ -84,7 +86,7 @@ class Evaluation:
     answer_by: str | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """As `fednode evaluate --json` prints it."""
+        """Returns the object that `fednode evaluate --json` prints."""
         return {
             "applied_round": self.applied_round,
             "is_best": self.is_best,
@@ -100,7 +102,7 @@ class Evaluation:
 
 
 def read_cuts(text: str) -> tuple[float, ...]:
-    """Where numbers are cut, as in `40,60`. Raises NodeError."""
+    """Reads where numbers are cut, as in `40,60`. Raises NodeError."""
     try:
         found = tuple(float(word) for word in text.split(","))
     except ValueError:
@@ -121,30 +123,30 @@ def evaluate_node(
     details: Details = NO_DETAILS,
     calibrated: bool = False,
 ) -> Evaluation:
-    """Has a node answer labelled samples in files, and in directories that hold one for each class. Raises NodeError,
-    also for samples without a label."""
+    """Has a node answer labelled samples in files, and in directories that hold one directory for each class, and
+    measures the answers. Raises NodeError, also for samples without a label."""
     terms, asked = Terms.fetch(node), ask_federation(node, round_, calibrated=calibrated)
-    _choose_positive(details, terms)  # which says what is wrong before anything is asked
+    _choose_positive(details, terms)  # raises if the details are wrong, before anything is asked
     labelled = labelled._replace(by=details.by)
     answers = list(ask(asked, terms, inputs, len(terms.classes), labelled, timeout_s, alone=True))
     return complete(judge(answers, terms, resamples, details), asked, node)
 
 
 def ask_federation(node: AdminClient, round_: str, *, calibrated: bool) -> AtRound:
-    """A node that answers first by the federation's model, whatever it does usually."""
+    """Returns the node at a round, set to answer first by the federation's model, whatever it does usually."""
     return AtRound(node, round_, calibrated=calibrated, answer_by=FEDERATION)
 
 
 def complete(found: Evaluation, asked: AtRound, node: AdminClient) -> Evaluation:
-    """What was found, with what the node told of its answers."""
+    """Returns the evaluation with the facts that the node reported about its answers."""
     usual: str = node.get_config()["training"]["answer_by"]
     told = asked.told
     return replace(found, is_best=told.is_best, weight=told.weight, temperature=told.temperature, answer_by=usual)
 
 
 def judge(answers: Sequence[Answered], terms: Terms, resamples: int, details: Details = NO_DETAILS) -> Evaluation:
-    """Of answers that tell of every class. Raises NodeError where labels are missing, and where there are no such
-    details."""
+    """Computes the evaluation from answers that have a probability for every class. Raises NodeError where labels are
+    missing, and where the run does not fit the `details`."""
     if not answers:
         raise NodeError("expected labelled samples, got none")
     for answered in answers:
@@ -165,7 +167,7 @@ def judge(answers: Sequence[Answered], terms: Terms, resamples: int, details: De
 
 
 def _choose_positive(details: Details, terms: Terms) -> Sequence[str]:
-    """The classes or labels that a threshold is about; none where none is asked for. Raises NodeError."""
+    """Returns the classes or labels that a threshold is about, none where it is not asked for. Raises NodeError."""
     if not details.has_threshold:
         return ()
     if terms.task == REGRESSION:
@@ -186,7 +188,7 @@ def _choose_positive(details: Details, terms: Terms) -> Sequence[str]:
 def _judge_groups(
     answers: Sequence[Answered], together: Answers, terms: Terms, resamples: int, details: Details
 ) -> Sequence[Group]:
-    """Of the rows of all files together. Raises NodeError for a column that makes no groups."""
+    """Measures the groups of rows of all files together. Raises NodeError for a column that makes no groups."""
     if details.by is None:
         return ()
     try:
@@ -207,8 +209,8 @@ def _judge_group(name: str, answers: Answers, terms: Terms, resamples: int) -> G
 def _judge_alone(
     answers: Sequence[Answered], together: Answers, terms: Terms, resamples: int
 ) -> pb.TrainedAlone | None:
-    """Without measures and verdict where that model has not answered all samples. It may have trained on between two
-    requests: told is what stood at the last."""
+    """Measures the model trained on this site only; without measures and verdict where it has not answered all samples.
+    It may train on between two requests: the state shown is that at the last one."""
     if (last := answers[-1].trained_alone) is None:
         return None
     told = pb.TrainedAlone()
@@ -227,7 +229,7 @@ def _judge_alone(
 
 
 def _judge_mixed(answers: Sequence[Answered], terms: Terms, resamples: int) -> pb.Measures | None:
-    """None where not all samples have been answered by both models."""
+    """Measures both models mixed; None where they have not answered all samples."""
     said = [answered._replace(prediction=answered.mixed) for answered in answers if answered.mixed is not None]
     if len(said) < len(answers):
         return None
@@ -236,7 +238,7 @@ def _judge_mixed(answers: Sequence[Answered], terms: Terms, resamples: int) -> p
 
 
 def _gather(answers: Sequence[Answered], terms: Terms) -> Answers:
-    """What files and node say of N samples, as `evaluate` takes it."""
+    """Collects the labels of N samples and the node's answers, as `evaluate` takes them."""
     classes = terms.classes
     if terms.task == REGRESSION:
         values = get_values(answers, classes)

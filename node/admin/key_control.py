@@ -1,4 +1,4 @@
-"""The operator's control over the node's own keys: the key that lies ready is proposed to take the other's place."""
+"""The operator's control over the node's own keys: proposes that a key made beforehand replaces the one in force."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from node.pb import admin_pb2 as pb
 
 
 class KeyControl:
-    """Of one node, whose configuration may be read anew."""
+    """Rotates the key of one node, whose configuration may be reloaded."""
 
     def __init__(self, service: RoundService, get_config: Callable[[], NodeConfig]) -> None:
         self._service = service
@@ -25,7 +25,7 @@ class KeyControl:
         return f"<KeyControl of {self._service.signer.id.hex()[:8]}>"
 
     async def rotate_key(self) -> pb.RotateKeyReply:
-        """Proposes the key in `node.next_key_file`; where that is under way already, only says so. Raises NodeError or
+        """Proposes the key in `node.next_key_file`, or returns the open proposal of that key. Raises NodeError or
         ChainError."""
         service, config = self._service, self._get_config()
         key = await asyncio.to_thread(open_spare, config)

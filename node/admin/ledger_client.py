@@ -1,4 +1,4 @@
-"""The client of a ledger: asks a running node, or what a stopped one has left, the same questions."""
+"""The client of a ledger: asks the same questions of a running node or of a stopped node's data directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from node.admin.operations import A, Operation, Q
 from node.errors import NodeUnreachable
 from node.pb import admin_pb2 as pb
 
-if TYPE_CHECKING:  # `fednode status` is to answer at once, and needs neither arrays nor signatures
+if TYPE_CHECKING:  # kept out of `fednode status`, which is to answer at once and needs neither arrays nor signatures
     from chain.audit import ExportedBlock
     from chain.genesis import Genesis
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class LedgerClient(ABC):
-    """Asks what any ledger answers, wherever it is. Raises NodeError."""
+    """Asks the questions that any ledger answers, a running node's or a stopped one's. Raises NodeError."""
 
     place: str
 
@@ -34,7 +34,7 @@ class LedgerClient(ABC):
 
     @abstractmethod
     def stream(self, operation: Operation[Q, A], request: Q) -> Iterator[A]:
-        """Gives one answer after the other. Closing the iterator ends it."""
+        """Yields one answer after the other. Closing the iterator ends the call."""
 
     @cached_property
     def genesis(self) -> Genesis:
@@ -58,13 +58,13 @@ class LedgerClient(ABC):
         return self.ask(ops.GET_BLOCK, pb.GetBlockRequest(id=block_id, include_payloads=include_payloads))
 
     def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
-        """One page; `iterate_blocks` reads all."""
+        """Returns one page; `iterate_blocks` reads all."""
         return self.ask(ops.LIST_BLOCKS, pb.ListRequest(first=first, limit=limit, reverse=reverse))
 
     def iterate_blocks(
         self, first: int | None = None, limit: int | None = None, *, reverse: bool = False
     ) -> Iterator[pb.BlockSummary]:
-        """Reads blocks page by page, the newest first unless told otherwise: all, or `limit` of them."""
+        """Yields blocks, page by page and by default the newest first: all, or `limit` of them."""
         return read_pages(partial(self.list_blocks, reverse=reverse), lambda page: page.blocks, first, limit)
 
     def list_evidence(self) -> pb.ListEvidenceReply:
@@ -83,7 +83,7 @@ class LedgerClient(ABC):
         require_all: bool = False,
         on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
     ) -> pb.VerifyReport:
-        """The verdict on the chain from `first` on, and on every stored row and blob."""
+        """Returns the verdict on the chain from `first` on, and on every stored row and blob."""
         request = pb.VerifyChainRequest(first=first, deep=deep, require_all=require_all)
         for update in self.stream(ops.VERIFY_CHAIN, request):
             if update.HasField("report"):
@@ -94,17 +94,17 @@ class LedgerClient(ABC):
     # ---- rounds and runs
 
     def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
-        """One page; `iterate_rounds` reads all."""
+        """Returns one page; `iterate_rounds` reads all."""
         return self.ask(ops.LIST_ROUNDS, pb.ListRequest(first=first, limit=limit, reverse=reverse))
 
     def iterate_rounds(
         self, first: int | None = None, limit: int | None = None, *, reverse: bool = False
     ) -> Iterator[pb.Round]:
-        """Reads rounds page by page, as `iterate_blocks` reads blocks."""
+        """Yields rounds, page by page, as `iterate_blocks` yields blocks."""
         return read_pages(partial(self.list_rounds, reverse=reverse), lambda page: page.rounds, first, limit)
 
     def get_round(self, number: int, scores_within_s: float | None = None) -> pb.Round:
-        """With the scores that the node can work out within so many seconds, if it is to."""
+        """Returns a round; with `scores_within_s`, with the scores that the node can compute within so many seconds."""
         request = pb.GetRoundRequest(round=number, scores_within_s=scores_within_s)
         return self.ask(ops.GET_ROUND, request, scores_within_s or 0.0)
 
@@ -112,15 +112,15 @@ class LedgerClient(ABC):
         return self.ask(ops.QUERY_METRICS, request)
 
     def list_runs(self, number: int | None = None) -> Sequence[pb.RunView]:
-        """All runs, or one with those who trained in it: 0 is the newest."""
+        """Returns all runs, or one with the members that trained in it; 0 is the newest."""
         return self.ask(ops.LIST_RUNS, pb.ListRunsRequest(run=number)).runs
 
     def get_statistics(self, run: int = 0) -> pb.StatisticsReply:
-        """What the members of a run agreed on; 0 is the newest."""
+        """Returns the statistics that the members of a run agreed on; 0 is the newest run."""
         return self.ask(ops.GET_STATISTICS, pb.GetStatisticsRequest(run=run))
 
     def list_evaluations(self, run: int | None = None) -> Sequence[pb.EvaluationView]:
-        """All evaluations of a model at every site, or that of one run; 0 is the newest."""
+        """Returns all evaluations of a model at every site, or that of one run; 0 is the newest."""
         return self.ask(ops.LIST_EVALUATIONS, pb.ListEvaluationsRequest(run=run)).evaluations
 
     # ---- the model
@@ -129,7 +129,7 @@ class LedgerClient(ABC):
         return self.ask(ops.GET_MODEL_INFO, pb.GetModelInfoRequest(round=round_))
 
     def export_model(self, round_: str = "") -> Iterator[pb.ModelChunk]:
-        """The description of a model file, then its bytes. `round_` is newest, best or a number."""
+        """Yields the description of a model file, then its bytes. `round_` is newest, best or a number."""
         return self.stream(ops.EXPORT_MODEL, pb.ExportModelRequest(round=round_))
 
 
@@ -139,7 +139,7 @@ def read_pages(
     first: int | None,
     limit: int | None,
 ) -> Iterator[T]:
-    """Reads items, all or `limit` of them, from pages that each say where the next one begins."""
+    """Yields items, all or `limit` of them, from pages that each name the beginning of the next one."""
     left = limit
     while left is None or left > 0:
         page = get_page(first, 0 if left is None else min(left, MOST_AT_ONCE))

@@ -1,5 +1,5 @@
-"""The answers of a running node: each operation of the table by the function of its name, in one of the node's parts or
-in its ledger."""
+"""The answers of a running node: finds for each operation of the table the function of the same name, in one of the
+node's parts or in its ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from node.pb import admin_pb2 as pb
 
 
 class NodeAnswers:
-    """Answers whoever asks over gRPC or HTTP."""
+    """Answers callers over gRPC and HTTP."""
 
     def __init__(self, view: NodeView, predictor: Predictor, operator: Operator, control: Control) -> None:
         self.view = view
@@ -37,7 +37,7 @@ class NodeAnswers:
         return answer
 
     def stream(self, operation: Operation[Any, A], **asked: Any) -> AsyncGenerator[A, None]:
-        """Gives one answer after the other. Closing the generator ends it."""
+        """Yields one answer after the other. Closing the generator ends the call."""
         answers: AsyncGenerator[A, None] = self._functions[operation.name](**asked)
         return answers
 

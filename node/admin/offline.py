@@ -29,7 +29,7 @@ from node.runs.specs import RunSpecs
 
 @contextmanager
 def _translated(data_dir: Path) -> Iterator[None]:
-    """The store's errors, as the command line ends with them."""
+    """Translates the store's errors into those that the command line ends with."""
     try:
         yield
     except StoreLocked as error:
@@ -45,10 +45,10 @@ def _translated(data_dir: Path) -> Iterator[None]:
 
 
 class OfflineNode(LedgerClient):
-    """A stopped node, asked like a running one. Use it as a context manager.
+    """A stopped node that answers like a running one. Use it as a context manager.
 
-    Raises NotFound when no node has run there, NodeError when one is running, VerificationFailed when the directory
-    cannot even be opened for what is broken in it.
+    Raises NotFound when no node has run there, NodeError when one is running, VerificationFailed when the directory is
+    too damaged to be opened.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -73,7 +73,7 @@ class OfflineNode(LedgerClient):
 
     @cached_property
     def _selection(self) -> Selection:
-        """What the run in force has come to."""
+        """Returns the choice of the best round in the run in force."""
         return read_selection(self._store.get_state, self._store.read_blocks, self._store.head_height)
 
     def __enter__(self) -> Self:
@@ -100,7 +100,7 @@ class OfflineNode(LedgerClient):
         return function
 
     def take_snapshot(self, folder: Path, on_progress: OnProgress) -> Snapshot:
-        """All that is to be in a backup, put into `folder`."""
+        """Copies all that belongs to a backup into `folder`."""
         with _translated(self._data_dir):
             return take_snapshot(self._store, self.genesis, folder, on_progress)
 
@@ -109,7 +109,7 @@ class OfflineNode(LedgerClient):
             return self._store.head_height
 
     def read_pair(self, other: OfflineNode, height: int) -> Pair:
-        """Reads a block here and there, and the state that judges both."""
+        """Returns the block of each chain at a height, and the state that judges both."""
         with _translated(self._data_dir):
             state = self._store.get_state(max(0, height - 1))
         return self._read_block(height), other._read_block(height), state
@@ -129,7 +129,7 @@ class OfflineNode(LedgerClient):
         require_all: bool = False,
         on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
     ) -> pb.VerifyReport:
-        """The verdict on the chain from `first` on, and on every stored row and blob."""
+        """Returns the verdict on the chain from `first` on, and on every stored row and blob."""
         try:
             last = self._store.head_height
         except StoreCorrupted:
@@ -145,7 +145,7 @@ class OfflineNode(LedgerClient):
 
 
 def compare_data_dirs(data_dir: Path, other: Path) -> pb.ChainComparison:
-    """The height where two stopped nodes' chains part. Raises VerificationFailed for chains of two geneses."""
+    """Returns the height where two stopped nodes' chains part. Raises VerificationFailed for chains of two geneses."""
     with OfflineNode(data_dir) as node, OfflineNode(other) as rival:
         if node.genesis != rival.genesis:
             raise VerificationFailed(
@@ -163,7 +163,7 @@ def verify_data_dir(
     require_all: bool = False,
     on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
 ) -> pb.VerifyReport:
-    """As `OfflineNode.verify`, also where the directory cannot be opened for what is broken in it: a fault too."""
+    """Returns the verdict of `OfflineNode.verify`; a directory too damaged to be opened is a fault in it, too."""
     try:
         node = OfflineNode(data_dir)
     except VerificationFailed as error:

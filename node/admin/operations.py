@@ -1,8 +1,8 @@
-"""The table of operations: all that can be asked of a node, each with its messages, the role it needs, its address
-below `/api/v1`, its time limit, and whether a stopped node answers it.
+"""The table of operations: all that a node can be asked, each with its messages, the role it needs, its address below
+`/api/v1`, its time limit, and whether a stopped node answers it.
 
-A row is all there is to an operation but the function that answers it. That has the operation's name in snake case and
-the request's fields as its parameters, and is found in a part of the node or in `LedgerAnswers`. The servicer and the
+An operation is one row and one function that answers it. The function has the operation's name in snake case and the
+request's fields as its parameters, and is found in a part of the node or in `LedgerAnswers`. The servicer and the
 client of the admin RPC, the routes over HTTP with their OpenAPI, and the offline node are made from the rows.
 """
 
@@ -20,17 +20,17 @@ from node.pb import admin_pb2 as pb
 from node.pb.common_pb2 import FinalisedBlock
 
 ADMIN_SERVICE = "fednode.v1.Admin"
-MODEL_S = 60.0  # for a file to be made of a large one
-PROPOSE_S = 60.0  # for this site's labels, or a run's blocks, to be read through
-DRAW_S = 360.0  # for a run's first parameters to be drawn, too
-METRICS_S = 300.0  # for a long chain to be read through
+MODEL_S = 60.0  # to write a large model to a file
+PROPOSE_S = 60.0  # to read all of this site's labels, or a run's blocks
+DRAW_S = 360.0  # to draw a run's first parameters as well
+METRICS_S = 300.0  # to read a long chain
 COMPARE_S = 120.0  # a peer answers four requests for blocks a second
 
 Q = TypeVar("Q", bound=Message)
 A = TypeVar("A", bound=Message, covariant=True)
 
 
-# What may be said in the path or behind the `?`, by the names that the request's fields have in JSON.
+# The parameters in the path or behind the `?`, by the names that the request's fields have in JSON.
 RUN = {"run": "Its number; 0 is the newest."}
 ROUND = {"round": "Whose model, as `--round`: newest, best, or the number of one that is kept."}
 CHANGE = {"change": "Its id, or the first digits of it."}
@@ -51,7 +51,7 @@ CHART = {
 @dataclass(frozen=True, slots=True)
 class Http:
     """The address of an operation below `/api/v1`. `body` names the fields of the request that a POST takes as JSON;
-    None is asked for by GET."""
+    None makes it a GET."""
 
     path: str
     text: str
@@ -61,8 +61,9 @@ class Http:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation(Generic[Q, A]):
-    """One row. `timeout_s` is None where the client's usual limit holds; a stream has none. `of_ledger`: a stopped node
-    answers it, too; `in_pages`: a running one reads its store piece by piece for it, for one caller at a time."""
+    """One row. `timeout_s` is None where the client's usual limit holds; a stream has none. An operation `of_ledger` is
+    also answered by a stopped node. For one `in_pages` a running node reads its store piece by piece, for one caller at
+    a time."""
 
     request: type[Q]
     reply: type[A]
@@ -76,17 +77,17 @@ class Operation(Generic[Q, A]):
 
     @property
     def name(self) -> str:
-        """The name in admin.proto, which its request has, too."""
+        """Returns the name in admin.proto, which its request has, too."""
         return self.called or self.request.__name__.removesuffix("Request")
 
     @property
     def method(self) -> str:
-        """The method of gRPC."""
+        """Returns the path of its gRPC method."""
         return f"/{ADMIN_SERVICE}/{self.name}"
 
     @property
     def function(self) -> str:
-        """The name of the function that answers it."""
+        """Returns the name of the function that answers it."""
         return re.sub("(?<!^)(?=[A-Z])", "_", self.name).lower()
 
 

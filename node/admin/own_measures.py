@@ -1,8 +1,8 @@
-"""The measures of this node's newest model on its own test samples, with an interval of each.
+"""The measures of this node's newest model on its own test samples, each with an interval.
 
-A round's own record has those that follow from counts. The others take a bootstrap, which is made when somebody asks,
-on a thread beside the rounds: one at a time, and a new one after a while at the soonest. Its answers come from the
-worker then, between its calls; while that trains for long, what was made last is told.
+A round's own record has the measures that follow from counts. The others take a bootstrap. It runs when somebody asks,
+on a thread beside the rounds: one at a time, and again only after a while. The worker supplies its answers between its
+calls; while it trains for long, the latest measures are shown again.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from node.ledger.measures_view import show_measures
 from node.training.kept_answers import decode_answers
 from node.training.trainer import Trainer, WorkerDied, WorkerFailed
 
-WAIT_S = 10.0  # for the worker
-LEAST_AGE_S = 10.0  # before that the same are told again, of a round that may be an earlier one
-MAX_WORK = 20_000_000  # probabilities times resamples, beyond which there are fewer resamples
+WAIT_S = 10.0  # to wait for the worker
+LEAST_AGE_S = 10.0  # younger measures are shown again, also those of an earlier round
+MAX_WORK = 20_000_000  # most probabilities times resamples; beyond it there are fewer resamples
 MOST_RESAMPLES, LEAST_RESAMPLES = 1000, 200
 
 
 class OwnMeasures:
-    """Those of one node, whose `trainer` has the newest answers."""
+    """Measures the newest model of one node, whose `trainer` has its answers about the test samples."""
 
     def __init__(self, chain: StoredChain, trainer: Trainer, clock: Clock) -> None:
         self._chain = chain
         self._trainer = trainer
         self._clock = clock
         self._turn = asyncio.Lock()
-        self._made: tuple[int, float, dict[str, Any]] = (-1, 0.0, {})  # the height, when, and what
+        self._made: tuple[int, float, dict[str, Any]] = (-1, 0.0, {})  # the height, when, and the measures
 
     async def show(self) -> dict[str, Any]:
-        """The height, its run and round, and `measures`. Raises NotFound, and NodeUnreachable where the worker has no
-        time."""
+        """Returns the height, its run and round, and `measures`. Raises NotFound, and NodeUnreachable where the worker
+        has no time."""
         async with self._turn:
             made, at_s, told = self._made
             if told and self._clock.monotonic() < at_s + LEAST_AGE_S:

@@ -1,5 +1,5 @@
 """The operator's control over peers: bans their connections, and changes the addresses they are dialled at. Bans are
-kept in `DATA/bans.json`, so that a restart does not let anybody back in."""
+kept in `DATA/bans.json`, so that they outlast a restart."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MAX_BAN_MINUTES = 366 * 24 * 60
 
 
 class Operator:
-    """Carries out what an operator asks for. `hang_up` ends a peer's connection that is there, `redial` dials a peer at
-    another address, or no more."""
+    """Bans peers and sets their addresses for an operator. `hang_up` ends a peer's connection; `redial` dials a peer at
+    another address, or stops dialling it."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Operator:
         return peer
 
     async def unban(self, which: str) -> Peer:
-        """Lets a peer connect again, whatever it was refused for. Raises NotFound or InvalidRequest."""
+        """Lets a peer connect again, whatever the reason for its ban. Raises NotFound or InvalidRequest."""
         peer = self._peers.find(which)
         self._bans.lift(peer.id)
         await self._save()
@@ -109,7 +109,8 @@ class Operator:
 
 
 def restore_bans(bans: Bans, data_dir: Path, now_ms: int) -> None:
-    """Goes on refusing whom an operator had refused before a restart. Raises ConfigError when that cannot be read."""
+    """Restores the bans that an operator had set before a restart. Raises ConfigError when their file cannot be
+    read."""
     path = data_dir / BANS
     data = read_private(path)
     if data is None:

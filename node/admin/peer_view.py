@@ -1,4 +1,4 @@
-"""The view of a node's peers: each with its standing, its traffic, and what is held against it."""
+"""The view of a node's peers: shows each with its state, its traffic, and the faults counted against it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from node.pb import admin_pb2 as pb
 
 
 class PeerView:
-    """Reads what the parts of one node know of each peer."""
+    """Shows peers, from what the parts of one node know of each."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class PeerView:
         return shown
 
     def get_addresses(self) -> dict[bytes, str]:
-        """Where this node dials each peer, as far as it knows."""
+        """Returns the addresses at which this node dials its peers, as far as it knows them."""
         return self._book.get_all()
 
     def get_name(self, node_id: bytes) -> str:
-        """The name of a peer or member; the start of a stranger's key."""
+        """Returns the name of a peer or member; for a stranger, the start of the key."""
         peer = self._service.peers.get(node_id)
         return peer.name if peer is not None else self._service.peers.get_name(node_id)

@@ -1,7 +1,5 @@
-"""The place where a node is asked: read from an address as people write it, or from the node's configuration.
-
-`env` names the file with the token that an address over TCP needs.
-"""
+"""The place of a node that is asked: read from an address as people write it, or from the node's configuration. `env`
+names the file with the token that an address over TCP needs."""
 
 from __future__ import annotations
 
@@ -12,13 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from node.errors import ConfigError, NodeUnreachable, PermissionRefused
 
-if TYPE_CHECKING:  # who asks over a socket needs no signatures
+if TYPE_CHECKING:  # a caller over a socket needs no signatures
     from node.admin.address import AdminAddress
     from node.config.node_config import NodeConfig
 
 
 def read_place(text: str, env: Mapping[str, str]) -> AdminAddress:
-    """The place that `text` names. Raises ValueError for what is none, and what `RemoteAddress.parse` does."""
+    """Returns the place that `text` names. Raises ValueError for what is none, and the errors of
+    `RemoteAddress.parse`."""
     path = text.removeprefix("unix:")
     if path.startswith("//"):
         path = path.removeprefix("//")
@@ -43,7 +42,8 @@ class Configured(NamedTuple):
 
 
 def read_configured_place(path: Path, env: Mapping[str, str]) -> Configured:
-    """The node of the configuration in `path`. Raises ConfigError, also where it has neither socket nor address."""
+    """Returns the node of the configuration in `path`. Raises ConfigError, also where it has neither socket nor
+    address."""
     from node.config.node_config import load_config
 
     config = load_config(path, (), env)
@@ -56,7 +56,7 @@ def read_configured_place(path: Path, env: Mapping[str, str]) -> Configured:
 
 
 def _read_own_address(config: NodeConfig, address: str, env: Mapping[str, str]) -> AdminAddress:
-    """As its own machine asks a node that has no socket."""
+    """Returns the address at which this machine asks its own node if that has no socket."""
     from chain.signing import encode_id
     from node.addresses import is_on_loopback
     from node.admin.address import RemoteAddress
@@ -68,7 +68,7 @@ def _read_own_address(config: NodeConfig, address: str, env: Mapping[str, str]) 
 
 
 def validate_socket(path: Path) -> None:
-    """Raises NodeUnreachable, saying what is there instead of a socket."""
+    """Raises NodeUnreachable, naming what is there instead of a socket."""
     try:
         mode = path.stat().st_mode
     except OSError as error:

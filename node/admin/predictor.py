@@ -1,7 +1,7 @@
 """Predictions of a running node, for samples that its operator sends: the admin service's `Predict`.
 
-The worker answers when it is free of the rounds; a prediction neither stops nor overtakes them. Its answer is put
-into words here: classes by name, and members by the block whose aggregate their prototypes came with.
+The worker answers when no round needs it; a prediction neither stops nor overtakes rounds. This module names what the
+answer refers to by number: classes, and members by the block whose aggregate holds their prototypes.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from node.runs.chosen_round import ChosenRound
 from node.training.learner import Learner
 from node.training.trainer import AnswerRefused, Predicted, Trainer, WorkerDied, WorkerFailed
 
-WAIT_S = 30.0  # unless the caller says otherwise
+WAIT_S = 30.0  # by default
 MAX_WAIT_S = 3600.0
-MAX_PRIOR = 100.0  # by which nothing but the most frequent class is answered
-MAX_PREDICTIONS = 8  # in hand at a time: each holds its samples until the worker has come to them
+MAX_PRIOR = 100.0  # at this kappa, every answer is the most frequent class
+MAX_PREDICTIONS = 8  # at a time: each keeps its samples in memory until the worker takes them
 
 
 class NoModel(NodeError):
-    """This node has nothing to predict with, and never will have."""
+    """Raised when this node has no model to predict with, and will not have one."""
 
 
 class NotReady(NodeUnreachable):
-    """The worker is being started. Ask again."""
+    """Raised while the worker is starting. Ask again."""
 
 
 class NotInTime(NodeUnreachable):
-    """The worker did not come to the samples, or not to their end, in the time there was."""
+    """Raised when the worker did not start on the samples, or did not finish them, in time."""
 
 
 class TooManyPredictions(NodeError):
-    """Others wait already. Ask again."""
+    """Raised when too many predictions wait already. Ask again."""
 
 
 class Predictor:
-    """Asks the trainer of one node, whose `learner` knows what it is doing besides. `arithmetic` decodes samples and
-    answers. Where nobody asks for other answers they are given by `answer_by`: the model of the federation, the one
-    trained alone, or both mixed."""
+    """Asks the trainer of one node for predictions; its `learner` knows what the trainer is doing. `arithmetic` decodes
+    samples and answers. `answer_by` is the model that answers by default: the federation's, the one trained alone, or
+    both mixed."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class Predictor:
         calibrated: bool = False,
         answer_by: str = "",
     ) -> pb.PredictReply:
-        """Raises InvalidRequest, NoModel, NotReady, NotInTime and TooManyPredictions."""
+        """Returns the predictions. Raises InvalidRequest, NoModel, NotReady, NotInTime and TooManyPredictions."""
         wait_s = WAIT_S if wait_s is None else wait_s
-        if not 0 < wait_s <= MAX_WAIT_S:  # not a number is neither
+        if not 0 < wait_s <= MAX_WAIT_S:  # also false for NaN
             raise InvalidRequest(f"wait_s: expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {wait_s:g}")
         if prior is not None and not 0 <= prior <= MAX_PRIOR:
             raise InvalidRequest(f"prior: expected a number from 0 to {MAX_PRIOR:g}, got {prior:g}")
@@ -122,7 +122,7 @@ class Predictor:
         block, judge = await self._chain.get_block(height or 0), await self._chain.get_judge(height or 0)
         owners = await self._find_owners(run, block)
         top = get_top(asked.top, len(run.classes))
-        # milliseconds, for few bytes
+        # off the event loop: it takes milliseconds even for few bytes
         reply = await self._arithmetic.run(_describe, predicted, by, owners, judge, run, top, asked)
         reply.is_best = chosen.is_best and predicted.applied_round == chosen.number
         return reply
@@ -153,7 +153,7 @@ class Predictor:
             async with asyncio.timeout(asked.wait_s):
                 if chosen.number is None or chosen.is_asked:
                     return await ask(kept=chosen.number)
-                with suppress(AnswerRefused):  # as where the best round, which nobody has asked for, is not kept here
+                with suppress(AnswerRefused):  # for example, the best round is the default, but is not kept here
                     return await ask(kept=chosen.number)
                 return await ask()
         except TimeoutError:
@@ -175,7 +175,7 @@ class Predictor:
 
 
 class _Asked(NamedTuple):
-    """A request that may be answered: its fields, and the time there is."""
+    """The fields of a valid request, and the time that it may take."""
 
     samples: bytes
     top: int
@@ -189,8 +189,9 @@ class _Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Owners:
-    """The members whose prototypes the aggregate of a block has, by the places that it knows them by: the block's
-    authors, or in a run of masked sums those who were in the sum (`may_lack` some, where it is not here)."""
+    """The members whose prototypes are in the aggregate of a block, in the order of their places in it: the block's
+    authors, or in a run of masked sums the members of the sum. With `may_lack` that list may be incomplete, as the
+    aggregate may not be here."""
 
     height: int
     ids: tuple[Id, ...]
@@ -198,8 +199,8 @@ class _Owners:
 
 
 def _choose(predicted: Predicted, asked: str, usual: str) -> str:
-    """Whose answers are given: those that were asked for, or the usual ones, or those of the federation's model where
-    there are no others yet. Raises InvalidRequest where they were asked for."""
+    """Returns the model whose answers are sent: the one asked for, or the usual one, or the federation's while there is
+    no other. Raises InvalidRequest where the one asked for is not there."""
     if (by := asked or usual) == FEDERATION or predicted.mixed is not None:
         return by
     if not asked:
@@ -231,12 +232,13 @@ def _describe(
 
 
 def _show_progress(alone: TrainedAlone) -> pb.TrainedAlone:
-    """How far training alone is; what its model is worth is of other samples than those that were asked about."""
+    """Shows how far training alone is. Its measures are left out, as they are about other samples than those asked
+    about."""
     return show_alone(replace(alone, measures=None, verdict=None, mixed=None, weight=None))
 
 
 def _note_unusual(told: Arrays, run: Run, samples: bytes) -> Iterator[Sequence[str]]:
-    """The notes about each row of a table that lies outside of what the node trains on; none about images."""
+    """Yields the notes about each row of a table that lies outside of what the node trains on; none for images."""
     if "low" not in told:
         return
     x, table = decode_arrays(samples, len(samples))[NAME], InputFormat.from_mapping(run.input).table

@@ -20,7 +20,7 @@ from node.version import get_version
 
 
 class ProcessView:
-    """Of one node, which came up at `started_ms` and keeps its store at `path`."""
+    """Shows the process of one node, which started at `started_ms` and keeps its store at `path`."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ProcessView:
         self._started_s = clock.monotonic()
 
     def show(self, name: str) -> pb.NodeStatus:
-        """That part of the status of the node, which is called `name`."""
+        """Returns this part of the status of the node, which is called `name`."""
         genesis, processes = self._genesis, self._processes
         counters = self._transport.counters().values()
         return pb.NodeStatus(
@@ -64,7 +64,7 @@ class ProcessView:
         )
 
     def read_disk(self) -> tuple[int, int]:
-        """The bytes of the chain's database and its log, and those left on the disk."""
+        """Returns the bytes of the chain's database with its log, and the bytes free on the disk."""
         num_bytes = 0
         for name in (DATABASE, f"{DATABASE}-wal"):
             with suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""Reads node.yaml again while the node runs, for an operator or SIGHUP. What may change in a running node does; what
-may not is named. A file with problems changes nothing.
+"""The reload of node.yaml while the node runs, for an operator or SIGHUP.
 
-Admin tokens need none of this: their file is looked at with every call.
+Settings that may change in a running node are applied; changes of others are named. A file with problems changes
+nothing. Admin tokens need no reload: their file is checked with every call.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from node.telemetry.http_token import HttpToken, read_token
 log = logging.getLogger(__name__)
 
 LIVE = ("log.level", "network.peers", "consensus.mine", "http.token_file")  # what may change in a running node
-LIVE_TLS = ("http.tls.certificate_file", "http.tls.key_file")  # too, where TLS is on before and after
-DATA = "data"  # applied where there was no worker: another reads them again
+LIVE_TLS = ("http.tls.certificate_file", "http.tls.key_file")  # may change as well, where TLS is on before and after
+DATA = "data"  # applied where there was no worker: a new one reads them
 
 Load = Callable[[], NodeConfig]
 _Section = TypeVar("_Section", bound=Section)
 
 
 class _Read(NamedTuple):
-    """A configuration that the node could start with, and what its files hold that callers over HTTP show or are shown:
-    None where there is none of it before or after."""
+    """A configuration that the node could start with, and what its files hold: the `token` that callers over HTTP show
+    and the certificate that they are shown. Each is None where it is off before or after the reload."""
 
     config: NodeConfig
     token: bytes | None
@@ -43,9 +43,9 @@ class _Read(NamedTuple):
 
 
 class Reloading:
-    """The configuration in effect. `load` reads it again as it was read at first; None where it came from no file.
-    `redial` has a known peer dialled elsewhere, `http` is the token that callers over HTTP show and `tls` what they are
-    shown, `on_config` hears of what is in effect from now on."""
+    """Holds the configuration in effect and reloads it. `load` reads it as at the start; None where it came from no
+    file. `redial` dials a known peer at another address. `http` holds the token that callers over HTTP show, `tls` the
+    certificate that they are shown. `on_config` receives each configuration that takes effect."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Reloading:
         self._turn = asyncio.Lock()
 
     async def reload(self) -> pb.ReloadReply:
-        """Reads the configuration again and applies what may change: what was applied and what was not, or why nothing
-        was."""
+        """Reloads the configuration and applies what may change. Returns what was applied and what was not, or why
+        nothing was."""
         async with self._turn:
             try:
                 read = await asyncio.to_thread(self._read)
@@ -87,7 +87,7 @@ class Reloading:
             return await self._apply(read)
 
     def _read(self) -> _Read:
-        """Changes nothing. Raises NodeError."""
+        """Reads the configuration and its files, and changes nothing. Raises NodeError."""
         if self._load is None:
             raise ConfigError("this node was not started from a file")
         new = self._load()
@@ -137,7 +137,7 @@ class Reloading:
 
 
 def find_changes(old: NodeConfig, new: NodeConfig) -> list[str]:
-    """The dotted keys under which the two differ, in the order of the file."""
+    """Returns the dotted keys under which the two differ, in the order of the file."""
     before, after = dict(_walk(old.model_dump(mode="json"))), dict(_walk(new.model_dump(mode="json")))
     missing = object()
     return [key for key in before | after if before.get(key, missing) != after.get(key, missing)]
@@ -153,14 +153,14 @@ def _walk(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _take_over(old: _Section, new: _Section, keys: Collection[str]) -> _Section:
-    """`old` with these of `new`, each a name in a section."""
+    """Returns `old` with the values of `new` under these dotted keys."""
     for key in keys:
         old = _replace(old, new, key.split("."))
     return old
 
 
 def _replace(old: _Section, new: _Section, names: Sequence[str]) -> _Section:
-    """`old` with what stands in `new` under these names, one below the other."""
+    """Returns `old` with the value of `new` under these names, each one level below the one before."""
     name, *rest = names
     value = getattr(new, name)
     return old.model_copy(update={name: _replace(getattr(old, name), value, rest) if rest else value})

@@ -1,5 +1,5 @@
-"""The operator's control over rounds and the node itself: pause, resume, end, log more, read the configuration again.
-Each call may be repeated, and returns the state that holds afterwards."""
+"""The operator's control over rounds and the node itself: pause, resume, end, set the log level, reload the
+configuration. Each call may be repeated, and returns the state that holds afterwards."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from node.pb import admin_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-GRACE_S = 30.0  # for a shutdown, unless told otherwise; systemd's unit gives as much
+GRACE_S = 30.0  # a shutdown's default; systemd's unit allows as much
 LEAST_GRACE_S = 1.0
 MOST_GRACE_S = 3600.0
 
 
 def get_stop(part: Participation) -> int | None:
-    """The round after which the node ends."""
+    """Returns the round after which the node ends, None if there is none."""
     return None if part.last_round is None else part.last_round.round
 
 
 class Control:
-    """Carries out what an operator asks for. `name` is what people call this node; `page` has the keys of its page,
-    None where it serves none."""
+    """Carries out an operator's requests. `name` is what people call this node; `page` has the keys of its page, None
+    where it serves none."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Control:
     # ---- rounds
 
     async def pause_training(self) -> pb.TakingPart:
-        """Contributes nothing from the next round on. Raises InvalidRequest."""
+        """Contributes nothing from the next round on. Raises InvalidRequest for an observer."""
         self._check_contributes()
         if not self._part.is_paused:
             await self._disk.run(self._part.save_pause, self._clock.now_ms())
@@ -76,7 +76,8 @@ class Control:
         return self.show()
 
     async def resume_training(self) -> pb.TakingPart:
-        """Contributes again, to the round in hand too unless others have finished it. Raises InvalidRequest."""
+        """Contributes again, also to the current round unless others have finished it. Raises InvalidRequest for an
+        observer."""
         self._check_contributes()
         if self._part.is_paused:
             await self._disk.run(self._part.forget_pause)
@@ -90,7 +91,7 @@ class Control:
         return await (self.withdraw_stop() if withdraw else self.stop_after(round))
 
     async def stop_after(self, number: int) -> pb.TakingPart:
-        """Ends the daemon once round `number` is final here; 0 is the one in hand. Raises InvalidRequest."""
+        """Ends the daemon once round `number` is final here; 0 is the current one. Raises InvalidRequest."""
         run = self._service.tip.state.run
         last, rounds = self._get_round(), run.num_heights
         number = number or last
@@ -105,7 +106,7 @@ class Control:
         return self.show()
 
     async def withdraw_stop(self) -> pb.TakingPart:
-        """Goes on after all. Raises InvalidRequest when the node is ending already."""
+        """Cancels `stop_after`. Raises InvalidRequest when the node is ending already."""
         if self._shutdown.is_under_way:
             raise InvalidRequest("the node is ending already")
         if self._part.last_round is not None:
@@ -144,7 +145,7 @@ class Control:
     # ---- the daemon
 
     def shutdown(self, grace_s: float | None) -> pb.TakingPart:
-        """Orders what `end` begins, once the answer is out. Raises InvalidRequest."""
+        """Announces the shutdown that `end` begins once the answer is sent. Raises InvalidRequest."""
         grace_s = GRACE_S if grace_s is None else grace_s
         if not LEAST_GRACE_S <= grace_s <= MOST_GRACE_S:
             raise InvalidRequest(f"grace_s: expected {LEAST_GRACE_S:g} to {MOST_GRACE_S:g} (got {grace_s:g})")
@@ -170,7 +171,7 @@ class Control:
         return await self._reloading.reload()
 
     def open_page(self, read_only: bool) -> pb.PageKey:
-        """Raises NoPage."""
+        """Returns a new key that opens the page. Raises NoPage."""
         if self._page is None:
             raise NoPage(
                 "this node serves no page: expected http.listen in its configuration, http.page not false, and beyond "

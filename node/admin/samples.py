@@ -1,7 +1,7 @@
-"""The samples of one prediction: how many there may be, and their bytes, at both ends of the admin socket.
+"""The samples of one prediction: the limits on their number, and their bytes, at both ends of the admin socket.
 
-A prediction delays a node's next round for as long as it takes. So a request is limited to about as many samples as
-a node classifies to measure itself, and a caller that has more asks several times.
+A prediction delays a node's next round for as long as it takes. So a request is limited to about as many samples as a
+node classifies to measure itself, and a caller that has more sends several requests.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from ml.errors import DataError, PayloadError
 from ml.payload import decode_arrays, encode_arrays
 from node.errors import InvalidRequest
 
-NAME = "x"  # of the one array
+NAME = "x"  # the one array in a request
 MAX_BYTES = 16 << 20
 DEFAULT_TOP = 3
 _HEADER_BYTES = 1 << 10  # more than one array's header takes
 _MAX_SAMPLES = 2048
-_MAX_WORK_BYTES = 64 << 20  # of what the samples become on their way: the model's input, or a number for each class
-_MAX_RANKED = 1 << 15  # classes in one reply, which is to stay below gRPC's 4 MiB
+_MAX_WORK_BYTES = 64 << 20  # what the samples become: the model's input, or a number for each class
+_MAX_RANKED = 1 << 15  # classes in one reply: keeps it below gRPC's 4 MiB
 
 
 def get_top(top: int, num_classes: int) -> int:
-    """The number of classes told of each sample, of so many asked for (0: the usual number)."""
+    """Returns the number of classes shown for each sample; a `top` of 0 asks for the usual number."""
     return min(top or DEFAULT_TOP, num_classes)
 
 
 def get_max_samples(shape: Shape, num_classes: int, top: int, num_models: int = 1) -> int:
-    """The most samples that a request may have, for models that take `shape`."""
+    """Returns the most samples that a request may have, for models that take `shape`."""
     by_work = _MAX_WORK_BYTES // (4 * max(prod(shape), num_classes))
     by_reply = _MAX_RANKED // (num_models * get_top(top, num_classes))
     return max(1, min(_MAX_SAMPLES, by_work, by_reply))
 
 
 def get_room_bytes() -> int:
-    """The most bytes of samples that a request may have."""
+    """Returns the most bytes of samples that a request may have."""
     return MAX_BYTES - _HEADER_BYTES
 
 
 def count_models(alone: bool) -> int:
-    """How many models' answers a reply has: `alone` also that of the one trained alone, and of both mixed."""
+    """Returns how many models' answers a reply has: with `alone` also those of the model trained alone, and of both
+    mixed."""
     return 3 if alone else 1
 
 
@@ -54,7 +55,7 @@ def count_models(alone: bool) -> int:
 
 
 def decode_samples(data: bytes, shape: Shape, max_samples: int, takes_empty: bool = False) -> Samples:
-    """At most so many samples that are fit for `shape`. Raises InvalidRequest."""
+    """Decodes at most `max_samples` samples that fit `shape`. Raises InvalidRequest."""
     try:
         arrays = decode_arrays(data, MAX_BYTES)
         if arrays.keys() != {NAME}:
@@ -93,9 +94,9 @@ Batch = list[Piece]
 
 
 def make_batches(files: Iterable[InferenceFile], shape: Shape, max_samples: int) -> Iterator[Batch]:
-    """The batches of samples for one request each, in order: of one type and shape, and not too many.
+    """Yields the samples in batches, in order, each for one request: of one type and shape, and not too many.
 
-    An image too large to be sent is made what the model takes here already, as the node would.
+    An image too large to be sent is resized to the model's input here, as the node would do.
     """
     batch: Batch = []
     for piece in _cut(files, shape, max_samples):
@@ -108,7 +109,7 @@ def make_batches(files: Iterable[InferenceFile], shape: Shape, max_samples: int)
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The `samples` of a request."""
+    """Encodes a batch as the `samples` of a request."""
     return encode_arrays({NAME: np.concatenate([piece.x for piece in batch])})
 
 
@@ -123,7 +124,7 @@ def _cut(files: Iterable[InferenceFile], shape: Shape, max_samples: int) -> Iter
 
 
 def _get_room(file: InferenceFile) -> int:
-    """How many such samples a request can hold by their bytes."""
+    """Returns how many samples of this size fit into a request."""
     sample_bytes: int = file.x[0].nbytes
     return get_room_bytes() // sample_bytes
 

@@ -1,12 +1,12 @@
-"""Scores the contributions of a round when somebody asks, beside the rounds and never in their way.
+"""Scores the contributions of a round when somebody asks, without delaying the rounds.
 
-The effect of a contribution is a difference of two losses on this node's own test samples: that which the round's
-aggregate leaves, less that which the aggregate without this contribution would leave. Above 0 it did harm. Both are
-evaluated by the model as it stands now, in one call of the worker for each contribution, the farthest first; training
-does not wait for it (`node.training.worker`).
+The effect of a contribution is a difference of two losses on this node's own test samples: the loss with the round's
+aggregate, less the loss with an aggregate that lacks this contribution. Above 0 it did harm. Both are evaluated by the
+model as it is now, in one call of the worker for each contribution, the farthest first; training does not wait for it
+(`node.training.worker`).
 
-One round is scored at a time, on a thread of its own. Known scores are kept, in memory and with the round's record,
-so that asking again is free and goes on where time was up.
+One round is scored at a time, on a thread of its own. Known scores are kept, in memory and with the round's record, so
+that a second request costs nothing and continues where time ran out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Scorer:
-    """Of one node, whose `learner` knows whether there is a worker."""
+    """Scores rounds for one node, whose `learner` knows whether there is a worker."""
 
     def __init__(self, chain: StoredChain, me: Id, trainer: Trainer, learner: Learner, boundary: Boundary) -> None:
         self._chain = chain
@@ -52,8 +52,8 @@ class Scorer:
         self._known: OrderedDict[int, Scores] = OrderedDict()
 
     async def add_scores(self, shown: pb.Round, within_s: float) -> None:
-        """Puts scores into a round, as many as are known after `within_s`. Raises InvalidRequest and StoreCorrupted."""
-        if not 0 < within_s <= MAX_WAIT_S:  # not a number is neither
+        """Adds to a round the scores that are known after `within_s`. Raises InvalidRequest and StoreCorrupted."""
+        if not 0 < within_s <= MAX_WAIT_S:  # also false for NaN
             raise InvalidRequest(
                 f"scores_within_s: expected more than 0 and at most {MAX_WAIT_S:g} seconds, got {within_s:g}"
             )
@@ -67,7 +67,7 @@ class Scorer:
         scores.show(shown, late)
 
     def _recall(self, shown: pb.Round) -> Scores:
-        """The same object for all who ask about a round."""
+        """Returns the round's scores, the same object to all who ask for them."""
         if shown.height not in self._known:
             self._known[shown.height] = Scores.from_round(shown)
         self._known.move_to_end(shown.height)
@@ -97,13 +97,13 @@ class Scorer:
                 await chain.disk.run(self._keep, height, scores)
 
     def _keep(self, height: int, scores: Scores) -> None:
-        """With what else this node has measured of the round, if it has; runs on the disk's thread."""
+        """Stores the scores in this node's record of the round, if it has one. Runs on the disk's thread."""
         record = self._chain.store.get_round(height)
         if record is not None:
             self._chain.store.put_round(height, record | {"scores": scores.to_record()})
 
     async def _weigh(self, scores: Scores, round_: RunRound, inputs: Inputs) -> None:
-        """Sets the effects, one after the other."""
+        """Computes the effects, one after the other."""
         scores.no_effect = self._describe_lack(round_)
         if scores.no_effect is not None:
             return
@@ -134,7 +134,7 @@ class Scorer:
         scores.is_done = True
 
     def _describe_lack(self, round_: RunRound) -> str | None:
-        """Why there is nobody to evaluate anything, or nothing to do it on."""
+        """Returns why no effect can be evaluated, for lack of a worker or of test samples; None if it can."""
         if self._chain.get_state().index_of(self._me) is None:
             return "this node observes, and has no test samples"
         if self._learner.failure is not None:
@@ -147,21 +147,21 @@ class Scorer:
 
 
 def _combine(round_: RunRound, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> bytes:
-    """An aggregate of a round that has one. Raises AggregationError."""
+    """Computes the aggregate of these contributions. Raises AggregationError."""
     return compute_aggregate(round_.spec, round_.number, contributions, parent) or b""
 
 
 def get_rank(score: pb.Score) -> float:
-    """Its distance; what has none may be infinitely far."""
+    """Returns the distance of a contribution, infinite if it has none, to sort by."""
     return score.distance if score.HasField("distance") else math.inf
 
 
 async def _run_on_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Off the event loop. Whoever gives up waits for the end of it, so that there are never two at work."""
+    """Runs the function off the event loop. A cancelled caller waits for its end, so that no two run at once."""
     working = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
         return await asyncio.shield(working)
     finally:
         if not working.done():
             await asyncio.wait({working})
-            working.exception()  # nobody asks for it any more
+            working.exception()  # marks the error as seen

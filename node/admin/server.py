@@ -1,8 +1,8 @@
 """The admin server: gRPC on a unix socket of mode 0600 in a directory of mode 0700, and over TCP for callers that show
 a token (SECURITY §4).
 
-Python gRPC cannot say who is calling on a socket, so the directory is the control: it is made private, and one that is
-not is refused. Over TCP every method asks for a role. Health and reflection are served beside it in both.
+Python gRPC cannot identify a caller on a socket, so the directory is the control: it is made private, and refused if it
+is not. Over TCP every method needs a role. Health and reflection are served beside it in both.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ log = logging.getLogger(__name__)
 
 HEALTH_ADMIN = "fednode.admin.v1"
 HEALTH_READINESS = "readiness"
-READINESS_S = 0.25  # how often readiness is looked at
+READINESS_S = 0.25  # between two checks of readiness
 STOP_GRACE_S = 0.2
-# A caller that watches may ask by pings whether this node is still there; one that has gone is noticed.
+# A caller that watches may ping this node to see whether it is still there; a caller that has gone is noticed.
 KEEPALIVE = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_time_ms", 60_000),
@@ -60,7 +60,7 @@ KEEPALIVE = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 MAX_REQUEST_BYTES = MAX_BYTES + 64 * 1024
-MAX_REASON_CHARS = 600  # it goes percent-encoded into a trailer, of which a caller takes 8 KiB
+MAX_REASON_CHARS = 600  # it goes percent-encoded into a trailer, which a caller limits to 8 KiB
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -75,15 +75,15 @@ _CODES: dict[type[Exception], grpc.StatusCode] = {
     NotReady: grpc.StatusCode.UNAVAILABLE,
     NotInTime: grpc.StatusCode.DEADLINE_EXCEEDED,
     TooManyPredictions: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    NodeUnreachable: grpc.StatusCode.UNAVAILABLE,  # after the kinds of it that are above
+    NodeUnreachable: grpc.StatusCode.UNAVAILABLE,  # last, as its subclasses above have codes of their own
 }
 
 
 class AdminServer:
-    """Serves the `answers` of a node on `socket`, and to `remote` callers, while it is entered. `on_call` hears of
+    """Serves the `answers` of a node on `socket`, and to `remote` callers, while it is entered. `on_call` is called for
     every call that has ended.
 
-    Raises PermissionRefused when others could reach the socket, ConfigError when the place is taken.
+    Raises PermissionRefused when others could reach the socket, ConfigError when another process listens there.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class AdminServer:
         self._handler = grpc.method_handlers_generic_handler(ADMIN_SERVICE, handlers)
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs lack aio
         self._stack = AsyncExitStack()
-        self.port = 0  # where remote callers are served, once entered
+        self.port = 0  # the port for remote callers, set once entered
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -171,7 +171,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):  # gRPC has been there
+    with suppress(FileNotFoundError):  # gRPC may have removed it
         path.unlink()
 
 
@@ -179,7 +179,7 @@ def _remove(path: Path) -> None:
 
 
 def prepare_place(path: Path) -> None:
-    """Make the directory of a socket private, and clear away what a killed daemon left there."""
+    """Makes the directory of a socket private, and removes the socket that a killed daemon left there."""
     directory = path.parent
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ def prepare_place(path: Path) -> None:
 
 
 async def _refuse(context: Context, error: Exception) -> NoReturn:
-    """The one place where our errors become gRPC's, marked as ours."""
+    """Translates our errors into gRPC's, marked as ours; nothing else does."""
     codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
     code, text = next(codes, grpc.StatusCode.INTERNAL), str(error)
     if not isinstance(error, NodeError | ChainError):
@@ -221,14 +221,14 @@ async def _refuse(context: Context, error: Exception) -> NoReturn:
 
 
 def _make_handler(operation: Operation[Any, Any], answers: NodeAnswers) -> grpc.RpcMethodHandler[Any, Any]:
-    """Requests in, answers out."""
+    """Returns the gRPC handler that answers an operation."""
 
     async def answer(request: Message, context: Context) -> Message:
         try:
             reply: Message = await answers.ask(operation, **read_fields(request))
         except Exception as error:  # noqa: BLE001 (the servicer edge)
             await _refuse(context, error)
-        if operation is SHUTDOWN:  # once the answer is out, or nobody waits for it
+        if operation is SHUTDOWN:  # once the answer is sent, or its caller has gone
             context.add_done_callback(lambda _: answers.control.end())  # type: ignore[arg-type]
         return reply
 

@@ -1,8 +1,8 @@
-"""The orderly end of a daemon: at an operator's word, or once a given round is final here.
+"""The orderly end of a daemon: at an operator's request, or once a given round is final here.
 
-The votes that made a block final here may still be on their way to others; a node that left at once could leave them
-without. So it stays until the peers in sight have the block too and its own worker has applied the aggregate.
-Meanwhile it contributes nothing.
+The votes that made a block final here may still be on their way to others; if a node left at once, they might never
+arrive. So it stays until the peers in sight have the block too and its own worker has applied the aggregate. Meanwhile
+it contributes nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ LOOK_S = 0.05
 
 
 class Deadline:
-    """Calls for something on a thread of its own unless it is closed in time: last of all, where it is to hold."""
+    """Calls a function on a thread of its own, unless it is closed in time. It must be closed last, after all that it
+    limits."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float, call: Callable[[], None]) -> None:
-        """Takes the place of what was set before."""
+        """Sets the deadline in place of any earlier one."""
         self.close()
         self._timer = threading.Timer(seconds, call)
         self._timer.daemon = True
@@ -42,8 +43,7 @@ class Deadline:
 
 
 class Shutdown:
-    """Sets `stopped`, upon which the daemon ends. `cut_off` is what `deadline` calls when that takes longer than an
-    operator would wait."""
+    """Ends the daemon by setting `stopped`. `deadline` calls `cut_off` when the end takes too long."""
 
     def __init__(
         self, service: RoundService, stopped: asyncio.Event, deadline: Deadline, cut_off: Callable[[], None]
@@ -62,17 +62,17 @@ class Shutdown:
         return self._is_ordered or self._stopped.is_set()
 
     def order(self) -> None:
-        """From now on it is known that the node ends; `begin` follows."""
+        """Marks the node as ending; `begin` follows."""
         self._is_ordered = True
 
     def begin(self, grace_s: float) -> None:
-        """Ends the daemon now; what has not ended after `grace_s` is cut off."""
+        """Ends the daemon now, and cuts off what has not ended after `grace_s`."""
         self.order()
         self._deadline.set(grace_s, self._cut_off)
         self._stopped.set()
 
     async def run(self) -> None:
-        """Ends the daemon once the last round is final here. Until cancelled."""
+        """Waits until the last round is final here and then ends the daemon. Runs until cancelled."""
         async with aclosing(self._service.events.follow(0)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
                 last, tip = self._service.participation.last_round, self._service.tip
@@ -86,7 +86,7 @@ class Shutdown:
         log.info("round %d became final; the node ends, as it was told", last.round)
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
-                while not self._is_settled(height):  # noqa: ASYNC110 (several things are looked at)
+                while not self._is_settled(height):  # noqa: ASYNC110 (several conditions are checked)
                     await asyncio.sleep(LOOK_S)
         self._stopped.set()
 

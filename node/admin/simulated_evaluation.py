@@ -1,4 +1,4 @@
-"""The evaluation at the end of a simulation, as the chain of a federation has that of its members."""
+"""The evaluation at the end of a simulation, shown in the same form as that of a federation."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 def make_record(result: SimulationResult, classes: Sequence[str]) -> dict[str, Any]:
-    """The object that `fednode simulate --json` prints."""
+    """Returns the object that `fednode simulate --json` prints."""
     shown = show_evaluation(result, classes)
     return result.to_json() | ({} if shown is None else {"evaluation": to_json(shown)})
 
 
 def show_evaluation(result: SimulationResult, classes: Sequence[str]) -> pb.EvaluationView | None:
-    """What each client tells of the best round's model; None of a run that does not end so."""
+    """Shows the measures that each client reports about the best round's model; None for a run without an
+    evaluation."""
     if result.evaluation is None:
         return None
     number, config = result.evaluation.round, result.config

@@ -1,4 +1,4 @@
-"""The view of how a node stands: one message about its round, its peers, its training and its process."""
+"""The view of a node's status: one message about its round, its peers, its training and its process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from node.training.own_best import OwnBest
 
 
 class StatusView:
-    """Puts a node's status together, part by part. `disk` is the store's thread."""
+    """Composes a node's status, part by part. `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class StatusView:
         self._clock = clock
 
     def describe_unready(self) -> str | None:
-        """The reason why this node takes no part in finalising blocks now, or None."""
+        """Returns why this node takes no part in finalising blocks now, or None."""
         height = self._service.tip.height
         if (reason := describe_unready(self._service.learner)) is not None:
             return reason
         return self._service.peers.describe_stall() or self._service.peers.describe_lag(height)
 
     async def show(self, name: str) -> pb.NodeStatus:
-        """The status of the node, which is called `name`."""
+        """Returns the status of the node, which is called `name`."""
         status = self._process.show(name)
         for part in (self._show_round(), self._show_sight(), self._show_training()):
             status.MergeFrom(part)
@@ -77,7 +77,7 @@ class StatusView:
         return status
 
     def _show_round(self) -> pb.NodeStatus:
-        """The tip, and the round in hand."""
+        """Shows the tip, and the current round."""
         service, tip, machine = self._service, self._service.tip, self._service.machine
         run = tip.state.run
         return pb.NodeStatus(
@@ -102,13 +102,13 @@ class StatusView:
         )
 
     def _add_federation(self, status: pb.NodeStatus) -> None:
-        """Adds the changes that wait."""
+        """Adds the number of open changes."""
         waiting = list(self._service.proposals)
         status.open_changes = len(waiting)
         status.unapproved_changes = sum(self._service.signer.id not in proposal.approvals for proposal in waiting)
 
     def _show_sight(self) -> pb.NodeStatus:
-        """Whom it sees and awaits, and what keeps it from taking part."""
+        """Shows the peers that this node sees and waits for, and what keeps it from taking part."""
         service = self._service
         unready_reason = self.describe_unready()
         status = pb.NodeStatus(
@@ -138,7 +138,7 @@ class StatusView:
         return status
 
     def _show_training(self) -> pb.NodeStatus:
-        """The worker, and the local phase it is in."""
+        """Shows the worker, and the local phase it is in."""
         service = self._service
         spec = self._runs.find_newest(service.tip.height)
         status = pb.NodeStatus(
@@ -161,7 +161,7 @@ class StatusView:
         return status
 
     def _add_measured(self, status: pb.NodeStatus, measured: pb.Round | None) -> None:
-        """Adds what the rounds until now were like: the newest one `measured`, and the newest one applied."""
+        """Adds the results of past rounds: of `measured`, the newest measured one, and of the newest applied one."""
         service = self._service
         applied = service.learner.applied
         if measured is not None:
@@ -188,15 +188,15 @@ class StatusView:
             to_finite(service.learner.metrics.get("accuracy")),
             measured.height if measured else 0,
         )
-        if applied > measured_height and caught_up is not None:  # no round was lived through to tell of
+        if applied > measured_height and caught_up is not None:  # caught up: it has no round to show
             status.accuracy = caught_up
         if (spoiled := service.learner.spoiled) is not None:
             status.spoiled_round, status.spoiled_reason = self._count_rounds(spoiled.height), spoiled.reason
         elif measured is not None and measured.height == service.tip.height and measured.HasField("spoiled"):
-            status.spoiled_round, status.spoiled_reason = measured.round, measured.spoiled  # in an earlier life
+            status.spoiled_round, status.spoiled_reason = measured.round, measured.spoiled  # before a restart
 
     def _count_rounds(self, height: int) -> int:
-        """How many rounds the run that was in force then had made at a height."""
+        """Returns how many rounds the run then in force had made at a height."""
         calendar = self._runs.calendar
         return calendar.count_rounds(calendar.get_span(height).run.number, height)
 

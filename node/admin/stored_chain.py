@@ -1,4 +1,4 @@
-"""The chain as a running node keeps it: its rules, its store, and the one thread that may read the store."""
+"""The chain as a running node keeps it: its rules, its store, and the only thread that may read the store."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredChain:
-    """Of one node. `disk` is the store's thread."""
+    """The chain of one node. `disk` is the store's thread."""
 
     genesis: Genesis
     runs: RunSpecs
     store: SqliteStore
     disk: Offload
-    get_state: Callable[[], State]  # that after the head
+    get_state: Callable[[], State]  # returns the state after the head
     get_tip: Callable[[], Tip]
 
     def choose_round(self, asked: str, run: Run) -> ChosenRound:
-        """The round of a run whose model is asked for. Raises InvalidRequest and NotFound."""
+        """Returns the round of a run whose model is asked for. Raises InvalidRequest and NotFound."""
         tip = self.get_tip()
         is_over = run.number != tip.state.run.number or not tip.state.has_round(tip.height + 1)
         return choose_round(asked, run, tip.selection, is_over=is_over, read_own_best=partial(self.read_own_best, run))
 
     def read_own_best(self, run: Run) -> OwnBest | None:
-        """This site's own best round of a run, where it has one."""
+        """Returns the round of a run that is best on this site's own samples, or None."""
         return OwnBest.read(get_run_dir(self.store.path / CHECKPOINTS, run.number))
 
     async def get_block(self, height: int) -> Block:
-        """A block up to the head. Raises StoreCorrupted."""
+        """Returns a block up to the head. Raises StoreCorrupted."""
         stored = await self.disk.run(self.store.get_block, height)
         if stored is None:
             raise self.describe_missing(height)
         return stored.block
 
     async def find_blob(self, digest: Digest) -> bytes | None:
-        """None where it is not here, or not any more."""
+        """Returns a blob; None where it is not stored, or not any more."""
 
         def find() -> bytes | None:
             return self.store.get_blob(digest) if self.store.has_blob(digest) else None
@@ -62,16 +62,16 @@ class StoredChain:
         return await self.disk.run(find)
 
     async def get_judge(self, height: int) -> State:
-        """The state that judged the block at `height`, or judges it. Raises StoreCorrupted."""
+        """Returns the state by which the block at `height` is judged. Raises StoreCorrupted."""
         return await self.disk.run(self.store.get_state, max(0, height - 1))
 
     def describe_missing(self, height: int) -> StoreCorrupted:
-        """What is raised of a block that must be there."""
+        """Returns the error to raise for a block that must be there."""
         return StoreCorrupted(f"{self.store.path}: block {height}: missing from the store")
 
     def make_call(self) -> Call:
-        """What another thread reads the store with, while it works something out: each call waits for its turn on the
-        store's thread."""
+        """Returns a function by which another thread reads the store during a long computation: each call waits for its
+        turn on the store's thread."""
         loop = asyncio.get_running_loop()
 
         def call(function: Callable[[], T]) -> T:

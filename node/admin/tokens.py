@@ -1,8 +1,8 @@
-"""The tokens that give access to a node over TCP: each has a name and a role, and they are kept in `DATA/tokens.json`,
+"""The tokens that allow access to a node over TCP: each has a name and a role, and they are kept in `DATA/tokens.json`,
 mode 0600 (SECURITY §4).
 
-A token is 256 random bits, so its SHA-256 is all that is kept: it cannot be guessed back, and a slow hash would only
-slow down the node. The file is read again whenever it has changed, so that a revoked token ends at the next call.
+A token is 256 random bits, so only its SHA-256 is kept: it cannot be inverted, and a slow hash would only slow down the
+node. The file is read again whenever it has changed, so that a revoked token ends at the next call.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from node.errors import NodeError, NotFound, PermissionRefused
 from node.host.private_file import read_private, write_private
 
 TOKENS = "tokens.json"
-PREFIX = "fn_"  # so that a token that got somewhere it should not be is known for one
+PREFIX = "fn_"  # makes a leaked token recognisable
 MAX_TOKENS = 1000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Role(StrEnum):
-    """What a caller may do: look; also have this node decode files and work out answers to them; also change things.
-    Each may do what those before it may."""
+    """The permission of a caller: to read; to have this node decode files and compute answers, too; to change things,
+    too. Each includes those before it."""
 
     READ = "read"
     PREDICT = "predict"
@@ -68,7 +68,7 @@ class Tokens:
     # ---- what the command line does
 
     def add(self, name: str, role: Role, created: str) -> str:
-        """Makes a token and returns it: nobody can tell it again. Raises NodeError."""
+        """Makes a token and returns it; it is shown only once. Raises NodeError."""
         if not _NAME.fullmatch(name):
             raise NodeError(f"name: expected letters, digits, '.', '_' and '-', at most 64 (got {name!r})")
         text = PREFIX + secrets.token_urlsafe(32)
@@ -81,7 +81,7 @@ class Tokens:
         return text
 
     def revoke(self, name: str) -> None:
-        """Raises NotFound."""
+        """Removes the token of this name. Raises NotFound."""
         with self._changing() as tokens:
             kept = [token for token in tokens if token.name != name]
             if len(kept) == len(tokens):
@@ -89,7 +89,8 @@ class Tokens:
             tokens[:] = kept
 
     def get_all(self) -> Sequence[Token]:
-        """Raises NodeError when the file is not one of ours, PermissionRefused when others can change or read it."""
+        """Returns the tokens. Raises NodeError when the file is not one of ours, PermissionRefused when others can
+        change or read it."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -107,7 +108,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        """What is kept, to be changed; one process at a time."""
+        """Yields the list of tokens to be changed, and writes it afterwards; one process at a time."""
         if not self._path.parent.is_dir():
             raise NotFound(f"{self._path.parent}: expected a node's data directory")
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -123,7 +124,7 @@ class Tokens:
     # ---- what the server does
 
     def find_role(self, text: str) -> Role | None:
-        """The role that this token gives, None if it is none of ours. As long for each wrong one."""
+        """Returns the role of this token, None for an unknown one. It takes as long for every wrong token."""
         digest = _hash(text)
         found: Role | None = None
         for token in self.get_all():

@@ -1,8 +1,8 @@
-"""The view of a running node: reads its state and changes nothing, except that it remembers scores once they were asked
-for. Nothing waits for it.
+"""The view of a running node: reads its state and changes nothing, except that it keeps the scores that were computed
+on request. No round waits for it.
 
-The answers are the messages of admin.proto. The store is read on the store's thread. An audit computes on a thread
-of its own and pauses after each block, so that the event loop gets its turn.
+The answers are the messages of admin.proto. The store is read on the store's thread. An audit computes on a thread of
+its own and pauses after each block, so that the event loop gets its turn.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ EVENT_KINDS = (
 )
 LIBRARIES = ("torch", "numpy", "grpcio", "protobuf", "cryptography")
 PROGRESS_S = 0.25  # between two messages about an audit under way
-PAUSE_S = 0.0005  # an audit rests this long after each block, or its thread would hold the interpreter
+PAUSE_S = 0.0005  # an audit's pause after each block, without which its thread would hold the interpreter
 EXPORT_BATCH = 16
 
-_ID_KEYS = ("author", "miner", "peer")  # of an event's data
+_ID_KEYS = ("author", "miner", "peer")  # in an event's data
 
 
 class _Abandoned(Exception):
-    """Whoever asked for the audit has gone."""
+    """Ends an audit whose caller has gone."""
 
 
 class NodeView:
-    """Reads one node, which came up at `started_ms`: its service, its chain, and what the operator configured."""
+    """Shows one node, which started at `started_ms`: its service, its chain, and its configuration."""
 
     def __init__(
         self,
@@ -109,10 +109,10 @@ class NodeView:
         self.backups = Backups(chain.genesis, chain.store)
         make_answers = partial(LedgerAnswers, ledger, chain.store, lambda: chain.runs, lambda: service.tip.selection)
         self._at_once, self._in_pages = make_answers(), make_answers(chain.make_call())
-        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by function
+        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by the function's name
 
     def on_config(self, config: NodeConfig) -> None:
-        """The operator has had another configuration taken."""
+        """Takes the configuration that is in effect from now on."""
         self._config = config
 
     # ---- the node
@@ -122,14 +122,14 @@ class NodeView:
         return self.describe_unready() is None
 
     def describe_unready(self) -> str | None:
-        """The reason why this node takes no part in finalising blocks now, or None."""
+        """Returns why this node takes no part in finalising blocks now, or None."""
         return self._status.describe_unready()
 
     async def get_status(self) -> pb.NodeStatus:
         return await self._status.show(self._config.node.name)
 
     def get_curves(self) -> dict[str, Any]:
-        """Those of the newest round that was measured since this node has started. Raises NotFound."""
+        """Returns the curves of the newest round that was measured since this node started. Raises NotFound."""
         curves = self._service.records.curves
         if curves is None:
             raise NotFound("no curves yet: they are drawn once this node has measured a round of classes or labels")
@@ -145,11 +145,11 @@ class NodeView:
         )
 
     def get_config(self) -> pb.ConfigReply:
-        """The effective configuration without what must not be shown (SECURITY §4)."""
+        """Returns the effective configuration without its secrets (SECURITY §4)."""
         return pb.ConfigReply(json=json.dumps(redact(self._config.model_dump(mode="json"))))
 
     async def get_join_file(self) -> pb.JoinFileReply:
-        """What a site that joins starts from, at this node's head."""
+        """Returns the file from which a joining site starts, as of this node's head."""
         network, addresses = self._config.network, self._peers.get_addresses()
         if network.advertise is not None:
             addresses[self._service.signer.id] = network.advertise
@@ -164,8 +164,8 @@ class NodeView:
     # ---- the chain
 
     async def read(self, operation: Operation[Any, A], **asked: Any) -> A:
-        """Has the ledger answer: at once on the store's thread, or in pages on another, one such question at a time.
-        Raises NotFound, InvalidRequest, NodeError and StoreCorrupted."""
+        """Has the ledger answer: at once on the store's thread, or `in_pages` on another thread, one call of that
+        operation at a time. Raises NotFound, InvalidRequest, NodeError and StoreCorrupted."""
         if operation.in_pages:
             answer: A = await self._read_in_pages(operation.function, **asked)
         else:
@@ -177,14 +177,15 @@ class NodeView:
             return await asyncio.to_thread(getattr(self._in_pages, name), **asked)
 
     async def get_round(self, round: int, scores_within_s: float | None = None) -> pb.Round:  # noqa: A002
-        """With scores that are not known yet only where they are asked for. Raises NotFound and InvalidRequest."""
+        """Returns a round; scores that are not known yet are computed only with `scores_within_s`. Raises NotFound and
+        InvalidRequest."""
         shown = await self.read(GET_ROUND, round=round)
         if scores_within_s is not None:
             await self._scorer.add_scores(shown, scores_within_s)
         return shown
 
     async def compare_chain(self, peer: str) -> pb.ChainComparison:
-        """The height where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable,
+        """Returns the height where this chain and a peer's part. Raises NotFound, InvalidRequest, NodeUnreachable,
         VerificationFailed."""
         other = self._service.peers.look_up(peer)
         if other.status is None:
@@ -208,14 +209,15 @@ class NodeView:
         return shown
 
     async def export_chain(self, first: int, last: int | None) -> AsyncGenerator[FinalisedBlock, None]:
-        """Raises NotFound for heights that are not there."""
+        """Yields the blocks of these heights. Raises NotFound for heights that are not there."""
         blocks = self._at_once.export_chain(first, last)
         while batch := await self.chain.disk.run(lambda: list(islice(blocks, EXPORT_BATCH))):
             for block in batch:
                 yield block
 
     async def verify_chain(self, first: int, deep: bool, require_all: bool) -> AsyncGenerator[pb.VerifyUpdate, None]:
-        """Progress, then the report; one audit at a time. Closing the generator ends the audit. Raises NotFound."""
+        """Yields progress, then the report; one audit at a time. Closing the generator ends the audit. Raises
+        NotFound."""
         if require_all and not deep:
             raise InvalidRequest("require_all: expected deep as well, since only that recomputes anything")
         gone = threading.Event()
@@ -258,7 +260,7 @@ class NodeView:
     # ---- the model
 
     async def read_model(self, asked: str = "") -> ModelFile:
-        """The model after the round that is asked for (`choose_round`); one at a time. Raises NotFound,
+        """Returns the model after the round that is asked for (`choose_round`); one at a time. Raises NotFound,
         VerificationFailed, InvalidRequest and NodeError."""
         model: ModelFile = await self._read_in_pages("read_model", asked=asked)
         return model
@@ -273,9 +275,11 @@ class NodeView:
     # ---- events
 
     async def watch_events(self, kinds: Collection[str], since: str) -> AsyncGenerator[pb.Event, None]:
-        """Events of these kinds (all, if empty) after a cursor, then as they come. Raises InvalidRequest.
+        """Yields events of these kinds (all, if empty) after a cursor, then new ones as they happen. Raises
+        InvalidRequest.
 
-        A cursor names the life of the node it comes from: one from an earlier life begins with this one's first event.
+        A cursor is valid until the node restarts. After one from before a restart, watching begins with the first event
+        since.
         """
         last = self.read_start(kinds, since)
         async with aclosing(self._service.events.follow(last)) as events:  # type: ignore[type-var]  # a generator
@@ -292,7 +296,8 @@ class NodeView:
                     )
 
     def read_start(self, kinds: Collection[str], since: str) -> int | None:
-        """Behind which event of this life watching begins, None for what is new. Raises InvalidRequest."""
+        """Returns the number of the event after which watching begins, None for new ones only. Raises
+        InvalidRequest."""
         unknown = sorted(set(kinds) - set(EVENT_KINDS))
         if unknown:
             raise InvalidRequest(f"event kind {quote(unknown[0])}: expected one of {', '.join(EVENT_KINDS)}")
@@ -305,7 +310,7 @@ class NodeView:
         return int(number) if life == f"{self._started_ms:x}" else 0
 
     def _show_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Node ids as everywhere in this interface, with the name beside each."""
+        """Shows node ids as everywhere in this interface, each with its name."""
         shown: dict[str, Any] = {}
         for key, value in data.items():
             if key in _ID_KEYS and isinstance(value, str):

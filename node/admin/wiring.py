@@ -28,7 +28,7 @@ from node.training.lending import explain_not_lent
 
 
 def make_view(service: RoundService, c: NodeContext, config: NodeConfig, book: AddressBook) -> NodeView:
-    """Of a node that comes up now."""
+    """Makes the view of a node that is starting."""
     ledger, started_ms = Ledger(c.genesis, c.store, c.runs.calendar), c.clock.now_ms()
     peers = PeerView(service, book, transport=c.transport, bans=c.bans, boundary=c.boundary, clock=c.clock)
     processes, chain = Processes(c.trainer, c.miner), make_stored_chain(service, c)

@@ -1,1 +1,1 @@
-"""A store as answers: read, verified, compared, explained, exported and imported."""
+"""The answers from a store: reads, verifies, compares, explains, exports and imports it."""

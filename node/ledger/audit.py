@@ -1,5 +1,5 @@
-"""Checks a whole data directory: every stored row, every rule of the chain, every held blob, and every aggregate that
-can be recomputed (DESIGN §1, Audit). Numpy at most, never torch.
+"""The audit of a whole data directory: every stored row, every rule of the chain, every held blob, and every aggregate
+that can be recomputed (DESIGN §1, Audit). Numpy at most, never torch.
 
 It runs on a thread of its own. What touches the database goes through `Call`, in small batches, so that a running
 node's disk thread is never kept for long.
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Call(Protocol):
-    """Runs a function where the store's connection may be used, and waits for it."""
+    """Runs a function on the thread that may use the store's connection, and waits for it."""
 
     def __call__(self, function: Callable[[], T]) -> T: ...
 
@@ -49,7 +49,7 @@ def call_directly(function: Callable[[], T]) -> T:
 
 
 class _Source:
-    """A store as an audit reads it: a batch of rows at a time, each height announced to `on_height`."""
+    """Reads a store for an audit, a batch of rows at a time, and calls `on_height` for each height read."""
 
     def __init__(self, store: SqliteStore, call: Call, on_height: Callable[[int], None]) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class _Source:
             yield row
 
     def find_row(self, height: int) -> BlockRow | None:
-        """One row, for what is told of another: it is not announced."""
+        """Returns one row that another block's check needs, without a call of `on_height`."""
         return next(self._read(height, height), None)
 
     def _read(self, first: int, last: int) -> Iterator[BlockRow]:
@@ -84,7 +84,7 @@ class _Source:
         return self._call(partial(self._store.get_state, height))
 
     def find_damage(self) -> Iterator[Damage]:
-        """Rows that are not blocks, then every held blob that no block of the audit has named."""
+        """Yields rows that are not blocks, then the damage to held blobs that no block of the audit has named."""
         damages = self._store.find_damage()
         while (damage := self._call(lambda: next(damages, None))) is not None:
             yield damage
@@ -101,7 +101,7 @@ class _Source:
         return self._store.has_blob(digest)
 
     def check_blob(self, digest: Digest) -> None:
-        with suppress(BlobMissing):  # pruned since it was looked for
+        with suppress(BlobMissing):  # pruned meanwhile
             self._store.check_blob(digest)
         self._checked.add(digest)
 
@@ -109,11 +109,11 @@ class _Source:
         return self._store.blob_path(digest)
 
     def get_size(self, digest: Digest) -> int | None:
-        """None when it is not held."""
+        """Returns the bytes of a blob, None when it is not held."""
         return self._store.blob_size(digest)
 
     def get_blob(self, digest: Digest) -> bytes | None:
-        """None when it is not held. Raises StoreCorrupted."""
+        """Returns a blob, None when it is not held. Raises StoreCorrupted."""
         try:
             return self._store.get_blob(digest)
         except BlobMissing:
@@ -121,7 +121,7 @@ class _Source:
 
 
 def _take(rows: Iterator[BlockRow], count: int) -> tuple[list[BlockRow], ChainError | None]:
-    """The next rows, and what was wrong with the one after them."""
+    """Returns the next rows, and the error of reading the one after them, if any."""
     taken: list[BlockRow] = []
     try:
         while len(taken) < count and (row := next(rows, None)) is not None:
@@ -141,13 +141,13 @@ class Inputs(NamedTuple):
 def read_inputs(
     genesis: Genesis, store: SqliteStore, round_: RunRound, block: Block, call: Call = call_directly
 ) -> Inputs | None:
-    """As `Recomputation.read`, of one block."""
+    """Returns `Recomputation.read` of one block."""
     return Recomputation(genesis, _Source(store, call, lambda _: None)).read(block, round_)
 
 
 class Recomputation:
-    """The recomputation of aggregates from the blobs of blocks, each by its own run. Called for one block after the
-    other; see `chain.audit.Recompute`."""
+    """Recomputes aggregates from the blobs of blocks, each by its own run. It is called for one block after the other;
+    see `chain.audit.Recompute`."""
 
     def __init__(self, genesis: Genesis, source: _Source) -> None:
         self._genesis = genesis
@@ -155,7 +155,7 @@ class Recomputation:
         self._newest: tuple[State, MethodSpec] | None = None
 
     def __call__(self, block: Block, state: State) -> Digest | None:
-        """The digest of the aggregate; None when a blob it takes is not held.
+        """Returns the digest of the aggregate; None when a blob that it needs is not held.
 
         Raises InvalidAggregate when the blobs break the method's rules for them, StoreCorrupted when one is damaged,
         and NodeError where this release does not know the method.
@@ -184,7 +184,8 @@ class Recomputation:
         return ZERO if aggregate is None else hashlib.sha256(aggregate).digest()
 
     def read(self, block: Block, round_: RunRound) -> Inputs | None:
-        """The payloads that the aggregate is computed from, in author order; None when a blob of it is not held.
+        """Returns the payloads from which the aggregate is computed, in author order; None when one of them is not
+        held.
 
         Raises MlError and InvalidAggregate for blobs that break the method's rules, StoreCorrupted for a damaged one.
         """
@@ -202,7 +203,7 @@ class Recomputation:
                 data = self._source.get_blob(refs[kind].digest)
                 if data is not None:
                     payloads[kind] = self._decode(kind, data, refs[kind].size, round_)
-                elif RULES.get(rule) is not carry:  # which takes nothing of it
+                elif RULES.get(rule) is not carry:  # which does not read the payload
                     return None
             for kind, digests in streamed.items():
                 self._check_file(kind, refs[kind], payloads.get(digests), round_)
@@ -222,14 +223,15 @@ class Recomputation:
         return arrays
 
     def _check_file(self, kind: str, ref: PayloadRef, digests: Arrays | None, round_: RunRound) -> None:
-        """A blob too large for memory, if it is held, and the digests of its chunks with it, if they are."""
+        """Checks a blob too large for memory, if it is held, also against the digests of its chunks, if they are
+        held."""
         size = self._source.get_size(ref.digest)
         if size is None:
             return
         if size != ref.size:
             raise InvalidAggregate.differs(f"block {round_.height}: bytes of a payload {kind!r}", ref.size, size)
         path = self._source.blob_path(ref.digest)
-        with suppress(BlobMissing):  # pruned since it was looked for
+        with suppress(BlobMissing):  # pruned meanwhile
             if digests is not None:
                 try:
                     Chunks.from_payload(ref.size, digests).check_blob(path, ref.digest)
@@ -256,17 +258,17 @@ def run_audit(
     call: Call = call_directly,
     on_height: Callable[[int], None] = lambda _: None,
 ) -> pb.VerifyReport:
-    """The verdict on the heights from `first` to the head and on everything beside them in the directory.
+    """Returns the verdict on the heights from `first` to the head and on everything beside them in the directory.
 
-    With `deep` every aggregate is recomputed whose blobs are held, each by its run; `require_all` makes one that cannot
-    be a fault. `on_height` hears of each height read and may raise to end the audit. Raises NotFound when `first` is
-    above the head.
+    With `deep` every aggregate whose blobs are held is recomputed, each by its run; with `require_all` one that cannot
+    be is a fault. `on_height` is called for each height read and may raise to end the audit. Raises NotFound when
+    `first` is above the head.
     """
     source = _Source(store, call, on_height)
     try:
         head = source.head_height
     except StoreCorrupted:
-        pass  # the walk below says so in its report
+        pass  # the audit below reports it
     else:
         if not 0 <= first <= head:
             raise NotFound(f"block {first}: the chain ends at height {head}")

@@ -1,10 +1,9 @@
 """The backup of a data directory: one tar file, a manifest first, then each file that the manifest names.
 
-The manifest has the size and the SHA-256 of each; the order is the manifest's, and nothing in the file tells when or
-where it was written: the same content gives the same bytes. A reader computes what each header must be, so that no
-other kind of entry, and no other name, can be in a backup at all.
-
-What can be made anew is left out: the watermark, which follows from the database, and partial blobs.
+The manifest has the size and the SHA-256 of each file, in the order of the archive. Nothing in the backup depends on
+when or where it was written: the same content makes the same bytes. A reader computes what each header must be, so that
+a backup can hold no other kind of entry and no other name. Files that can be made again are left out: the watermark,
+which follows from the database, and partial blobs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from node.training.data_watch import DATA_FILE
 from node.training.own_split import SEED_FILE, SPLIT_FILE
 from node.training.privacy_ledger import PRIVACY_FILE
 
-VERSION = 1  # of the format
+VERSION = 1  # the format's
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_MEMBERS = 1 << 20
@@ -50,17 +49,17 @@ SMALL_FILES = (
     SEED_FILE,
     SPLIT_FILE,
     "tokens.json",
-)  # of tokens there are digests alone
+)  # of tokens only digests are kept
 
 _BLOB = re.compile(r"blobs/([0-9a-f]{2})/(\1[0-9a-f]{62})")
 _CHECKPOINT = re.compile(r"checkpoints/run-[0-9]{1,10}/[a-z]{1,32}(-[0-9]{1,10})?\.safetensors")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-OnProgress = Callable[[float, str], None]  # the part that is done, and of what
+OnProgress = Callable[[float, str], None]  # the share that is done, and the name of the step
 
 
 def ignore_progress(done: float, what: str) -> None:
-    """Nobody watches."""
+    """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def _is_known(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a backup: the chain that it is of, where it ends, and each file. Raises VerificationFailed."""
+    """The content of a backup: its chain, the height and id of the head, and each file. Raises VerificationFailed."""
 
     chain_id: str
     chain_name: str
@@ -117,7 +116,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises VerificationFailed."""
+        """Decodes a manifest. Raises VerificationFailed."""
         try:
             tree: Any = json.loads(data.decode("ascii"))
             version = tree.pop("version")
@@ -143,20 +142,21 @@ class Snapshot:
     paths: dict[str, Path]
 
     def read(self) -> Iterator[bytes]:
-        """All members as they lie in the archive, in the manifest's order. Raises NodeError where a file changes."""
+        """Yields the bytes of all members as they lie in the archive, in the manifest's order. Raises NodeError where a
+        file changes."""
         for member in self.manifest.members:
             yield from frame(member, _read_file(self.paths[member.name], member.size))
 
 
 def frame(member: Member, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """One file as it lies in a tar archive: header, bytes, zeros up to the next block."""
+    """Yields one file as it lies in a tar archive: header, bytes, zeros up to the next block."""
     yield make_header(member.name, member.size)
     yield from chunks
     yield bytes(-member.size % tarfile.BLOCKSIZE)
 
 
 def make_header(name: str, size: int) -> bytes:
-    """The one header that a file of this name and size has in a backup."""
+    """Returns the only header that a file of this name and size may have in a backup."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = size, 0o600
     return info.tobuf(tarfile.GNU_FORMAT)
@@ -165,16 +165,17 @@ def make_header(name: str, size: int) -> bytes:
 def take_snapshot(
     store: SqliteStore, genesis: Genesis, folder: Path, on_progress: OnProgress = ignore_progress
 ) -> Snapshot:
-    """Everything in a store's data directory as it is now, put into `folder`, which is empty: a copy of the database,
-    links to blobs, and copies of the rest. Raises ChainError or OSError.
+    """Copies all that a store's data directory holds now into `folder`, which is empty: a copy of the database, links
+    to blobs, and copies of the rest. Raises ChainError or OSError.
 
-    The database comes first: what it names and was deleted since is not needed to go on from its head.
+    The database comes first: a file that it names and that is deleted meanwhile is not needed to continue from its
+    head.
     """
     copy = folder / DATABASE
     copy_database(store, copy, lambda done: on_progress(done / 2, "database"))
     paths = {DATABASE: copy}
     for name in _find_files(store):
-        with suppress(FileNotFoundError):  # deleted since
+        with suppress(FileNotFoundError):  # deleted meanwhile
             paths[name] = _hold(store.path / name, folder / name)
     total, done, members = sum(path.stat().st_size for path in paths.values()), 0, []
     for name in sorted(paths):
@@ -190,7 +191,7 @@ def take_snapshot(
 
 
 def _find_files(store: SqliteStore) -> Iterator[str]:
-    """The names of all that is kept beside the database."""
+    """Yields the names of all files to keep beside the database."""
     yield from (name for name in SMALL_FILES if (store.path / name).is_file())
     for path in (store.path / CHECKPOINTS).glob("*/*.safetensors"):
         if _CHECKPOINT.fullmatch(name := f"{CHECKPOINTS}/{path.parent.name}/{path.name}"):
@@ -200,8 +201,8 @@ def _find_files(store: SqliteStore) -> Iterator[str]:
 
 
 def _hold(path: Path, held: Path) -> Path:
-    """Where the bytes of a file stay as they are. A blob never changes, and other files are replaced whole, so that a
-    link is enough; where there can be none, it is read where it is."""
+    """Returns a path at which the file's bytes will not change. A link is enough, as a blob never changes and other
+    files are replaced whole. Where no link can be made, it is the file's own path."""
     held.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, held)
@@ -221,7 +222,7 @@ def _read_head(database: Path) -> tuple[int, Id]:
 
 
 def _read_file(path: Path, size: int | None = None) -> Iterator[bytes]:
-    """Raises NodeError where it has not so many bytes."""
+    """Yields the bytes of a file. Raises NodeError where it does not have `size` bytes."""
     count = 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -241,8 +242,8 @@ def write_archive(
     site: Mapping[str, bytes],
     on_progress: OnProgress = ignore_progress,
 ) -> Manifest:
-    """Writes a backup, mode 0600, that is there under its name only once it is whole and was read back. `site` are
-    files beside the data directory, by name. Gives what it holds. Raises NodeError or OSError."""
+    """Writes a backup, mode 0600, which has its name only once it is whole and was read back. `site` are files beside
+    the data directory, by name. Returns its manifest. Raises NodeError or OSError."""
     added = tuple(Member(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in sorted(site.items()))
     manifest = replace(manifest, members=(*manifest.members, *added))
     unfinished = file.with_name(f".{file.name}.part")
@@ -259,7 +260,7 @@ def write_archive(
 
 
 def _publish(unfinished: Path, file: Path) -> None:
-    """Gives it its name. Raises NodeError where there is a file of that name."""
+    """Moves the finished backup to its name. Raises NodeError where there is a file of that name."""
     try:
         os.link(unfinished, file)
     except FileExistsError as error:
@@ -281,14 +282,14 @@ def _frame_all(manifest: Manifest, body: Iterable[bytes], added: Iterable[tuple[
 
 @contextmanager
 def _locked_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that one process writes, anew; it goes away if that fails."""
+    """Opens a new file that only this process writes, and deletes it on failure."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "w+b") as file:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise NodeError(f"{path}: another backup is being written there") from error
-        try:  # from here on it is ours
+        try:  # the lock is ours from here on
             os.fchmod(fd, 0o600)
             file.truncate()
             yield file
@@ -299,7 +300,7 @@ def _locked_file(path: Path) -> Iterator[IO[bytes]]:
 
 # ---- reading
 
-OnData = Callable[[Member, bytes], None]  # of each member in order, bytes empty at its end
+OnData = Callable[[Member, bytes], None]  # called for each member in order, with empty bytes at its end
 
 
 def read_archive(file: Path, on_progress: OnProgress = ignore_progress, on_data: OnData | None = None) -> Manifest:
@@ -312,7 +313,7 @@ def read_archive(file: Path, on_progress: OnProgress = ignore_progress, on_data:
 
 
 class _Reader:
-    """One pass over an archive."""
+    """Reads an archive once, from start to end."""
 
     def __init__(self, stream: IO[bytes], on_progress: OnProgress) -> None:
         self._stream = stream

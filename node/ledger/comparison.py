@@ -1,8 +1,8 @@
 """The comparison of two chains of one genesis: finds the first height where they differ. Final blocks never do; if both
 are certified at that height, at least 2q - n members lied.
 
-Every block names its parent, so two chains that agree at one height agree below it: one look at the height where the
-shorter one ends usually is enough, and a bisection finds the first difference.
+Every block names its parent, so two chains that agree at one height agree below it: usually it is enough to compare the
+height where the shorter one ends, and a bisection finds the first difference.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from node.ledger.names import get_name
 from node.pb import admin_pb2 as pb
 
 StoredBytes = tuple[bytes, bytes]  # a block and its certificate, canonical
-Pair = tuple[StoredBytes, StoredBytes, State]  # ours and the other's of one height, and what judges both
+Pair = tuple[StoredBytes, StoredBytes, State]  # our block and the other's at one height, and the state that judges both
 Comparison = Generator[int, Pair, pb.ChainComparison]
 
 
 def compare_chains(genesis: Genesis, height: int, other_height: int) -> Comparison:
-    """Asks for the pair of a height until it knows where the chains part. Raises VerificationFailed."""
+    """Yields heights, and is sent the pair of blocks at each, until it knows where the chains part. Raises
+    VerificationFailed."""
     agreed, parted = 0, min(height, other_height) + 1
     pair: Pair | None = None
     look = parted - 1
@@ -92,7 +93,7 @@ def _decode(genesis: Genesis, height: int, stored: StoredBytes) -> Block:
 
 
 def _find_certificate(state: State, block: Block, data: bytes) -> Certificate | None:
-    """The certificate, if it proves that the block is final."""
+    """Returns the certificate, if it proves that the block is final, else None."""
     try:
         certificate = decode_certificate(data)
         validate_certificate(state, block.id, block.height, certificate)

@@ -1,8 +1,9 @@
-"""The evaluations on a chain: one model each, measured by every site on its own test samples. Each is a run of its own,
-or the last height of a run that selects its best round. Where sites lend their own models, each of these is one more.
+"""The evaluations on a chain: one model each, measured by every site on its own test samples. An evaluation is a run of
+its own, or the last height of a run that selects its best round. Where sites lend their own models, each of these is
+one more.
 
-What a site told is of the chain: the digest of its payload stands in its signed contribution. Its bytes are small, and
-so are never let go.
+The measures of a site are part of the chain: the digest of its payload stands in its signed contribution. The payload's
+bytes are few, and are never pruned.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Endings = MutableMapping[int, tuple[Place, Digest]]  # the round whose model a h
 def read_evaluations(
     store: SqliteStore, runs: RunSpecs, number: int | None = None, endings: Endings | None = None
 ) -> Sequence[pb.EvaluationView]:
-    """All evaluations, the first one first, or those of one run, 0 being the newest. `endings` has what was found by
-    reading a run's blocks, and what is found is added. Runs on the store's thread. Raises NotFound."""
+    """Returns all evaluations, the earliest first, or those of one run, 0 being the newest. `endings` keeps what was
+    found by reading a run's blocks, for later calls. Runs on the store's thread. Raises NotFound."""
     endings = {} if endings is None else endings
     evaluations = _list_rounds(store, runs)
     if number == 0:
@@ -49,7 +50,8 @@ def read_evaluations(
 
 
 def _list_rounds(store: SqliteStore, runs: RunSpecs) -> list[RunRound]:
-    """The rounds that evaluate, or are to: that of each run that was made for it, and what ends others."""
+    """Lists the rounds that evaluate a model, or will: one of each run that was made for it, and the last heights of
+    runs that select."""
     numbers = range(1, runs.calendar.newest.run.number + 1)
     firsts = [first for number in numbers if (first := runs.find_round(number, 1)) is not None]
     ends = (runs.find(height) for height in runs.calendar.list_evaluating(store.head_height))
@@ -61,21 +63,21 @@ def _list_rounds(store: SqliteStore, runs: RunSpecs) -> list[RunRound]:
 
 
 def find_measured(calendar: Calendar, run: Run) -> Place:
-    """The run and the round of it, as people count them, whose model an evaluation measures; 0 is the model that the
-    run began from."""
+    """Returns the run and the round, as people count them, whose model an evaluation measures. Round 0 is the model
+    that the run began from."""
     settings = _get_settings(run)
     if settings is not None and settings.of_run is not None and settings.of_round is not None:
         return Place(settings.of_run, settings.of_round)
     start, before = calendar.get_start(run.number), calendar.get_run(run.number - 1)
     if not start or before is None:
         return Place(run.number, 0)
-    if _get_settings(before) is not None:  # whose aggregate has the model that it measured
+    if _get_settings(before) is not None:  # an evaluation keeps the model that it measured
         return find_measured(calendar, before)
     return Place(before.number, calendar.count_rounds(before.number, start - 1))
 
 
 def _get_settings(run: Run) -> EvaluationHyperparameters | None:
-    """None of a run that trains, or that nobody can judge."""
+    """Returns the settings of an evaluation; None for a run that trains, or whose settings are invalid."""
     if run.method["name"] != EVALUATION:
         return None
     try:
@@ -97,7 +99,7 @@ def _find_ending(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: 
 
 
 def _show(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: Endings) -> list[pb.EvaluationView]:
-    """A view of each model that is measured in a round."""
+    """Shows each model that is measured in a round."""
     run, height = round_.run, round_.height
     if run.is_evaluating(height):
         place, model = _find_ending(store, runs, round_, endings)
@@ -132,8 +134,8 @@ def _show(store: SqliteStore, runs: RunSpecs, round_: RunRound, endings: Endings
 def _add_lent(
     store: SqliteStore, runs: RunSpecs, round_: RunRound, shown: pb.EvaluationView
 ) -> list[pb.EvaluationView]:
-    """What is shown of the common model, if there is one, and of those that were lent. Where there is nothing of
-    either, what is shown has no model."""
+    """Returns the views of the common model, if there is one, and of the lent ones. If there is neither, returns one
+    view without a model."""
     if not isinstance(round_.spec, LendingSpec):
         return [shown]
     shown.lends = True
@@ -154,19 +156,19 @@ def _add_lent(
 
 
 def _read_told(store: SqliteStore, one: Contribution, round_: RunRound) -> Sequence[Arrays] | None:
-    """What a site told of each model; None where its blob is not here."""
+    """Returns a site's measures of each model; None where its blob is not here."""
     digest = next((ref.digest for ref in one.payloads if ref.kind == kind_code(EVALUATION)), None)
     if digest is None or not store.has_blob(digest):
         return None
     try:
         told = read_arrays(store.locate_blob(digest))
         return split_rows(told) if isinstance(round_.spec, LendingSpec) else [told]
-    except (OSError, PayloadError):  # damaged: the store finds that out
+    except (OSError, PayloadError):  # damaged: the store reports it elsewhere
         return None
 
 
 def show_told(told: Arrays, kind: str, classes: Sequence[str]) -> pb.Measures:
-    """The measures in a payload, as `fednode evaluate` shows those of a file."""
+    """Shows the measures in a payload, as `fednode evaluate` shows those of a file."""
     whole = read_figures(FIGURES[kind], told["figures"])
     shown = pb.Measures(num_samples=int(told["samples"]), summary=whole.values)
     _add_intervals(shown, whole)

@@ -1,8 +1,8 @@
-"""The explanation of a round: who took what from whom, and what the method set for it, recomputed from the chain when
-somebody asks.
+"""The explanation of a round: which members' payloads each member took, and what the method set for it, recomputed from
+the chain on request.
 
 The method's spec explains the round from the block, its aggregate and the block whose sets training read
-(`MethodSpec.explain`). It gives authors by their places in the block; here those become members. Numpy, never torch.
+(`MethodSpec.explain`). It names authors by their places in the block; here those become members. Numpy, never torch.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from node.training.exchange import get_offers
 
 
 def is_explained(round_: RunRound) -> bool:
-    """Whether there is anything to say of this round but what every round has."""
+    """Returns whether there is something to explain about this round beyond what every round has."""
     return bool(get_kinds(round_)) or round_.spec.explain(round_.number, bytes(32), (), None) is not None
 
 
 def add_work_unit(shown: pb.Round, runs: RunSpecs) -> None:
-    """Says what the local work of this round counts, by its own run: another run may have another method."""
+    """Sets whether the local work of this round is counted in epochs, by its own run, as another run may have another
+    method."""
     if (round_ := runs.find(shown.height)) is not None:
         shown.counts_epochs = round_.spec.hyperparameters.counts_epochs
 
@@ -41,9 +42,9 @@ def explain_round(
     aggregate: bytes | None,
     shared: Block | None = None,
 ) -> pb.Round:
-    """A round with nothing but its `peering`, `schedule` and `statistics`, each where there is one. `state` judged its
-    block; `beacon` is that of its height, `aggregate` the block's, None when it is not held or there is none; `shared`
-    is the block of `RunSpecs.find_shared`."""
+    """Returns a round with only its `peering`, `schedule` and `statistics`, each where there is one. `state` judged its
+    block; `beacon` is that of its height; `aggregate` is the block's, None when it is not held or there is none;
+    `shared` is the block of `RunSpecs.find_shared`."""
     spec, number = round_.spec, round_.number
     if aggregate is None and get_kinds(round_) and spec.rules(number):
         return pb.Round(peering=pb.Peering(held=False))

@@ -1,8 +1,8 @@
-"""The fork of a chain whose quorum is lost for ever: a genesis that names the old chain and where it ended, and begins
-with its run and its model (FEDERATION §3).
+"""The fork of a chain whose quorum is lost for ever: a genesis that names the old chain and its last block, and begins
+with that chain's run and model (FEDERATION §3).
 
-It is refused while a quorum may live. What is known of that is in the data directory: when the head was made, and when
-each member was last heard of. Where the node itself did not run, nothing is known.
+It is refused while a quorum may exist. The data directory shows what is known of that: when the head was made, and when
+each member was last seen. Nothing is known of times when the node itself did not run.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The genesis as written; `continues`: its initial model is that of the old head, not of the old run's start."""
+    """The genesis as written. `continues` is true if its initial model is that of the old head, and false if it is the
+    one that the old run started from."""
 
     genesis: Genesis
     continues: bool
 
 
 def read_members(path: Path, state: State) -> tuple[Founder, ...]:
-    """Those of a file with a line for each, `[NAME=]ID[@HOST:PORT]`; who has no name there keeps that of the old chain.
-    Raises ConfigError."""
+    """Reads members from a file with a line for each, `[NAME=]ID[@HOST:PORT]`. A member without a name there keeps that
+    of the old chain. Raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -71,8 +72,8 @@ def read_members(path: Path, state: State) -> tuple[Founder, ...]:
 
 
 def fork_chain(data_dir: Path, members: Path, out: Path, *, now_ms: int, is_lost: bool) -> Fork:
-    """Writes the genesis of a fork into `out`, and its initial model beside it. `is_lost` is the operator's word, which
-    counts where nothing is known. Raises NodeError."""
+    """Writes the genesis of a fork into `out`, and its initial model beside it. `is_lost` is the operator's statement
+    that the quorum is lost, which counts where nothing is known. Raises NodeError."""
     refuse_existing(out)
     try:
         mapping = SqliteStore.stored_genesis(data_dir)
@@ -105,7 +106,7 @@ def _refuse_while_it_lives(store: SqliteStore, now_ms: int, *, is_lost: bool) ->
     noted = store.get_meta(SEEN) or {"at": 0, "members": {}}
     seen = [state.get_member(bytes.fromhex(key)) for key, seen_ms in noted["members"].items() if seen_ms > since_ms]
     names = sorted(member.name for member in seen if member is not None)
-    if len(names) + 1 >= state.q:  # and this node itself
+    if len(names) + 1 >= state.q:  # plus this node itself
         raise NodeError(
             f"{len(names) + 1} of {state.n} members were there within the last hour, which is a quorum of {state.q}: "
             f"{', '.join(names)} and this one; propose a change to them instead"
@@ -118,7 +119,7 @@ def _refuse_while_it_lives(store: SqliteStore, now_ms: int, *, is_lost: bool) ->
 
 
 def _make_fork(store: SqliteStore, old: Genesis, founders: Sequence[Founder]) -> tuple[Genesis, bytes, bool]:
-    """Genesis, its initial model, and whether that is the head's."""
+    """Returns the genesis, its initial model, and whether that is the head's."""
     height = store.head_height
     state, head = store.get_state(height), store.head()
     if head.certificate is None:
@@ -147,14 +148,15 @@ def _make_fork(store: SqliteStore, old: Genesis, founders: Sequence[Founder]) ->
 
 
 def restart_run(run: Run) -> Run:
-    """The run as a chain's first. Statistics that it inherited are agreed on anew, by those who are there."""
+    """Returns the run as the first of a new chain. Statistics that it inherited are agreed on again, by the new
+    members."""
     input_ = {**run.input, "normalize": AGREED} if run.input.get("normalize") == INHERITED else run.input
     return replace(run, number=1, first_height=1, is_ended=False, stopped=0, input=input_)
 
 
 def _read_blobs(store: SqliteStore, aggregate: Digest, run: Run) -> list[bytes]:
-    """The blobs in this directory that the model is put together from, newest first: an aggregate may hold a part of
-    one or none, and what it lacks is in what this run and those before it began from."""
+    """Returns the blobs in this directory from which the model is composed, newest first. An aggregate may hold only a
+    part of the model or none; the rest is in the initial models of this run and of those before it."""
     origins = [origin.initial_model for origin in RunSpecs.load(store).list_origins(run.number)]
     held = []
     for digest in (aggregate, *origins):
@@ -165,7 +167,7 @@ def _read_blobs(store: SqliteStore, aggregate: Digest, run: Run) -> list[bytes]:
 
 
 def _holds_model(store: SqliteStore, digest: Digest) -> bool:
-    """Whether an aggregate is held, and has parameters of a model."""
+    """Returns whether an aggregate is held, and has parameters of a model."""
     if digest == ZERO:
         return False
     try:

@@ -1,9 +1,10 @@
-"""Imports an exported chain into a stopped node's store: judges the whole file first, then appends what extends the
-store. It believes nothing in the file: links, difficulty, proof of work, every signature and every certificate are
-checked.
+"""Imports an exported chain into a stopped node's store: judges the whole file first, then appends the blocks that
+extend the store.
 
-A file may overlap with the store, and must then say the same; it must not leave a gap. Aggregates are not in it: the
-node fetches the newest by its digest when it runs again, as after any catching up, and audits what was imported.
+It trusts nothing in the file: links, difficulty, proof of work, every signature and every certificate are checked. A
+file may overlap with the store, and must then hold the same blocks; it must not leave a gap. The file has no
+aggregates: the node fetches the newest by its digest when it runs again, as after any sync, and audits the imported
+blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from chain.tip import Tip, get_first_read
 from chain.validation import validate_candidate, validate_certificate
 from node.errors import VerificationFailed
 
-MAX_LINE_BYTES = 2 * (MAX_BLOCK_BYTES + MAX_CERTIFICATE_BYTES) + (1 << 16)  # both in hex, and what is said of them
+MAX_LINE_BYTES = 2 * (MAX_BLOCK_BYTES + MAX_CERTIFICATE_BYTES) + (1 << 16)  # both in hex, and further fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Imported:
 
 
 def import_chain(genesis: Genesis, store: SqliteStore | None, stream: IO[bytes], *, dry_run: bool = False) -> Imported:
-    """Appends what in `stream`, which can be rewound, extends `store`. Without a store: as onto a new one, a dry run.
+    """Appends the blocks in `stream`, which can be rewound, that extend `store`. Without a store it only checks them,
+    as for a new store.
 
     Raises VerificationFailed, and then nothing has changed: for a file that is damaged or of another chain, for blocks
     that break a rule, leave a gap, or differ from finalised ones.
@@ -74,14 +76,16 @@ def _get_tip(genesis: Genesis, store: SqliteStore | None) -> Tip:
 
 
 def _note_unaudited(store: SqliteStore, last: int) -> None:
-    """Before the first is there: an import that is broken off leaves none that nobody audits."""
+    """Notes which blocks still need an audit, before the first is appended: so an import that stops half way leaves no
+    block without one."""
     noted = store.get_meta(IMPORTED)
     first = store.head_height + 1 if noted is None else noted["first"]
     store.put_meta(IMPORTED, {"first": first, "last": last})
 
 
 class _Judge:
-    """Walks through a file once. `digests` are those of the blocks to append, so that they can be known again."""
+    """Checks a file in a first pass. `digests` are those of the blocks to append, by which the second pass recognises
+    them."""
 
     def __init__(self, genesis: Genesis, store: SqliteStore | None, tip: Tip) -> None:
         self.tip = tip
@@ -120,7 +124,8 @@ class _Judge:
         self.digests.append(_hash(data, certified))
 
     def _compare(self, block: Block, certificate: Certificate) -> None:
-        """A block of a height that is finalised here: it is the same one, or somebody has lied."""
+        """Checks that a block at a height that is finalised here is the same one. If it differs and is certified too,
+        members have lied."""
         stored = self._store.get_block(block.height) if self._store is not None else None
         state = self._genesis.state if self._store is None else self._store.get_state(block.height - 1)
         if stored is None or stored.block.id != block.id:
@@ -139,7 +144,7 @@ class _Judge:
 
 
 def _append(genesis: Genesis, store: SqliteStore, blocks: Iterator[ExportedBlock], digests: list[bytes]) -> None:
-    """The second walk: what was judged, and nothing else."""
+    """Appends in a second pass the blocks that were judged, and nothing else."""
     start = store.head_height + 1
     for height, data, certified in blocks:
         if height < start:
@@ -157,7 +162,7 @@ def _hash(data: bytes, certified: bytes) -> bytes:
 
 
 def read_blocks(stream: IO[bytes], genesis: Genesis) -> Iterator[ExportedBlock]:
-    """The heights of a file that `fednode chain export` wrote, in either format. Raises ChainError."""
+    """Yields the blocks of a file that `fednode chain export` wrote, in either format. Raises ChainError."""
     start = stream.read(len(EXPORT_MAGIC))
     stream.seek(0)
     if start == EXPORT_MAGIC:
@@ -168,8 +173,8 @@ def read_blocks(stream: IO[bytes], genesis: Genesis) -> Iterator[ExportedBlock]:
 
 
 def _read_lines(stream: IO[bytes]) -> Iterator[ExportedBlock]:
-    """Of the JSON in a line only what was exported counts; what is said of it there is for other tools. The last line
-    says how many blocks there are, so that a file that was cut between two lines is not taken for a whole one."""
+    """Yields the blocks in JSON lines. Only the exported bytes count; the other fields are for other tools. The last
+    line has the number of blocks, so that a file cut between two lines is not taken for a whole one."""
     number = 0
     while line := stream.readline(MAX_LINE_BYTES + 1):
         number += 1

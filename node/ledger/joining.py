@@ -1,4 +1,4 @@
-"""Makes join files: of the head of a store, with the addresses at which this node knows the members."""
+"""Join files: each holds the head of a store, with the addresses at which this node knows the members."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from chain.state import State
 def make_join_file(
     genesis: Genesis, head: Block, marks: Iterable[Id], state: State, addresses: Mapping[Id, str]
 ) -> JoinFile:
-    """The file whose checkpoint is `head`, with the state after it and the ids of the heights that need a mark. Of
-    `addresses` those of members count, and those of founders where nothing newer is known."""
+    """Makes the file whose checkpoint is `head`, with the state after it. `marks` are the ids of the blocks at the
+    marked heights below it (`get_marked`). Only members' addresses are used, with those in genesis for founders where
+    no newer one is known."""
     header = SealedHeader(head.header, head.nonce, head.signature, head.id)
     hints = {founder.key: founder.address for founder in genesis.founders if founder.address}
     known = {key: address for key, address in (hints | dict(addresses)).items() if state.index_of(key) is not None}

@@ -1,7 +1,8 @@
-"""The answers of a ledger: what is asked of a store, by a running node's operator or of the directory of a stopped one.
+"""The answers of a ledger, about a running node's store or the directory of a stopped one. Each function answers the
+operation of its name (`node.admin.operations`).
 
-Each function answers the operation of its name (`node.admin.operations`). Reading is synchronous. What takes long reads
-the store piece by piece through `Call`, since votes wait for the store's thread too.
+Reading is synchronous. A long computation reads the store piece by piece through `Call`, since votes wait for the
+store's thread too.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from node.training.own_best import OwnBest
 
 
 class LedgerAnswers:
-    """Answers by one store. `get_selection` gives what the run in force has come to. Raises NotFound, InvalidRequest,
-    NodeError, and StoreCorrupted for what is not as it was written."""
+    """Answers from one store. `get_selection` returns the selection of the best round in the run in force. Raises
+    NotFound, InvalidRequest, NodeError, and StoreCorrupted for damaged data."""
 
     def __init__(
         self,
@@ -66,8 +67,7 @@ class LedgerAnswers:
         return pb.GenesisReply(chain_id=self._genesis.chain_id.hex(), json=json.dumps(self._genesis.to_mapping()))
 
     def get_join_file(self, addresses: Mapping[Id, str] | None = None) -> pb.JoinFileReply:
-        """Makes the file of the head, with the addresses at which this node knows the members: by default those that
-        lie in the directory."""
+        """Makes the join file of the head, with these addresses of members; by default those that the directory has."""
         if addresses is None:
             addresses = AddressBook.load(self._store.path, {}).get_all()
         head = self._call(lambda: self._store.head().block)
@@ -116,13 +116,13 @@ class LedgerAnswers:
         return listed
 
     def get_round(self, round: int, scores_within_s: float | None = None) -> pb.Round:  # noqa: A002
-        """Shows one round, of a stopped node with scores, if asked for in whatever time: the distances that what is
-        held gives, and effects that were known before."""
+        """Shows one round. With `scores_within_s`, however long, it adds the scores of a stopped node: the distances
+        computed from held payloads, and the effects that were known before."""
         shown, runs = self._call(lambda: self._ledger.get_round(round)), self._get_runs()
         add_work_unit(shown, runs)
         mark_best([shown], self._get_selection())
         round_ = runs.find(round)
-        if round_ is None:  # a change, or of another version, or with a model's module that is not here
+        if round_ is None:  # a change, a run of another version, or a model whose module is not here
             return shown
         if is_explained(round_):
             shared = runs.find_shared(round_)
@@ -149,7 +149,7 @@ class LedgerAnswers:
     # ---- runs
 
     def list_runs(self, run: int | None = None) -> pb.ListRunsReply:
-        """Shows all runs, or one with those who trained in it: 0 is the newest."""
+        """Shows all runs, or one with the members that trained in it: 0 is the newest."""
         reader, head = self._runs, self._get_head()
         while self._call(lambda: reader.read_states(head)):
             pass
@@ -180,7 +180,7 @@ class LedgerAnswers:
         yield from self.read_model(round).to_messages()
 
     def read_model(self, asked: str) -> ModelFile:
-        """Reads the model after the round that is asked for (`choose_round`), as the last checkpoint has it."""
+        """Reads the model after the round that is asked for (`choose_round`), from the last checkpoint."""
         store, runs, data_dir = self._store, self._get_runs(), self._store.path
         run, initial = find_run(data_dir, runs.calendar), None
         if is_initial_needed(run):

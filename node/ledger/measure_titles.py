@@ -1,5 +1,5 @@
-"""The titles of measures, and how people read their values. They are apart from what computes them, so that a command
-can show them and load no arrays."""
+"""The titles of measures, and the format of their values. They are apart from the code that computes measures, so that
+a command can show them and load no arrays."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ TITLES = {
     "loss": "loss",
 }
 
-MAIN = ("auc", "r2", "balanced_accuracy", "exact_match", "accuracy", "loss")  # what models are compared by, if there is
+MAIN = ("auc", "r2", "balanced_accuracy", "exact_match", "accuracy", "loss")  # what models are compared by
 
 
 def show_figure(value: float) -> str:
-    """Three digits after the point, and of what is in a target's own unit as many as say something."""
+    """Returns a figure with three digits after the point; a very small or large one with four significant digits."""
     return f"{value:.3f}" if 0.001 <= abs(value) < 1000 or not value else f"{value:.4g}"
 
 
 def show_interval(interval: pb.Interval | Interval) -> str:
-    """In which a figure lies with 95 % confidence."""
+    """Returns the interval in which a figure lies with 95 % confidence."""
     return f"{show_figure(interval.low)} to {show_figure(interval.high)}"
 
 
 def show_with_interval(
     values: Mapping[str, float], intervals: Mapping[str, pb.Interval] | Mapping[str, Interval], name: str
 ) -> str:
-    """A figure with its interval, where there is one; a dash where it was not measured."""
+    """Returns a figure with its interval, if it has one; a dash where it was not measured."""
     if name not in values:
         return "-"
     interval = f" ({show_interval(intervals[name])})" if name in intervals else ""

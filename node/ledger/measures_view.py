@@ -16,8 +16,8 @@ from node.pb import admin_pb2 as pb
 
 
 def show_measures(measures: AnyMeasures, intervals: Mapping[str, Interval] | None = None) -> pb.Measures:
-    """`intervals` are those that do not follow from counts, by figure, as `auc`, or by figure and class, as
-    `auc/benign`."""
+    """Shows measures with their intervals. `intervals` are those that do not follow from counts, by figure, as `auc`,
+    or by figure and class, as `auc/benign`."""
     known = {**measures.intervals, **(intervals or {})}
     shown = pb.Measures(num_samples=measures.num_samples, summary=measures.summarise())
     for name in known.keys() & shown.summary.keys():
@@ -32,7 +32,7 @@ def show_measures(measures: AnyMeasures, intervals: Mapping[str, Interval] | Non
 
 
 def show_alone(alone: TrainedAlone) -> pb.TrainedAlone:
-    """What a site's model is worth without the others."""
+    """Shows the measures of the model that a site trained without the others."""
     shown = pb.TrainedAlone(
         rounds=alone.rounds, owed_steps=alone.owed_steps, seconds=alone.seconds, failure=alone.failure
     )
@@ -48,7 +48,7 @@ def show_alone(alone: TrainedAlone) -> pb.TrainedAlone:
 
 
 def show_verdict(verdict: Verdict) -> pb.Verdict:
-    """How the federation's model and the one trained alone compare."""
+    """Shows the comparison of the federation's model with the one trained alone."""
     shown = pb.Verdict(
         measure=verdict.measure,
         together=verdict.together,
@@ -66,7 +66,7 @@ def show_verdict(verdict: Verdict) -> pb.Verdict:
 
 
 def show_published(published: PublishedMeasures, name: str) -> pb.PublishedMeasures:
-    """What the member of this name says of its own model."""
+    """Shows the measures that the member of this name published about its own model."""
     values = published.get_values()
     shown = pb.PublishedMeasures(
         author=encode_id(published.key), name=name, num_samples=published.num_samples, values=values

@@ -1,12 +1,12 @@
 """Metrics over many rounds, reduced to few points for a chart or a table.
 
-Rounds are read in pages and added one after the other, of each the series asked for alone; no more are held than the
-answer may have, and one. What stands beside the numbers is looked up for those that remain.
+Rounds are read in pages and added one after the other, with only the requested series. At most one round more than the
+answer may have is held in memory. The run, round and time are looked up for the rounds that remain.
 
-While there are at most `max_points`, all remain. Beyond that the heights asked for are cut into equal spans. Of each
-span remain the first and the last measured round and, for every series, the rounds where it is lowest and highest.
-This is M4 (Jugel et al., VLDB 2014) of all series together, so that every round that remains has the values of all. A
-line drawn through them covers what the line through all rounds does, spikes included.
+While there are at most `max_points`, all remain. Beyond that the requested heights are cut into equal spans. From each
+span remain the first and the last measured round and, for every series, the rounds where it is lowest and highest. This
+is M4 (Jugel et al., VLDB 2014) of all series together, so that every round that remains has the values of all. A line
+drawn through them covers the same range as the line through all rounds, spikes included.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from node.errors import InvalidRequest, NotFound
 from node.ledger.series import DEFAULT_SERIES, Picker
 from node.pb import admin_pb2 as pb
 
-PAGE = 256  # rounds read at once, with the store's thread free for votes in between
+PAGE = 256  # rounds read at once; between pages the store's thread is free for votes
 USUAL_POINTS = 1000
 MAX_POINTS = 10_000
-MAX_VALUES = 50_000  # of one answer, which stays below gRPC's 4 MiB
+MAX_VALUES = 50_000  # of one answer: keeps it below gRPC's 4 MiB
 MAX_NAME_CHARS = 64
 
 _Row = dict[str, Any]
@@ -31,7 +31,7 @@ _Row = dict[str, Any]
 
 @dataclass(slots=True)
 class _Span:
-    """What is kept of neighbouring rounds; `lowest` and `highest` by the place of the series."""
+    """The rounds kept of one span of heights: its first and last, and by series the `lowest` and the `highest`."""
 
     first: _Row
     last: _Row
@@ -54,7 +54,7 @@ class _Span:
 
 
 class RoundPlace(NamedTuple):
-    """Where a round stands beside its height."""
+    """The run, the round and the time of a height."""
 
     run: int
     round: int
@@ -62,8 +62,8 @@ class RoundPlace(NamedTuple):
 
 
 class MetricsQuery:
-    """One question, on a chain that ends at height `head`: `get_pages` says what to read, `add` takes it in, and of the
-    heights that `choose` leaves the answer is made.
+    """One question, on a chain that ends at height `head`. `get_pages` lists what to read, `add` takes each page,
+    `choose` returns the heights that remain, and `answer` makes the answer for them.
 
     Raises InvalidRequest, and NotFound for rounds that are not there yet.
     """
@@ -85,7 +85,7 @@ class MetricsQuery:
 
     @property
     def num_held(self) -> int:
-        """The number of rounds held in memory now."""
+        """Returns the number of rounds held in memory now."""
         spans = (self._spans or {}).values()
         return len(self._rows) + sum(len({*map(id, span.get_rows())}) for span in spans)
 
@@ -104,12 +104,12 @@ class MetricsQuery:
             )
 
     def get_pages(self) -> Iterator[tuple[int, int]]:
-        """The rounds to read, first and last of each page."""
+        """Yields the rounds to read, first and last of each page."""
         for first in range(self._first, self._last + 1, PAGE):
             yield first, min(first + PAGE - 1, self._last)
 
     def add(self, rows: Iterable[_Row]) -> None:
-        """The measured rounds of the next page, each with its `height` and what `picker` has found in it."""
+        """Adds the measured rounds of the next page, each with its `height` and the values that `picker` found."""
         for row in rows:
             self._add(row)
 
@@ -132,7 +132,8 @@ class MetricsQuery:
         spans.setdefault(index, _Span(row, row)).add(row, self._series)
 
     def choose(self) -> Sequence[int]:
-        """The heights of the rounds that remain. Raises InvalidRequest for a series that none of the rounds has."""
+        """Returns the heights of the rounds that remain. Raises InvalidRequest for a series that none of the rounds
+        has."""
         unknown = [name for name in self._series if name not in self._seen]
         if self._is_chosen and unknown and self._measured:
             raise InvalidRequest(f"series: no round has {unknown[0]!r}; there are {', '.join(self.picker.known)}")
@@ -142,7 +143,7 @@ class MetricsQuery:
         return [row["height"] for row in self._rows]
 
     def answer(self, places: Iterable[RoundPlace]) -> pb.Metrics:
-        """`places` are those of the heights that `choose` gave."""
+        """Returns the answer, given the places of the heights that `choose` returned."""
         answer = pb.Metrics(series=self._series, known=self.picker.known, measured=self._measured)
         for row, place in zip(self._rows, places, strict=True):
             values = {name: float(row[name]) for name in self._series if name in row}

@@ -1,5 +1,5 @@
-"""The names of those who had a part in a height. The state that judged the height says them, not genesis, for members
-join, leave and change keys."""
+"""The names of the members and observers at a height. They come from the state that judged it, not from genesis, as
+members join, leave and change keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chain.state import State
 
 
 def get_name(state: State, key: Id) -> str:
-    """The name of a member or observer, of a member also by its last keys; the short id of a stranger."""
+    """Returns the name of a member or observer, of a member also by an earlier key; the short id of a stranger."""
     member = state.get_member(key)
     if member is None:
         seat = next((old.seat for old in reversed(state.retired) if old.key == key), None)

@@ -1,5 +1,5 @@
-"""The prototypes of a round side by side: how far those of two classes are from each other, as members agreed on them,
-and how far each member's own were from these. Numpy, never torch."""
+"""The prototypes of a round side by side: the distances between those of two classes that members agreed on, and from
+these to each member's own. Numpy, never torch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from node.errors import InvalidRequest, NotFound
 from node.ledger.names import get_name
 
 KIND = "prototypes"
-MAX_CLASSES = 256  # of a run that is asked about: distances grow with the square of their number
+MAX_CLASSES = 256  # of a run: the number of distances grows with the square of the number of classes
 
 _Means = dict[int, Any]  # by class: float64[D]
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPrototypes:
-    """A block, the state that judged it, and what is held of its prototypes, in bytes: the `aggregate`, and members'
-    own `payloads` by author."""
+    """A block, the state that judged it, and the held bytes of its prototypes: the `aggregate`, and members' own
+    `payloads` by author."""
 
     state: State
     block: Block
@@ -37,8 +37,8 @@ class HeldPrototypes:
 
 
 def read_prototypes(store: SqliteStore, height: int) -> HeldPrototypes:
-    """On the store's thread, where votes wait: nothing is decoded. Raises NotFound, and InvalidRequest for a run of
-    too many classes."""
+    """Reads the prototypes of a height, and decodes nothing, as votes wait for the store's thread on which it runs.
+    Raises NotFound, and InvalidRequest for a run of too many classes."""
     stored = store.get_block(height)
     if stored is None:
         raise NotFound(f"block {height}: the chain ends at height {store.head_height}")
@@ -55,9 +55,9 @@ def read_prototypes(store: SqliteStore, height: int) -> HeldPrototypes:
 
 
 def show_prototypes(held: HeldPrototypes) -> dict[str, Any]:
-    """JSON-able: `classes` as far as the round has any of theirs, `distances` between them, and for each `member` its
-    distances to them, None where it sent nothing of a class or what it sent is not held. `held` is False where what
-    members agreed on is not held, or the round has no prototypes."""
+    """Returns an object for JSON: the `classes` that the round has prototypes of, the `distances` between these, and
+    for each of `members` the distances from its own to them, None for a class that it did not send or whose payload is
+    not held. `held` is False where the aggregate is not held, or the round has no prototypes."""
     means = {} if held.aggregate is None else _find_agreed(_decode(held.aggregate))
     if not means:
         return {"held": False, "classes": [], "distances": [], "members": []}
@@ -75,14 +75,15 @@ def show_prototypes(held: HeldPrototypes) -> dict[str, Any]:
 
 
 def compute_means(arrays: Mapping[str, Any]) -> _Means:
-    """One for each class that has prototypes: their mean, where it has several."""
+    """Returns the mean of the prototypes of each class that has some."""
     labels, rows = np.asarray(arrays["classes"]), np.asarray(arrays["prototypes"], np.float64)
     return {int(label): rows[labels == label].mean(axis=0) for label in np.unique(labels)}
 
 
 def _find_agreed(aggregate: Arrays) -> _Means:
-    """The means of what a block's own contributions came to, none where they had no prototypes. With masked sums that
-    waits for the openings, and what the round before came to stands beside it."""
+    """Returns the mean prototypes that a block's own contributions were combined to, none where they had none. With
+    masked sums the aggregate holds them under `masked` until the seeds are opened, beside the result of the round
+    before."""
     is_masked = any(name.startswith(f"{MASKED}/") for name in aggregate)
     agreed = specs.get_kind(aggregate, f"{MASKED}/{KIND}" if is_masked else KIND)
     return {} if agreed is None else compute_means(agreed)

@@ -1,8 +1,7 @@
-"""The ledger reader: answers questions about a store with the messages of admin.proto. A daemon and a command that
-reads the store itself give the same answers.
+"""The ledger reader: answers questions about a store with the messages of admin.proto.
 
-Reading is synchronous and belongs to the store's thread. Raises NotFound for what is not there, and StoreCorrupted for
-what is not as it was written.
+A daemon and a command that reads the store itself return the same answers. Reading is synchronous and belongs to the
+store's thread. Raises NotFound for what is not there, and StoreCorrupted for damaged data.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from node.runs.specs import RunSpecs
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 500  # of one page
-NEWEST_ROUNDS = 64  # how far below the head the newest measurements are looked for
+NEWEST_ROUNDS = 64  # how far below the head the newest measurements may be
 
 
 def show_summary(state: State, block: Block, certificate: Certificate | None, num_bytes: int) -> pb.BlockSummary:
-    """One line about a finalised block, which `state` judged, of `num_bytes` with its certificate."""
+    """Shows one line about a finalised block, which `state` judged, of `num_bytes` with its certificate."""
     header = block.header
     summary = pb.BlockSummary(
         height=block.height,
@@ -73,7 +72,7 @@ def show_summary(state: State, block: Block, certificate: Certificate | None, nu
 
 
 def _show_stored(state: State, block: bytes, certificate: bytes) -> pb.BlockSummary:
-    """As `show_summary`, from canonical bytes. Raises DecodeError."""
+    """Returns `show_summary` of a block in canonical bytes. Raises DecodeError."""
     return show_summary(
         state,
         decode_block(state.chain_id, block),
@@ -86,7 +85,7 @@ class Ledger:
     """Reads one store."""
 
     def __init__(self, genesis: Genesis, store: SqliteStore, calendar: Calendar | None = None) -> None:
-        """`calendar` is that of a running node; else it is read when rounds are told of."""
+        """`calendar` is that of a running node; else it is read from the store when rounds are shown."""
         self.genesis = genesis
         self._store = store
         self._calendar = calendar
@@ -97,7 +96,7 @@ class Ledger:
         return self.get_block(self._store.head_height, include_payloads=include_payloads)
 
     def find_block(self, block_id: str, *, include_payloads: bool = False) -> pb.Block:
-        """The finalised block of this id, 64 hexadecimal digits. Raises InvalidRequest."""
+        """Returns the finalised block with this id, 64 hexadecimal digits. Raises InvalidRequest."""
         if not re.fullmatch("[0-9a-fA-F]{64}", block_id):
             raise InvalidRequest(f"block id: expected 64 hexadecimal digits, got {quote(block_id)}")
         found = self._store.find_block(bytes.fromhex(block_id))
@@ -123,7 +122,8 @@ class Ledger:
         )
 
     def list_blocks(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListBlocksReply:
-        """A page of heights from `first` on: downwards from the head unless told otherwise, `reverse` upwards."""
+        """Returns a page of blocks from height `first` on: downwards from the head by default, upwards with
+        `reverse`."""
         heights, following = self._choose_heights(first, limit, lowest=0, reverse=reverse)
         shown = {
             row.height: _show_stored(self._get_judge(row.height), row.block, row.certificate)
@@ -132,7 +132,7 @@ class Ledger:
         }
         for height in sorted(heights):
             if height not in shown:
-                self._store.get_block_bytes(height)  # says what is wrong with it
+                self._store.get_block_bytes(height)  # raises if it is damaged
                 raise self._describe_missing(height)
         reply = pb.ListBlocksReply(blocks=[shown[height] for height in heights])
         if following is not None:
@@ -166,10 +166,10 @@ class Ledger:
         return shown
 
     def _open_arrays(self, ref: PayloadRef) -> Arrays:
-        """Of a held blob; a large one is looked at where it lies, as far as its header goes."""
+        """Opens the arrays of a held blob. A large one is read in its file, no further than its header."""
         if ref.size <= LARGE_BYTES:
             return decode_arrays(self._store.get_blob(ref.digest), ref.size)
-        path = self._store.blob_path(ref.digest)  # a large one is no row
+        path = self._store.blob_path(ref.digest)  # only small ones are rows of the database
         with reading_blob(path):
             return map_arrays(path, ref.size)
 
@@ -184,8 +184,8 @@ class Ledger:
         raise NotFound(f"block {height} holds a change, or closes a run, and is no round")
 
     def read_agreed(self, height: int, shared: int | None = None) -> tuple[Block, bytes, bytes | None, Block | None]:
-        """A block, the beacon of its height, and its aggregate, None when that is not held or there is none; and the
-        block at `shared`."""
+        """Returns a block, the beacon of its height, and its aggregate, None when that is not held or there is none;
+        and the block at `shared`."""
         block = self._read_block(height)
         digest = block.header.aggregate
         is_held = digest != ZERO and self._store.has_blob(digest)
@@ -200,7 +200,7 @@ class Ledger:
         return stored.block
 
     def list_rounds(self, first: int | None, limit: int, *, reverse: bool) -> pb.ListRoundsReply:
-        """As `list_blocks`, of the heights that are rounds."""
+        """Returns a page of rounds, as `list_blocks` does of blocks, without heights that are no rounds."""
         if self._store.head_height == 0:
             return pb.ListRoundsReply()
         heights, following = self._choose_heights(first, limit, lowest=1, reverse=reverse)
@@ -211,17 +211,19 @@ class Ledger:
         return reply
 
     def get_newest_measured(self) -> pb.Round | None:
-        """The last round of which this node kept measurements; None if that was long ago, or never."""
+        """Returns the last round of which this node kept measurements; None if there is none in the last
+        `NEWEST_ROUNDS`."""
         head = self._store.head_height
         shown = [show_record(record) for record in self._store.newest_rounds(head, 1)]
         return next((newest for newest in shown if newest.height > head - NEWEST_ROUNDS), None)
 
     def describe_statistics(self, runs: RunSpecs) -> str | None:
-        """What normalises samples in the run in force, where its members agree on that."""
+        """Describes the statistics that normalise samples in the run in force, where its members agree on them."""
         return describe_agreed(runs, self._store)
 
     def read_rounds(self, first: int, last: int) -> list[pb.Round]:
-        """Every one that made a block of these heights, which are there; a change is none, nor is what closes a run."""
+        """Returns the rounds among these heights, all of which must be there. A block with a change is no round, nor is
+        one that closes a run."""
         records, calendar = dict(self._store.rounds(first, last)), self._get_calendar()
         shown: list[pb.Round] = []
         height = first
@@ -236,7 +238,7 @@ class Ledger:
         return shown
 
     def read_series(self, first: int, last: int, picker: Picker) -> list[dict[str, Any]]:
-        """Of each measured round of these heights `height` and what is picked of it."""
+        """Returns for each measured round of these heights its `height` and the values that `picker` reads."""
         rows: list[dict[str, Any]] = []
         for height, record in self._store.rounds(first, last):
             if picker.is_new(record):
@@ -245,7 +247,7 @@ class Ledger:
         return rows
 
     def read_places(self, heights: Sequence[int]) -> list[RoundPlace]:
-        """Of finalised heights."""
+        """Returns the run, round and time of finalised heights."""
         places: list[RoundPlace] = []
         calendar = self._get_calendar()
         for height in heights:
@@ -259,7 +261,7 @@ class Ledger:
     def _show_round(
         self, block: Block, certificate: Certificate | None, record: Mapping[str, Any] | None, calendar: Calendar
     ) -> pb.Round:
-        """What the chain says of the round, and what this node measured of it, if it took part."""
+        """Shows a round as the chain has it, and what this node measured in it, if it took part."""
         shown = pb.Round() if record is None else show_record(record)
         authors, state = [contribution.author for contribution in block.contributions], self._get_judge(block.height)
         shown.height, shown.block, shown.time = block.height, block.id.hex(), format_time(block.header.time_ms)
@@ -282,7 +284,7 @@ class Ledger:
         for score in shown.scores:
             score.name = get_name(state, decode_id(score.author))
         for published in self._store.get_published(block.height):
-            if published.place == place:  # else a change took the height that it was said of
+            if published.place == place:  # else a change took the height for which it was published
                 name = get_name(state, published.key)
                 shown.published.append(show_published(published, name))
         for refused in shown.not_taken:
@@ -292,7 +294,7 @@ class Ledger:
     # ---- evidence
 
     def list_evidence(self) -> pb.ListEvidenceReply:
-        """The evidence this node came to know: what members signed twice."""
+        """Lists the evidence that this node holds of members that signed twice."""
         return pb.ListEvidenceReply(evidence=[self._show_evidence(stored) for stored in self._store.get_evidence()])
 
     def _show_evidence(self, stored: StoredEvidence) -> pb.EvidenceView:
@@ -322,11 +324,11 @@ class Ledger:
         return self._calendar or Calendar(self._store.read_states(0, MAX_HEIGHT))
 
     def _describe_missing(self, height: int) -> StoreCorrupted:
-        """What is raised of a block that must be there."""
+        """Returns the error to raise for a block that must be there."""
         return StoreCorrupted(f"{self._store.path}: block {height}: missing from the store")
 
     def _get_judge(self, height: int) -> State:
-        """The state that judged the block at `height`: after the height before it."""
+        """Returns the state that judged the block at `height`: the one after the height before it."""
         return self._store.get_state(max(0, height - 1))
 
     def _check_height(self, height: int, what: str = "block") -> None:
@@ -337,7 +339,7 @@ class Ledger:
     def _choose_heights(
         self, first: int | None, limit: int, *, lowest: int, reverse: bool
     ) -> tuple[Sequence[int], int | None]:
-        """The heights of one page, at least one, and where the next page begins, if there is one."""
+        """Returns the heights of one page, at least one, and where the next page begins, if there is one."""
         head = self._store.head_height
         if first is None:
             first = lowest if reverse else head
@@ -357,8 +359,8 @@ def _show_voter(state: State, index: int) -> pb.Voter:
 
 
 def show_record(record: Mapping[str, Any]) -> pb.Round:
-    """A stored record. Keys that this version does not know are left out, so that a newer node's can be read; and of
-    what was measured by name, what is null."""
+    """Returns a stored record as a message. Keys that this version does not know are left out, so that a newer node's
+    record can be read, and so are nulls among numbers by name."""
     known = {
         key: {name: one for name, one in value.items() if one is not None} if isinstance(value, Mapping) else value
         for key, value in record.items()

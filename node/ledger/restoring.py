@@ -1,9 +1,9 @@
 """Restores a data directory from a backup, so that the node that starts on it cannot contradict itself.
 
 Everything is verified before anything is written. The files are made in a folder within the directory, where the
-database is told that it was put back: a node that finds that signs nothing until it has caught up and two heights have
-passed without it. The database is moved to its place last, so that there is none without that word. What is left of a
-restore that was broken off is swept by the next.
+database is marked as restored: a node that finds this mark signs nothing until it has caught up and two heights have
+passed without it. The database is moved to its place last, so that it is never there without the mark. The next restore
+removes what an interrupted one left.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from chain.store.sqlite import SqliteStore
 from node.errors import ConfigError, NodeError, VerificationFailed
 from node.ledger.backup import Manifest, Member, OnProgress, ignore_progress, read_archive
 
-UNFINISHED = ".restoring"  # in the data directory, as long as it is not whole
-SPARE_BYTES = 16 << 20  # of disk, beyond the files themselves
+UNFINISHED = ".restoring"  # in the data directory, until the restore is complete
+SPARE_BYTES = 16 << 20  # free disk, beyond the files themselves
 _LOCK = "lock"
 
 
@@ -36,8 +36,8 @@ def restore(
     on_progress: OnProgress = ignore_progress,
     faults: Faults | None = None,
 ) -> Manifest:
-    """Makes `data_dir`, which has to be empty, of a backup of the chain of `genesis`, if that is given. Raises
-    VerificationFailed, ConfigError or NodeError; nothing has been restored then. `faults` hears of every durable
+    """Restores a backup of the chain of `genesis`, if that is set, into `data_dir`, which has to be empty. Raises
+    VerificationFailed, ConfigError or NodeError; nothing has been restored then. `faults` is called after every durable
     step."""
     reach = faults or (lambda step: None)
     manifest = read_archive(file, on_progress)
@@ -58,8 +58,7 @@ def restore(
 
 @contextmanager
 def _empty_directory(data_dir: Path) -> Iterator[Path]:
-    """The folder for what is being restored, in a directory that no node can start in meanwhile. Both go if that
-    fails."""
+    """Makes the folder for the restore, in a directory that no node can start in meanwhile. Removes both on failure."""
     was_there = data_dir.is_dir()
     unfinished = data_dir / UNFINISHED
     with ExitStack() as stack:
@@ -83,11 +82,11 @@ def _empty_directory(data_dir: Path) -> Iterator[Path]:
 
 
 def _sweep(data_dir: Path) -> None:
-    """What is left of a restore that was broken off goes away. Raises NodeError where there is anything else."""
+    """Removes what an interrupted restore left. Raises NodeError where there is anything else."""
     found = {path.name for path in data_dir.iterdir()} - {_LOCK}
     if found and (UNFINISHED not in found or DATABASE in found):
         raise NodeError(f"{data_dir}: expected an empty directory, got {', '.join(sorted(found)[:5])}")
-    for name in sorted(found - {UNFINISHED}) + sorted(found & {UNFINISHED}):  # by which it is known, last
+    for name in sorted(found - {UNFINISHED}) + sorted(found & {UNFINISHED}):  # last, as it marks the rest as ours
         path = data_dir / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -102,7 +101,7 @@ def _check_room(manifest: Manifest, folder: Path) -> None:
 
 
 def _extract(file: Path, manifest: Manifest, folder: Path, on_progress: OnProgress) -> None:
-    """Each file durable, its bytes checked once more as they are written."""
+    """Writes each file durably, and checks its bytes once more meanwhile."""
     directories = {folder}
     out: IO[bytes] | None = None
 
@@ -134,7 +133,7 @@ def _create(path: Path) -> IO[bytes]:
 
 
 def _mark(file: Path, manifest: Manifest, folder: Path) -> None:
-    """The database, checked as at any start, says that it was put back."""
+    """Checks the database as at any start, and marks it as restored."""
     try:
         stored = SqliteStore.stored_genesis(folder)
         if stored is None:
@@ -152,7 +151,7 @@ def _mark(file: Path, manifest: Manifest, folder: Path) -> None:
 
 
 def _move(unfinished: Path, data_dir: Path, reach: Faults) -> None:
-    """The database last: with it the directory is whole."""
+    """Moves the files, the database last: with it the directory is complete."""
     (unfinished / _LOCK).unlink(missing_ok=True)
     for path in sorted(unfinished.iterdir(), key=lambda path: (path.name == DATABASE, path.name)):
         if path.name == DATABASE:

@@ -1,7 +1,7 @@
-"""The runs of a chain, as `fednode runs` shows them: read from states and blocks of a store, a running node's or one
-that is stopped.
+"""The runs of a chain, as `fednode runs` shows them: read from the states and blocks of a running node's store or a
+stopped one's.
 
-Each state is read once, as the chain grows at its head alone. States and blocks are read a page at a time, and runs one
+Each state is read once, as the chain grows only at its head. States and blocks are read a page at a time, and runs one
 by one, since votes wait for the store's thread too.
 """
 
@@ -24,21 +24,22 @@ from node.finite import to_finite
 from node.ledger.names import get_name
 from node.pb import admin_pb2 as pb
 
-NEWEST_RECORDS = 64  # how far below its end the accuracy of a run is looked for
-COUNTED = 1000  # newest heights of a run whose authors are counted
+NEWEST_RECORDS = 64  # how far below its end the accuracy of a run may be
+COUNTED = 1000  # the newest heights of a run, whose authors are counted
 PAGE = 64
 
 
 @dataclass(slots=True)
 class _Span:
-    """A run as states show it: from the block that started it, `began`, to the last state that holds it."""
+    """A run as states show it: the height of the block that started it, `began`, and the run in the last state that has
+    it."""
 
     began: int
-    run: Run  # as that last state has it
+    run: Run  # in the last state that has it
 
 
 class RunsReader:
-    """Reads one store, on its thread: `read_states` until nothing is left, then `show` of each run that is chosen."""
+    """Reads one store, on its thread: `read_states` until it returns False, then `show` for each chosen run."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -46,8 +47,8 @@ class RunsReader:
         self._read_to = -1  # the height up to which states are in the spans
 
     def read_states(self, head: int) -> bool:
-        """Takes in a page of what has come since the last time, of a chain that ends at `head`. True where there is
-        more."""
+        """Reads a page of the states added since the last call, on a chain that ends at `head`. Returns whether there
+        are more."""
         changes = self._store.get_change_heights(self._read_to + 1, head)
         unread = [height for height in (0, *changes) if height > self._read_to]
         for height in unread[:PAGE]:
@@ -60,11 +61,12 @@ class RunsReader:
 
     @property
     def newest(self) -> Run:
-        """The last run that was read."""
+        """Returns the last run that was read."""
         return self._spans[-1].run
 
     def choose(self, number: int | None = None) -> Sequence[int]:
-        """The places of all runs that were read, or of one: 0 is the newest. Reads nothing. Raises NotFound."""
+        """Returns the indices of all runs that were read, or of one: 0 is the newest. Reads nothing. Raises
+        NotFound."""
         count = len(self._spans)
         if number is None:
             return range(count)
@@ -74,27 +76,27 @@ class RunsReader:
         return [index]
 
     def read_page(self, first: int, last: int) -> tuple[list[Block], State]:
-        """Blocks, and the state that judges the first of them, as `AuthorCount` takes them; without what closes a run
-        that selects, which nobody trains for."""
+        """Returns blocks and the state that judges the first of them, as `AuthorCount` takes them. Blocks that close a
+        run that selects are left out, as nobody trains for them."""
         blocks, state = list(self._store.read_blocks(first, last)), self._store.get_state(first - 1)
         if state.run.select is not None:
             blocks = [b for b in blocks if not self._store.get_state(b.height - 1).run.is_closing(b.height)]
         return blocks, state
 
     def read_change(self, height: int) -> tuple[Change, ApprovedChange]:
-        """The change in the block at `height`, and the answers to it. Raises StoreCorrupted."""
+        """Returns the change in the block at `height`, and the answers to it. Raises StoreCorrupted."""
         stored = self._store.get_block(height)
         if stored is None or stored.block.change is None:
             raise StoreCorrupted(f"{self._store.path}: block {height}: expected a change, got none")
         return read_change(stored.block.change.change), stored.block.change
 
     def show(self, index: int, head: int) -> pb.RunView:
-        """The run at this place, without its authors."""
+        """Shows the run at this index, without its authors."""
         span = self._spans[index]
         is_over = index + 1 < len(self._spans)
         last = self._spans[index + 1].began - 1 if is_over else max(head, span.began)
         run = span.run if span.run.select is None else self._store.get_state(last).run  # patience may have ended it
-        planned = run.num_heights if run.select is None else run.last_round  # what closes it is no round
+        planned = run.num_heights if run.select is None else run.last_round  # the height that closes it is no round
         made = max(0, run.get_trained(last))
         terms = {key: value for key, value in run.to_terms().items() if key != "schema"}
         shown = pb.RunView(
@@ -114,7 +116,7 @@ class RunsReader:
         return shown
 
     def _add_origin(self, shown: pb.RunView) -> None:
-        """The change that started it, and who agreed to that."""
+        """Adds the change that started the run, and who approved it."""
         change, approved = self.read_change(shown.began)
         before = self._store.get_state(shown.began - 1)
         shown.change, shown.note = change.compute_id(before.chain_id).hex(), change.note
@@ -131,8 +133,8 @@ class RunsReader:
 
 
 class AuthorCount:
-    """Counts who has contributed to the newest heights of a run: `get_pages` says what to read, `put` adds what was
-    counted to the run."""
+    """Counts the contributors to the newest heights of a run. `get_pages` lists what to read, `add` takes it, and `put`
+    adds the counts to the run."""
 
     def __init__(self, run: pb.RunView) -> None:
         self._run = run
@@ -141,7 +143,7 @@ class AuthorCount:
         self._members: dict[Id, Member] = {}
 
     def get_pages(self) -> Iterator[tuple[int, int]]:
-        """The heights, first and last of each page."""
+        """Yields the heights to read, first and last of each page."""
         last = self._run.last
         for first in range(max(self._run.began + 1, last - COUNTED + 1), last + 1, PAGE):
             yield first, min(first + PAGE - 1, last)
@@ -160,7 +162,7 @@ class AuthorCount:
         )
 
     def _merge_keys(self) -> dict[Id, tuple[str, int]]:
-        """Name and count of each seat by the newest of its keys, or of a key whose seat is not known by itself."""
+        """Returns name and count of each seat by the newest of its keys; a key of unknown seat is counted by itself."""
         newest = {member.seat: member for member in self._members.values()}
         merged: dict[Id, tuple[str, int]] = {}
         for author, count in self._counts.items():

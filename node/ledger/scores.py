@@ -1,8 +1,8 @@
 """Scores of the contributions of a round, as this node sees them, for people who look for a faulty member. Nothing is
 ever decided by them.
 
-A score has two parts: a distance (`ml.scores`), which needs the payloads, and an effect on the loss of the node's
-own test samples, which needs a worker too (`node.admin.scorer`). Payloads go after a while
+A score has two parts: a distance (`ml.scores`), which needs the payloads, and an effect on the loss of the node's own
+test samples, which needs a worker too (`node.admin.scorer`). Payloads are pruned after a while
 (`node.payloads.retention`); scores computed before that stay with the round's record.
 """
 
@@ -31,8 +31,8 @@ STOPPED = "a stopped node evaluates nothing: ask it while it runs"
 
 @dataclass(slots=True)
 class Scores:
-    """Those of one round, in author order, as far as they are known; why not the others; and whether that is all there
-    will ever be to know."""
+    """The known scores of one round, in author order, and the reasons why others are missing. `is_done` says that no
+    more can be known."""
 
     scores: list[pb.Score]
     no_distance: str | None = None
@@ -41,7 +41,7 @@ class Scores:
 
     @classmethod
     def from_round(cls, shown: pb.Round) -> Self:
-        """As its record has them."""
+        """Takes the scores in a round's record."""
         known = {score.author: score for score in shown.scores}
         scores = [
             known.get(author) or pb.Score(author=author, name=name)
@@ -55,11 +55,11 @@ class Scores:
                 score.distance = distance
 
     def refuse(self, why: str) -> None:
-        """Nothing more can be said than is known."""
+        """Sets the reason why no more scores can be computed."""
         self.no_distance = self.no_effect = why
 
     def show(self, shown: pb.Round, late: str | None = None) -> None:
-        """Into a round, with a reason where something is missing: `late`, where time was up."""
+        """Puts the scores into a round, with a reason where some are missing: `late`, where time was up."""
         del shown.scores[:]
         shown.scores.extend(self.scores)
         no_distance, no_effect = self.no_distance or late, late or self.no_effect
@@ -69,7 +69,7 @@ class Scores:
             shown.no_effect = no_effect
 
     def to_record(self) -> list[dict[str, Any]]:
-        """As a round's record holds them."""
+        """Returns the scores as a round's record holds them."""
         return [
             {
                 "author": score.author,
@@ -83,8 +83,8 @@ class Scores:
 def measure(
     scores: Scores, genesis: Genesis, round_: RunRound, store: SqliteStore, block: Block, call: Call = call_directly
 ) -> Inputs | None:
-    """Sets the distances, from what is held, and returns that; None, and the reason in `scores`, where it is not all
-    held or nothing has a centre. It takes time. Raises StoreCorrupted."""
+    """Sets the distances, computed from the held payloads, and returns these payloads. Where some are not held, or no
+    distance is defined, returns None and puts the reason into `scores`. It takes long. Raises StoreCorrupted."""
     kinds = get_compared_kinds(round_.spec, round_.number)
     if not kinds:
         scores.refuse(NOTHING_COMBINED)
@@ -96,7 +96,7 @@ def measure(
             return None
         contributed = unpack_all(round_.spec, round_.number, *inputs)
         scores.set_distances(compute_distances(contributed, kinds))
-    except (MlError, InvalidAggregate) as error:  # a quorum has found them good, so it is this store that is odd
+    except (MlError, InvalidAggregate) as error:  # a quorum has accepted them, so this store is at fault
         scores.refuse(str(error))
         return None
     scores.no_distance = TOO_FEW

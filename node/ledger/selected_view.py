@@ -11,7 +11,7 @@ from node.pb import admin_pb2 as pb
 
 
 def show_selected(run: Run, found: Selection) -> pb.Selected:
-    """What a run has come to; nothing yet where what was `found` is of the run before."""
+    """Shows the best round of a run so far; none if the selection `found` belongs to an earlier run."""
     select = run.select or Select()
     found = found if found.run == run.number else Selection()
     return pb.Selected(
@@ -27,6 +27,6 @@ def show_selected(run: Run, found: Selection) -> pb.Selected:
 
 
 def mark_best(rounds: Iterable[pb.Round], found: Selection) -> None:
-    """Marks the best round that was `found` of a run, if it is among these."""
+    """Marks the best round `found` in a run, if it is among these."""
     for shown in rounds:
         shown.best = found.best > 0 and (shown.run, shown.round) == (found.run, found.best)

@@ -1,5 +1,5 @@
-"""Series: rounds as rows of named numbers. `fednode metrics` shows them, and charts are drawn from them. Light to
-import."""
+"""Series: rounds as rows of named numbers. `fednode metrics` shows them, and charts are drawn from them. It loads no
+arrays unless they are needed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 DEFAULT_SERIES = ("accuracy", "local_accuracy", "loss", "seconds.wall", "bytes_sent")
-DEFAULT_MEASURE = "accuracy"  # of those that members publish
-KEYS = ("height", "run", "round", "time")  # of a row, which are no series
-DEEP = ("measures.", "alone.")  # worked out of what a record has
-FIGURES = ("accuracy", "local_accuracy", "beta_s")  # of a record, beside its
-PARTS = ("seconds", "train", "apply")  # which are numbers by name
+DEFAULT_MEASURE = "accuracy"  # of the measures that members publish
+KEYS = ("height", "run", "round", "time")  # the keys of a row that are no series
+DEEP = ("measures.", "alone.")  # series to be computed from a record
+FIGURES = ("accuracy", "local_accuracy", "beta_s")  # the single numbers of a record
+PARTS = ("seconds", "train", "apply")  # the parts of a record that hold numbers by name
 COUNTS = ("contributors", "votes", "payload_bytes", "bytes_sent")  # whole numbers
 
 
 def flatten(record: pb.Round) -> dict[str, Any]:
-    """One measured round: `height`, `run`, `round`, `time` and its numbers by series; what it has not is not there."""
+    """Returns one measured round as a row: `height`, `run`, `round`, `time`, and its numbers by series, without those
+    that it lacks."""
     row: dict[str, Any] = {"height": record.height, "run": record.run, "round": record.round, "time": record.time}
     for name in FIGURES:
         if record.HasField(name):
@@ -40,8 +41,8 @@ def flatten(record: pb.Round) -> dict[str, Any]:
 
 
 class Picker:
-    """Takes `series` out of rounds' stored records, as `flatten` would give them, without reading the rest. `known` are
-    all series that these records have."""
+    """Reads the values of `series` from rounds' stored records, as `flatten` returns them, without reading the rest.
+    `known` are the names of all series that these records have."""
 
     def __init__(self, series: Iterable[str]) -> None:
         self._series = tuple(series)
@@ -51,7 +52,8 @@ class Picker:
         self.known: dict[str, None] = {}
 
     def is_new(self, record: Mapping[str, Any]) -> bool:
-        """True of the first one of its run with just these numbers in it: `learn` is to be told their series."""
+        """Returns whether no earlier record had the same run and the same series; then `learn` must be called with this
+        one's series."""
         shape = _get_shape(record)
         if shape in self._shapes:
             return False
@@ -62,13 +64,13 @@ class Picker:
         self.known |= dict.fromkeys(get_names(row))
 
     def pick(self, record: Mapping[str, Any]) -> dict[str, float]:
-        """Those of the series that the record has."""
+        """Returns the values of the series that the record has."""
         found = {name: value for name, get in self._getters.items() if (value := get(record)) is not None}
         return found | _pick_measures(record, self._series) if self._has_deep else found
 
 
 def _get_shape(record: Mapping[str, Any]) -> Hashable:
-    """Two records that have the same have the same series."""
+    """Returns a key that is equal for records with the same run and the same series."""
     alone = record.get("alone") or {}
     return (
         record.get("run"),
@@ -84,7 +86,8 @@ def _get_names_given(part: Mapping[str, Any] | None) -> Hashable:
 
 
 def _get_shape_of_measures(told: Mapping[str, Any] | None) -> Hashable:
-    """Which figures there are, of all classes and of each, depends on names, what is null, and where counts are 0."""
+    """Returns a key for the figures that measures have, overall and for each class: it depends on names, nulls, and
+    counts of 0."""
     if told is None:
         return None
     shape: list[Hashable] = [_get_names_given(told), told.get("kind")]
@@ -106,7 +109,7 @@ _Getter = Callable[[Mapping[str, Any]], Any]
 
 
 def _make_getter(name: str) -> _Getter:
-    """What gives a series out of a record, or None where the record has none of it."""
+    """Returns a function that reads a series from a record, or returns None where the record lacks it."""
     match name.split(".", 1):
         case ["loss"]:
             return _make_part_getter("train", "loss")
@@ -126,7 +129,7 @@ def _make_part_getter(part: str, name: str) -> _Getter:
 
 
 def _pick_measures(record: Mapping[str, Any], wanted: Iterable[str]) -> dict[str, float]:
-    """What has to be worked out from the answers that were counted."""
+    """Computes the series that follow from counted answers."""
     from ml.measures.alone import TrainedAlone
     from ml.measures.kinds import read_measures
 
@@ -142,13 +145,14 @@ def _pick_measures(record: Mapping[str, Any], wanted: Iterable[str]) -> dict[str
 
 
 def flatten_members(record: pb.Round, measure: str) -> dict[str, Any]:
-    """One round: `height`, `run`, `round`, `time`, and as `members` what each has published of one measure, by name."""
+    """Returns one round as a row: `height`, `run`, `round`, `time`, and in `members` the value that each member has
+    published of one measure, by name."""
     row: dict[str, Any] = {"height": record.height, "run": record.run, "round": record.round, "time": record.time}
     return row | {"members": {one.name: one.values[measure] for one in record.published if measure in one.values}}
 
 
 def choose_measure(name: str | None) -> str:
-    """One of those that members publish. Raises InvalidRequest for another name."""
+    """Returns the measure to show, one that members publish. Raises InvalidRequest for another name."""
     from chain.published import MEASURES
 
     if name is not None and name not in MEASURES:
@@ -157,12 +161,12 @@ def choose_measure(name: str | None) -> str:
 
 
 def get_names(row: Iterable[str]) -> Iterable[str]:
-    """The series of a row."""
+    """Returns the names of the series in a row."""
     return (name for name in row if name not in KEYS)
 
 
 def choose_series(asked: Iterable[str] | str | None, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Returns the series to show of these rows, "all" being all there are. Raises InvalidRequest for one that no row
+    """Returns the series to show of these rows; "all" asks for all there are. Raises InvalidRequest for one that no row
     has."""
     known = tuple(dict.fromkeys(name for row in rows for name in get_names(row)))
     if asked is None:

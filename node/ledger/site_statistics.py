@@ -1,8 +1,8 @@
-"""The statistics that a run's members agreed on: of all together, and of each site.
+"""The statistics that a run's members agreed on: those of all sites together, and of each.
 
-Sums are of the chain: the aggregate has those of all, and each site's contribution its own, for as long as its blob is
-here. With masked sums nobody has that. What differs between sites as units do is named, and so is a feature that only
-some sites have.
+The sums are on the chain: the aggregate has those of all, and each site's contribution its own, as long as its blob is
+here. With masked sums nobody has the sums of one site. Differences between sites that look like different units are
+named, and so is a feature that only some sites have.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ UNITS = {
     88.57: "triglycerides in mg/dL and in mmol/L",
     88.42: "creatinine in µmol/L and in mg/dL",
 }
-TOLERANCE = 0.15  # of a ratio of means, besides which samples differ
-MIN_DEVIATIONS = 1.0  # between the means of two sites, from which on another unit is worth a thought
+TOLERANCE = 0.15  # of a ratio of means, as samples differ
+MIN_DEVIATIONS = 1.0  # between two sites' means: below it no other unit is suspected
 QUANTILES = {"lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75}
-RARE = 0.01  # the share of cells below which a column is next to empty
-MUCH = 0.05  # the share of rows from which on a value is one that others should have
+RARE = 0.01  # a column with a smaller share of filled cells is called next to empty
+MUCH = 0.05  # a value in a larger share of one site's rows is expected at other sites, too
 
 
 def read_statistics(store: SqliteStore, runs: RunSpecs, number: int) -> pb.StatisticsReply:
-    """Of the run of this number, the newest where it is 0. Runs on the store's thread. Raises NotFound."""
+    """Returns the statistics of the run of this number, 0 for the newest. Runs on the store's thread. Raises
+    NotFound."""
     number = number or runs.calendar.newest.run.number
     height = runs.calendar.get_height(Place(number, 1))
     round_ = None if height is None else runs.find(height)
@@ -69,8 +70,8 @@ def read_statistics(store: SqliteStore, runs: RunSpecs, number: int) -> pb.Stati
 
 
 def count_all(reply: pb.StatisticsReply) -> None:
-    """Counts the values of all sites by what each told, where the sum of all leaves sites out feature by feature: what
-    it lacks of the samples is not empty. As many as samples where not every site's word is here."""
+    """Sets how many values all sites have of each feature, from the sites' own counts, as a trimmed sum leaves out
+    sites feature by feature. Where a site's statistics are not here, it is the number of samples."""
     held = all(site.held for site in reply.sites)
     for i, feature in enumerate(reply.all.features):
         known = sum(site.features[i].values for site in reply.sites) if held else 0
@@ -78,7 +79,8 @@ def count_all(reply: pb.StatisticsReply) -> None:
 
 
 def _read_masked(store: SqliteStore, runs: RunSpecs, first: RunRound, spec: StatisticsSpec) -> pb.StatisticsReply:
-    """Of a run whose inputs nobody sees: the sums of all are opened at the height after them. Raises NotFound."""
+    """Returns the statistics of a run with masked inputs, whose sums are opened at the height after them. Raises
+    NotFound."""
     run = first.run
     inputs, openings = (runs.calendar.get_height(Place(run.number, number)) for number in (2, 3))
     block = _get_block(store, run, openings)
@@ -99,7 +101,7 @@ def _read_masked(store: SqliteStore, runs: RunSpecs, first: RunRound, spec: Stat
 
 
 def _get_block(store: SqliteStore, run: Run, height: int | None) -> Block:
-    """Raises NotFound where it is not made yet."""
+    """Returns the block at a height. Raises NotFound where it is not made yet."""
     stored = store.get_block(height) if height is not None and height <= store.head_height else None
     if stored is None:
         raise NotFound(f"run {run.number}: its members have not agreed on statistics yet")
@@ -135,18 +137,18 @@ def _list_features(run: Run, spec: StatisticsSpec) -> Iterator[pb.StatisticsFeat
 
 
 def _read_own(store: SqliteStore, one: Contribution) -> Arrays | None:
-    """What a site told; None where its blob is not here."""
+    """Returns a site's own statistics; None where its blob is not here."""
     digest = next((ref.digest for ref in one.payloads if ref.kind == kind_code(STATISTICS)), None)
     return None if digest is None else _read_held(store, digest)
 
 
 def _read_held(store: SqliteStore, digest: bytes) -> Arrays | None:
-    """The arrays of a blob; None where they are not here."""
+    """Returns the arrays of a blob; None where it is not here."""
     if not store.has_blob(digest):
         return None
     try:
         return read_arrays(store.locate_blob(digest))
-    except (OSError, PayloadError):  # let go since, or damaged: the store finds that out
+    except (OSError, PayloadError):  # pruned meanwhile, or damaged: the store reports it elsewhere
         return None
 
 
@@ -188,8 +190,8 @@ def _show_class(values: int, mean: float, std: float, correlation: float | None)
 
 
 def find_quantile(edges: Sequence[float], bins: Sequence[int], share: float) -> float | None:
-    """The value below which this share of a histogram lies, as if values were spread evenly between two edges; None
-    where it is below the first edge or above the last one, or nothing is counted."""
+    """Returns the value below which this share of a histogram lies, as if values were spread evenly between two edges;
+    None where it is below the first edge or above the last one, or nothing is counted."""
     below = np.cumsum(bins[:-1])  # [len(edges)]: how many lie below each edge
     rank = share * sum(bins)
     if not sum(bins) or not below[0] <= rank <= below[-1]:
@@ -201,7 +203,8 @@ def find_quantile(edges: Sequence[float], bins: Sequence[int], share: float) -> 
 
 
 def list_differences(reply: pb.StatisticsReply) -> list[str]:
-    """Each difference between sites that is likely to be one of how they write data down, as a sentence."""
+    """Describes, each in a sentence, the differences between sites that are likely to come from how they record
+    data."""
     sites = [site for site in reply.sites if site.held and site.samples]
     found: list[str] = []
     for i, feature in enumerate(reply.features):
@@ -216,7 +219,7 @@ def list_differences(reply: pb.StatisticsReply) -> list[str]:
 
 
 def _compare_shares(name: str, shares: Mapping[str, float]) -> Iterator[str]:
-    """A category that one site alone has, where it has some of it."""
+    """Describes a category that only one site has, if a relevant share of its rows has it."""
     having = [site for site, share in shares.items() if share > 0]
     if len(having) == 1 < len(shares) and shares[having[0]] > MUCH and not name.endswith("(empty)"):
         yield f"{name}: only {having[0]} has it: do the others write it in another way?"
@@ -229,8 +232,8 @@ def _find_unfilled(name: str, filled: Mapping[str, float]) -> Iterator[str]:
 
 
 def _compare_units(name: str, own: Mapping[str, pb.FeatureStatistics]) -> Iterator[str]:
-    """A site whose mean is a multiple of the others' as a unit is of another, and whose deviation is, too. Of two sites
-    the first is named."""
+    """Describes a site whose mean and deviation differ from the others' by the ratio of two units. Of two such sites
+    only the first is named."""
     for site, one in own.items():
         others = [other for name_, other in own.items() if name_ != site]
         if not others:
@@ -240,7 +243,7 @@ def _compare_units(name: str, own: Mapping[str, pb.FeatureStatistics]) -> Iterat
             continue
         for factor, unit in UNITS.items():
             for ratio, share in ((factor, f"{factor:g} times"), (1 / factor, f"1/{factor:g} of")):
-                is_spread = _is_near(one.std, std * ratio, 3 * TOLERANCE)  # which scatters more than a mean does
+                is_spread = _is_near(one.std, std * ratio, 3 * TOLERANCE)  # a deviation varies more than a mean
                 if is_spread and _is_near(one.mean, mean * ratio, TOLERANCE):
                     yield f"{name}: the mean of {site} is about {share} the others', as of {unit}"
                     return

@@ -13,8 +13,8 @@ from node.runs.specs import RunSpecs
 
 
 def describe_agreed(runs: RunSpecs, store: SqliteStore) -> str | None:
-    """What normalises samples in the run in force; None where nothing is agreed on in it. Runs on the store's thread:
-    of the newest aggregate, however large, little is read."""
+    """Describes the statistics that normalise samples in the run in force; None where its members agree on none. Runs
+    on the store's thread, and reads little of the newest aggregate, however large that is."""
     head, spec = store.head().block, runs.find_newest(store.head_height)
     if not isinstance(spec, StatisticsSpec | MaskedStatisticsSpec):
         return None
@@ -26,5 +26,5 @@ def describe_agreed(runs: RunSpecs, store: SqliteStore) -> str | None:
         return "agreed; the newest aggregate is not here"
     try:
         return describe_statistics(read_arrays(store.locate_blob(digest))) or "not in the newest aggregate"
-    except (OSError, PayloadError, StoreCorrupted):  # let go since, or damaged: the store finds that out
+    except (OSError, PayloadError, StoreCorrupted):  # pruned meanwhile, or damaged: the store reports it elsewhere
         return "agreed; the newest aggregate is not here"

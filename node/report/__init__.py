@@ -1,1 +1,1 @@
-"""A run as one page that can be printed: what the chain says of it, and what the node measured."""
+"""A run as one page that can be printed: its history on the chain, and the node's measurements."""

@@ -1,4 +1,4 @@
-"""The sections on what members agreed: how the run began, each change and who approved it, and the settings."""
+"""The sections on what members agreed on: how the run began, each change and who approved it, and the settings."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ KINDS = {
     "set_rules": "Other rules",
     "upgrade": "Another protocol",
 }
-MAX_VALUE_CHARS = 200  # of a setting
-MAX_ITEMS = 8  # of a list: the mean of each of a thousand features helps nobody
+MAX_VALUE_CHARS = 200  # of a setting's value
+MAX_ITEMS = 8  # of a list: nobody reads the means of a thousand features
 
 
 def render_agreement(history: RunHistory) -> Html:
-    """How the run began, and what was changed in it."""
+    """Renders how the run began, and what was changed in it."""
     parts = [] if history.began else [_render_genesis(history)]
     parts += [_render_change(change, history) for change in history.changes]
     if history.changes:
@@ -102,7 +102,7 @@ def _explain(change: ChainChange) -> str:
 
 def _describe_accusation(change: ChainChange) -> str:
     accused = change.accused
-    assert accused is not None  # noqa: S101 (the caller has looked)
+    assert accused is not None  # noqa: S101 (the caller has checked)
     return f"{accused.name} signed two different {accused.slot}s for height {accused.height}; the block holds both"
 
 
@@ -114,7 +114,7 @@ def describe_approvals(approvals: Iterable[Approver]) -> str:
 
 
 def render_settings(history: RunHistory) -> Html:
-    """What the run trains and how, and the rules that it was judged by."""
+    """Renders what the run trains and how, and the rules by which it was judged."""
     terms = history.get_terms()
     run = history.run
     facts = [
@@ -150,7 +150,7 @@ def render_settings(history: RunHistory) -> Html:
 
 
 def render_payloads(history: RunHistory) -> Html:
-    """What left the sites, as the contributions commit to it."""
+    """Renders what left the sites, as the contributions commit to it."""
     kinds = sorted({kind for each in history.rounds for part in each.parts for kind in part.payload_bytes})
     if not kinds:
         return Html("")
@@ -168,7 +168,7 @@ def render_payloads(history: RunHistory) -> Html:
 
 
 def _find_arrays(schema: Mapping[str, Any], kind: str) -> int | None:
-    """How many arrays a payload of this kind has, as far as the run's schema says."""
+    """Returns how many arrays a payload of this kind has, None where the run's schema does not say."""
     spans = schema.get("rounds")
     for payloads in spans.values() if isinstance(spans, Mapping) else ():
         payload = payloads.get(kind) if isinstance(payloads, Mapping) else None
@@ -180,7 +180,7 @@ def _find_arrays(schema: Mapping[str, Any], kind: str) -> int | None:
 
 
 def _describe_model(model: Mapping[str, Any]) -> str:
-    """`mlp, hidden [64, 32]`."""
+    """Describes a model as in `mlp, hidden [64, 32]`."""
     settings = [f"{name} {_show_value(value)}" for name, value in _flatten(model) if name != "name"]
     return ", ".join([str(model["name"]), *settings])
 

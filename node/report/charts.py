@@ -1,5 +1,5 @@
-"""The charts of a run's report. Lines differ in dashes and bars in place, so that no colour is needed to tell them
-apart; without matplotlib a sentence stands in their place."""
+"""The charts of a run's report. Lines differ in dashes and bars in place, so that no colour is needed to distinguish
+them; without matplotlib a sentence replaces them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME_CHARS = 19
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A value at a round, and the interval that it lies in, where there is one."""
+    """A value at a round, and its interval, if it has one."""
 
     x: int
     y: float
@@ -34,7 +34,7 @@ class Line:
 
 
 def draw_lines(title: str, lines: Sequence[Line], y_label: str) -> Html:
-    """Values over rounds, an interval as a band. Empty where no line has a point."""
+    """Draws values over rounds, with intervals as a band. Empty where no line has a point."""
     drawn = [line for line in lines if line.points]
 
     def draw() -> tuple[Any, dict[str, str]]:
@@ -58,7 +58,8 @@ def draw_lines(title: str, lines: Sequence[Line], y_label: str) -> Html:
 
 
 def draw_participation(title: str, members: Sequence[tuple[str, Sequence[int]]], num_rounds: int) -> Html:
-    """A row for each member with a bar over the rounds that have its contribution. Empty where there was no round."""
+    """Draws a row for each member with a bar over the rounds that have its contribution. Empty where there was no
+    round."""
 
     def draw() -> tuple[Any, dict[str, str]]:
         canvas, (axes,) = lay_out_panels([""], (7.4, 0.6 + 0.22 * len(members)))

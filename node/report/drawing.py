@@ -1,4 +1,4 @@
-"""The drawing of all pictures by matplotlib: SVG within a page, which takes the page's ink, and files that suit
+"""The drawing of all charts by matplotlib: as SVG within a page, in the page's colours, and as files that suit
 paper."""
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from node.errors import ConfigError, NodeError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-# Told apart on white and on black.
+# Distinguishable on white and on black.
 COLOURS = (
     *("#3b7dd8", "#f08c1e", "#2f9e44", "#e0393e", "#9561e2", "#8d6346", "#e56db1", "#8a8f98", "#b5b021", "#15aabf"),
 )
-DASHES = ("-", "--", ":", "-.")  # when the colours are used up
-INK, GRID = "#0a0b0c", "#d0d1d2"  # stand for the page's own, and are replaced by them
+DASHES = ("-", "--", ":", "-.")  # the next one whenever all colours are used
+INK, GRID = "#0a0b0c", "#d0d1d2"  # replaced by the page's own colours
 DPI = 150
-MOST_COLUMNS = 3  # of panels
-_PIXELS_PER_POINT = 1.4  # on the page, at most
+MOST_COLUMNS = 3  # of panels in a row
+_PIXELS_PER_POINT = 1.4  # the largest size on the page
 
 _STYLE: Mapping[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -43,16 +43,16 @@ _STYLE: Mapping[str, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
     "legend.frameon": False,
-    "text.parse_math": False,  # a dollar in a label is a dollar
-    "svg.hashsalt": "fednode",  # the same results give the same bytes
+    "text.parse_math": False,  # a dollar sign in a label is no formula
+    "svg.hashsalt": "fednode",  # the same results make the same bytes
 }
 
-Draw = Callable[[], "tuple[Canvas, Mapping[str, str]]"]  # a drawing, and what is to be said of its groups by their ids
+Draw = Callable[[], "tuple[Canvas, Mapping[str, str]]"]  # a drawing, and the titles of its groups by their ids
 
 
 def applied_style(option: str = "", **more: Any) -> Any:
-    """Returns the style for as long as a block lasts. Raises NodeError where matplotlib is missing; ConfigError where
-    it was an option of a command that asked."""
+    """Returns a context in which the style applies. Raises NodeError where matplotlib is missing; ConfigError if an
+    `option` of a command needs it."""
     try:
         import matplotlib
         import matplotlib.figure
@@ -64,7 +64,7 @@ def applied_style(option: str = "", **more: Any) -> Any:
 
 
 def check_picture(path: Path, option: str = "--png") -> None:
-    """Raises ConfigError where drawing would, before what it is to draw has been computed."""
+    """Raises ConfigError if the picture cannot be drawn, before its content is computed."""
     if importlib.util.find_spec("matplotlib") is None:
         applied_style(option)
     if not path.parent.is_dir():
@@ -74,8 +74,8 @@ def check_picture(path: Path, option: str = "--png") -> None:
 def lay_out_panels(
     labels: Sequence[str], inches: tuple[float, float], alone: tuple[float, float] | None = None, **shared: Any
 ) -> tuple[Canvas, list[Any]]:
-    """Returns a drawing with axes under each label, each so wide and high, in rows of three; a single panel may have
-    another size."""
+    """Returns a drawing with axes under each label, of this width and height in inches, in rows of three; a single
+    panel may have another size, `alone`."""
     from matplotlib.figure import Figure as Canvas
 
     columns = min(len(labels), MOST_COLUMNS)
@@ -99,9 +99,9 @@ def add_legend(canvas: Canvas, handles: Mapping[str, Any]) -> None:
 
 
 def render_inline(draw: Draw, description: str, prefix: str) -> str:
-    """Returns an `<svg>` to stand in a page: it has the page's ink and grid, its ids begin with `prefix`, and it refers
-    to nothing outside itself."""
-    with applied_style(**{"svg.fonttype": "none"}), warnings.catch_warnings(action="ignore"):  # of unknown letters
+    """Returns an `<svg>` for a page: it has the page's ink and grid, its ids begin with `prefix`, and it refers to
+    nothing outside itself."""
+    with applied_style(**{"svg.fonttype": "none"}), warnings.catch_warnings(action="ignore"):  # missing letters
         canvas, titles = draw()
         out = io.StringIO()
         canvas.savefig(
@@ -121,7 +121,7 @@ def write_files(draw: Draw, stem: Path) -> list[Path]:
 
 
 def write_png(canvas: Canvas, path: Path, title: str) -> None:
-    """Writes what `--png` asks for. Raises ConfigError where it cannot be written."""
+    """Writes the file that `--png` names. Raises ConfigError where it cannot be written."""
     canvas.suptitle(title, fontsize=9, wrap=True)
     try:
         canvas.savefig(path, format="png", dpi=DPI, metadata={"Title": title, "Software": None})
@@ -129,7 +129,7 @@ def write_png(canvas: Canvas, path: Path, title: str) -> None:
         raise ConfigError(f"--png: {path}: cannot be written ({error.strerror})") from error
 
 
-# ---- from matplotlib's document to a part of a page
+# ---- from matplotlib's document to a fragment of a page
 
 _ID = re.compile(r' id="([^"]*)"')
 _REFERENCE = re.compile(r'(?:url\(#|href="#)([^)"]+)')
@@ -156,7 +156,7 @@ def _adopt(document: str, titles: Mapping[str, str], description: str, prefix: s
 
 
 def _shorten(group: re.Match[str]) -> str:
-    """Marks of one look: it is said once, and their places to a hundredth of a point."""
+    """Shortens a group of marks of one style: writes the style once, and positions to a hundredth of a point."""
     marks = _MARK.findall(group[2])
     looks = {look for *_, look in marks}
     if len(looks) != 1 or len(marks) != group[2].count("<use "):

@@ -1,7 +1,7 @@
-"""The elements that a report's page is made of: tables, lists of facts, notes, figures.
+"""The elements of a report's page: tables, lists of facts, notes, figures.
 
-Whatever stands in a record may have been written by a stranger: it is text here, and escaped where it enters. What is
-HTML already is `Html`, so that the two cannot be mistaken for each other.
+Whatever a record holds may have been written by a stranger: it is text here, and escaped where it enters. What is HTML
+already is `Html`, so that the two cannot be mistaken for each other.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from node.log import escape_control
 from node.report.style import STYLE
 
 Html = NewType("Html", str)
-Cell = str  # of a table: text, never HTML
+Cell = str  # a cell of a table: text, never HTML
 
 SHORT_CHARS = 8
 _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
 
 
 def show(text: str) -> Html:
-    """Text as HTML. Characters that nobody sees, or that turn others round, are written as escapes."""
+    """Returns text as HTML. Invisible characters, and those that reverse the text's direction, are written as
+    escapes."""
     return Html(escape(escape_control(text)))
 
 
 def keep_times(text: Html) -> Html:
-    """Times within are not broken over two lines."""
+    """Keeps times in the text from being broken over two lines."""
     return Html(_TIME.sub(r'<span class="time">\g<0></span>', text))
 
 
@@ -36,7 +37,7 @@ def join(parts: Iterable[Html]) -> Html:
 
 
 def show_time(text: str) -> str:
-    """`2026-11-20 14:02 UTC` of an RFC 3339 time in UTC."""
+    """Formats an RFC 3339 time in UTC as `2026-11-20 14:02 UTC`."""
     return f"{text[:16].replace('T', ' ')} UTC"
 
 
@@ -49,7 +50,7 @@ def show_bytes(count: float) -> str:
 
 
 def find_spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of neighbours among numbers in order."""
+    """Returns the first and the last number of each span of consecutive ones; `numbers` are in order."""
     spans: list[tuple[int, int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -60,14 +61,14 @@ def find_spans(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def show_spans(numbers: Sequence[int]) -> str:
-    """`1-4, 6, 8-20`, with en dashes, of numbers in order."""
+    """Formats numbers in order as `1-4, 6, 8-20`, with en dashes."""
     return ", ".join(
         f"{first}" if first == last else f"{first}\N{EN DASH}{last}" for first, last in find_spans(numbers)
     )
 
 
 def count(number: int, noun: str) -> str:
-    """`1 round`, `2 rounds`."""
+    """Formats `1 round`, `2 rounds`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -77,13 +78,14 @@ def make_paragraph(text: str, kind: str = "") -> Html:
 
 
 def make_verdict(word: str, text: str, kind: str) -> Html:
-    """A word that stands out, for good (`good`), for bad (`bad`) or neither (`open`), and a sentence after it."""
+    """Makes a line of a word that stands out, marked as good (`good`), bad (`bad`) or neither (`open`), and a
+    sentence."""
     marks = {"good": "\N{CHECK MARK}", "bad": "\N{BALLOT X}", "open": "\N{WHITE CIRCLE}"}
     return Html(f'<p class="verdict {kind}"><strong>{marks[kind]} {show(word)}</strong> {show(text)}</p>')
 
 
 def make_facts(facts: Iterable[tuple[str, str]], *, mono: Sequence[str] = ()) -> Html:
-    """Names and values; those in `mono` are ids and digests."""
+    """Makes a list of names and values; those in `mono` are ids and digests."""
     rows = "".join(
         f"<div><dt>{show(name)}</dt><dd{' class=mono' if name in mono else ''}>{show(value)}</dd></div>"
         for name, value in facts
@@ -94,8 +96,7 @@ def make_facts(facts: Iterable[tuple[str, str]], *, mono: Sequence[str] = ()) ->
 def make_table(
     caption: str, headings: Sequence[str], rows: Iterable[Sequence[Cell]], *, note: str = "", kind: str = ""
 ) -> Html:
-    """Text in rows, of which the first column says what the others are about. A heading that begins with `>` has
-    numbers below it."""
+    """Makes a table of text; the first column labels the rows. A heading that begins with `>` has numbers below it."""
     return make_html_table(caption, headings, (list(map(show, row)) for row in rows), note=note, kind=kind)
 
 
@@ -108,7 +109,7 @@ def make_html_table(
     kind: str = "",
     heads: int = 1,
 ) -> Html:
-    """As `make_table`, of what is HTML already; the first `heads` columns say what the others are about."""
+    """Makes a table as `make_table`, of what is HTML already; the first `heads` columns label the rows."""
     rights = [" class=number" if heading.startswith(">") else "" for heading in headings]
     tags = [("th", ' scope="row"') if i < heads else ("td", "") for i in range(len(headings))]
     head = "".join(
@@ -131,7 +132,7 @@ def make_html_table(
 
 
 def make_details(summary: str, *parts: Html) -> Html:
-    """Something that is folded away."""
+    """Makes a part of the page that is folded away."""
     return Html(f"<details><summary>{show(summary)}</summary>{join(parts)}</details>")
 
 

@@ -1,4 +1,4 @@
-"""The section on what the model is worth at every site, as each has measured and signed it."""
+"""The section on the measures of the model at every site, as each has measured and signed them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NONE = "-"
 
 
 def render_evaluations(report: RunReport) -> Html:
-    """A table for each evaluation of the run's models, sites side by side; nothing where there is none."""
+    """Renders a table for each evaluation of the run's models, sites side by side; nothing where there is none."""
     made = [one for one in report.evaluations if one.HasField("height")]
     if not made:
         return Html("")
@@ -49,7 +49,7 @@ def _render_one(one: pb.EvaluationView) -> Html:
 
 
 def _list_sensitivities(sites: list[pb.SiteEvaluation]) -> list[list[str]]:
-    """A row for each class of which a site tells how much of it was found."""
+    """Returns a row for each class for which a site reports the sensitivity."""
     names = dict.fromkeys(
         one.class_name for site in sites for one in site.measures.classes if "sensitivity" in one.values
     )

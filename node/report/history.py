@@ -1,7 +1,7 @@
-"""The history of a run as the chain tells it: who proposed what and who agreed, who trained in which round.
+"""The history of a run on the chain: who proposed what and who approved it, who trained in which round.
 
 It follows from genesis and the blocks alone: the states are derived from the changes in them, as every member derives
-them. What one node measured stands beside it in the report, and is no part of this.
+them. What one node measured is shown beside it in the report, and is no part of this.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from node.ledger.names import get_name
 
 @dataclass(frozen=True, slots=True)
 class Approver:
-    """Who agreed to a change; `trains` is False of a run in which this site said that it would not train."""
+    """A member that approved a change. `trains` is False if the member declared that it would not train in the run."""
 
     id: str
     name: str
@@ -46,7 +46,7 @@ class Approver:
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """What a conviction proves: two signatures of one member for one slot of a height."""
+    """The proof in a conviction: two signatures of one member for one slot of a height."""
 
     id: str
     name: str
@@ -56,7 +56,8 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class ChainChange:
-    """A change that became final at `height`. `consent` says whose yes it needed, `quorum` how many members decided."""
+    """A change that became final at `height`. `consent` says whose approval it needed, `quorum` how many members
+    decided."""
 
     height: int
     time: str
@@ -68,7 +69,7 @@ class ChainChange:
     consent: str
     quorum: str
     approvals: tuple[Approver, ...]
-    ready: tuple[str, ...]  # the ids of new keys that said they are
+    ready: tuple[str, ...]  # the ids of new keys that declared themselves ready
     differences: tuple[Difference, ...]
     accused: Accusation | None = None
 
@@ -80,7 +81,7 @@ class Part:
     id: str
     name: str
     weight: int
-    payload_bytes: Mapping[str, int]  # by kind
+    payload_bytes: Mapping[str, int]  # the bytes of each kind of payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,8 @@ class Participant:
 
 @dataclass(slots=True)
 class RunHistory:
-    """One run. `state` is the newest that holds it, `began` the height of the block that started it (0: genesis),
-    `last` the newest height that it judged, `changes` are in order, with the one that started it first."""
+    """One run. `state` is the newest state of the run, `began` the height of the block that started it (0: genesis),
+    `last` the newest height that this state judged, `changes` are in order, with the one that started it first."""
 
     genesis: Genesis
     began: int
@@ -138,8 +139,8 @@ class RunHistory:
     is_over: bool = False
     changes: list[ChainChange] = field(default_factory=list)
     rounds: list[ChainRound] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # of all who were members meanwhile, by id
-    seats: dict[str, int] = field(default_factory=dict)  # theirs, which stay where a key is replaced
+    names: dict[str, str] = field(default_factory=dict)  # of all members during the run, by id
+    seats: dict[str, int] = field(default_factory=dict)  # of the same members, by id; a new key keeps its seat
 
     @property
     def run(self) -> Run:
@@ -147,7 +148,7 @@ class RunHistory:
 
     @property
     def phase(self) -> str:
-        """As `RunView.phase` has it."""
+        """Returns the phase, as in `RunView.phase`."""
         if self.is_over:
             return "over"
         if self.run.is_ended:
@@ -156,29 +157,29 @@ class RunHistory:
 
     @property
     def counts_samples(self) -> bool:
-        """Whether weights count samples. Where a method has no use for that, all of them are 1."""
+        """Returns whether weights count samples. In a method that does not use them, all weights are 1."""
         return any(part.weight > 1 for each in self.rounds for part in each.parts)
 
     def get_terms(self) -> dict[str, Any]:
-        """What members agreed on, without what follows from it."""
+        """Returns the terms that members agreed on, without what follows from them."""
         return {key: value for key, value in self.run.to_terms().items() if key != "schema"}
 
     def _has_trained(self, each: ChainRound, part: Part) -> bool:
-        """Whether a contribution comes of training: of masked inputs, unless it is empty."""
+        """Returns whether a contribution comes from training. In a run of masked sums an empty one does not."""
         is_empty = self.run.is_masked and is_empty_input(part.payload_bytes)
         return self._is_trained_for(each) and not is_empty
 
     def _is_trained_for(self, each: ChainRound) -> bool:
-        return not self.run.is_masked or each.number % 2 == 0  # the others open what these have hidden
+        return not self.run.is_masked or each.number % 2 == 0  # odd ones open the seeds of the masks
 
     @property
     def num_trained(self) -> int:
-        """How many rounds were trained for."""
+        """Returns the number of rounds with training."""
         return sum(map(self._is_trained_for, self.rounds))
 
     def list_participants(self) -> list[Participant]:
-        """All who were members meanwhile, whoever trained in the most rounds first: one for each seat, by the newest of
-        its keys."""
+        """Returns all members during the run, those that trained in the most rounds first: one for each seat, by the
+        newest of its keys."""
         found = {self.seats[id_]: Participant(id_, name) for id_, name in self.names.items()}
         for each in self.rounds:
             for part in filter(partial(self._has_trained, each), each.parts):
@@ -187,7 +188,7 @@ class RunHistory:
 
 
 def read_history(genesis: Genesis, blocks: Iterable[ExportedBlock], number: int = 0) -> RunHistory:
-    """The run of this number, 0 for the newest, from all blocks of a chain in order.
+    """Returns the history of the run of this number, 0 for the newest, from all blocks of a chain in order.
 
     Raises NotFound where there was no such run, and VerificationFailed where the blocks are no chain of this genesis.
     """
@@ -227,7 +228,7 @@ def _read(genesis: Genesis, blocks: Iterable[ExportedBlock], number: int) -> Run
 
 
 def _add(found: RunHistory, before: State, after: State, block: Block, certificate: bytes) -> None:
-    """Adds a block to the run that it is of, or that begins with it."""
+    """Adds a block to its run, or to the run that begins with it."""
     found.state, found.last = after, block.height
     _add_names(found, after)
     if block.change is not None:
@@ -245,7 +246,7 @@ def _add_names(found: RunHistory, state: State) -> None:
 
 
 def _show_change(before: State, after: State, block: Block) -> ChainChange:
-    assert block.change is not None  # noqa: S101 (the caller has looked)
+    assert block.change is not None  # noqa: S101 (the caller has checked)
     change = read_change(block.change.change)
     member = before.get_seat(change.by)
     return ChainChange(
@@ -277,7 +278,7 @@ def _show_accusation(state: State, change: Change) -> Accusation | None:
 
 
 def _find_name(state: State, key: Id, height: int) -> str:
-    """Of whoever held the key when that height was judged."""
+    """Returns the name of the member that held the key when the height was judged."""
     seat = state.find_holder(key, height)
     member = None if seat is None else state.get_seat(seat)
     return get_name(state, key) if member is None else member.name
@@ -309,5 +310,5 @@ def _show_round(state: State, place: RoundPlace, block: Block, num_votes: int) -
 def _name_kind(code: int) -> str:
     try:
         return kind_name(code)
-    except PayloadError:  # of a newer release
+    except PayloadError:  # a kind of a newer release
         return f"kind {code}"

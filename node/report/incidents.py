@@ -1,5 +1,5 @@
-"""The section on what did not go as it should: contributions left out and refused, who was convicted of what, and what
-kept this site's own model from learning."""
+"""The section on what went wrong: contributions left out and refused, who was convicted of what, and what kept this
+site's own model from learning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MODEL_SIGNS = {
 
 
 class Incident(NamedTuple):
-    """What happened to whom, the same in however many rounds."""
+    """An event that concerns one member or site, the same in however many rounds."""
 
     who: str
     what: str
@@ -46,7 +46,7 @@ class Incident(NamedTuple):
 
 
 def render_incidents(report: RunReport) -> Html:
-    """Who was left out and refused, as this node saw it, and what is proved of whom."""
+    """Renders who was left out and refused, as this node saw it, and what is proved about whom."""
     return make_section("incidents", "Refusals and evidence", _render_evidence(report), *_render_seen(report))
 
 
@@ -69,7 +69,7 @@ def _render_seen(report: RunReport) -> Iterator[Html]:
 
 
 def find_incidents(report: RunReport) -> dict[Incident, list[int]]:
-    """Incidents with their rounds, the earliest first."""
+    """Returns incidents with their rounds, the earliest first."""
     found: dict[Incident, list[int]] = {}
     for each in report.rounds:
         for incident in dict.fromkeys(_list_incidents(report, each)):
@@ -119,7 +119,8 @@ def _list_incidents(report: RunReport, each: pb.Round) -> Iterator[Incident]:
 
 
 def _is_usual(reason: str) -> bool:
-    """Whether it says nothing of anybody: what was late, or came twice. A newer release may have other reasons."""
+    """Returns whether a reason is no fault of anybody, such as a message that was late or arrived twice. A newer
+    release may have other reasons."""
     return any(known.value == reason and known.is_usual for known in Reason)
 
 

@@ -1,5 +1,5 @@
-"""The section on what the model is worth: this site's measures with their intervals, beside those of the model trained
-without the others, and what other sites say of theirs."""
+"""The section on the measures of the model: this site's with their intervals, beside those of the model trained without
+the others, and those that other sites published."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from node.report.charts import Line, Point, draw_lines
 from node.report.elements import Html, count, join, make_figure, make_list, make_paragraph, make_section, make_table
 from node.report.record import RunReport
 
-CHARTED = ("accuracy", "exact_match", "r2", "mae")  # the first of them that was measured
+CHARTED = ("accuracy", "exact_match", "r2", "mae")  # the first one that was measured is drawn
 OF_CLASSES = ("sensitivity", "specificity", "precision", "f1", "auc")
 PUBLISHED = ("accuracy", "balanced_accuracy", "exact_match", "auc", "r2", "mae", "rmse", "brier", "loss")  # that fit
 OF_TARGETS = ("r2", "mae", "rmse", "bias")
-MAX_CONFUSED = 12  # classes whose counts fit beside each other on paper
+MAX_CONFUSED = 12  # classes, whose counts have to fit side by side on paper
 NONE = "\N{EN DASH}"
 
 
 def render_learning(report: RunReport) -> Html:
-    """What was measured here; or why there is nothing."""
+    """Renders the measures taken here, or why there are none."""
     measured = report.measured
     title = "What the model is worth"
     if measured is None:
@@ -109,7 +109,7 @@ def _show_summary(measures: pb.Measures, name: str) -> str:
 
 
 def _explain_alone(measured: pb.Round) -> Html:
-    """What it was compared with, and what must not be read into it."""
+    """Explains what the model was compared with, and what must not be concluded from it."""
     if not measured.HasField("alone"):
         return make_paragraph(
             "This site did not train a model without the others beside it, so there is no comparison.", "note"

@@ -37,7 +37,7 @@ PHASES = {
 
 
 def render_report(report: RunReport) -> str:
-    """The whole document."""
+    """Renders the whole document."""
     history = report.history
     title = f"Run {history.run.number} of {history.genesis.chain_name}"
     sections = join(
@@ -90,7 +90,7 @@ def _render_head(title: str, report: RunReport) -> Html:
 
 
 def render_verdict(verified: pb.VerifyReport | None) -> Html:
-    """What the verification of the chain has found, in a line."""
+    """Renders the result of the chain's verification in a line."""
     if verified is None:
         return make_verdict("The chain was not verified for this report.", "fednode chain verify --deep does.", "open")
     if not verified.ok:

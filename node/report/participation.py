@@ -24,7 +24,7 @@ MAX_ROUNDS = 400  # rows of the table of rounds: some ten pages
 
 
 def render_participation(history: RunHistory) -> Html:
-    """Who trained in which rounds with how many samples, and what of it left the site."""
+    """Renders who trained in which rounds with how many samples, and what left the site."""
     title = "Who trained"
     if not history.rounds:
         return make_section("participants", title, make_paragraph("No round of this run is final yet."))
@@ -68,7 +68,7 @@ def _show_weights(one: Participant) -> str:
 
 
 def _describe_authors(each: ChainRound) -> str:
-    """How many trained, and the fewer names: of those who did, or of those who did not."""
+    """Describes how many members trained, and names those that did or those that did not, whichever are fewer."""
     told = f"{len(each.parts)} of {each.num_members}"
     if not each.absent:
         return told
@@ -78,7 +78,7 @@ def _describe_authors(each: ChainRound) -> str:
 
 
 def render_rounds(report: RunReport) -> Html:
-    """Each round: when it was final, who trained, and what this site's model was worth after it."""
+    """Renders each round: when it was final, who trained, and the accuracy of this site's model after it."""
     history = report.history
     if not history.rounds:
         return Html("")

@@ -1,4 +1,5 @@
-"""The part of a report that says how samples, or sites, were hidden, and what this site has told of any of them."""
+"""The section of a report on how samples, or sites, were hidden by noise, and how much this site has revealed about any
+of them."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """The noise of a run, and of this site, over all its runs: epsilon and the local phases it is of; None where its
-    account is not at hand. Where `hides_sites` the noise is in whole updates, and there is none in prototypes.
-    `own_from` is the height from which the site has noise of its own beside the run's rule; None where it has none. The
-    noise of `guessable` of the phases can be guessed, which the site has set aside where epsilon is finite."""
+    """The noise of a run, and the privacy of this site over all its runs: `epsilon` over so many local `phases`; None
+    where the site's account is not available. With `hides_sites` the noise is in whole updates, and prototypes have
+    none. `own_from` is the height from which the site adds noise of its own to that of the run's rule; None where it
+    does not. In `guessable` phases the noise can be guessed, which makes epsilon infinite unless the site has chosen to
+    leave that out of account."""
 
     noise: float
     clip: float
@@ -37,7 +39,8 @@ class Hidden:
 
     @classmethod
     def of(cls, run: Run, data_dir: Path | None) -> Hidden | None:
-        """None of a run in which this site hides nothing. Raises MlError for an account that is damaged."""
+        """Reads the noise of a run and the site's account; None for a run in which this site hides nothing. Raises
+        MlError for a damaged account."""
         account = None if data_dir is None else read_account(data_dir / PRIVACY_FILE)
         trained = None if account is None else account.runs.get(run.number)
         noise = {**run.method, **(trained.noise if trained is not None else {})}
@@ -62,13 +65,13 @@ class Hidden:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Epsilon is null where it is infinite, too."""
+        """Returns the fields for JSON; epsilon is null also where it is infinite."""
         shown: dict[str, Any] = to_finite(asdict(self))
         return shown
 
 
 def render_privacy(hidden: Hidden | None) -> Html:
-    """Nothing of a run that hides nothing."""
+    """Renders the section; nothing for a run that hides nothing."""
     if hidden is None:
         return Html("")
     facts = [("noise in updates", f"{hidden.noise:g} by an update of {hidden.clip:g} at most")]

@@ -1,6 +1,6 @@
-"""The record of a run's report: what the chain says, what this node measured, and the verdict on the chain.
+"""The record of a run's report: the chain's history, this node's measurements, and the verdict on the chain.
 
-`gather` reads it from a running node or from what a stopped one has left. As JSON it has the records of `rounds`,
+`gather` reads it from a running node or from the directory of a stopped one. As JSON it has the records of `rounds`,
 `chain evidence` and `chain verify` under the same names.
 """
 
@@ -28,8 +28,8 @@ from node.version import get_version
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """All that the page shows. `rounds` are as this node lived them, the oldest first; `verified` is None where the
-    chain was not verified for it; `node` is empty where nobody says whose word this is."""
+    """The content of the page. `rounds` are as this node recorded them, the oldest first; `verified` is None where the
+    chain was not verified; `node` names the node that reports, and is empty where that is unknown."""
 
     made_at: str
     version: str
@@ -39,20 +39,20 @@ class RunReport:
     evidence: tuple[pb.EvidenceView, ...]
     verified: pb.VerifyReport | None
     hidden: Hidden | None = None
-    evaluations: tuple[pb.EvaluationView, ...] = ()  # of a model of this run, at every site
+    evaluations: tuple[pb.EvaluationView, ...] = ()  # of this run's models, at every site
 
     @property
     def measured(self) -> pb.Round | None:
-        """The newest round of the run whose answers were measured here."""
+        """Returns the newest round of the run that was measured here."""
         return next((each for each in reversed(self.rounds) if each.HasField("measures")), None)
 
     @property
     def published(self) -> pb.Round | None:
-        """The newest round of which members have published measures."""
+        """Returns the newest round for which members have published measures."""
         return next((each for each in reversed(self.rounds) if each.published), None)
 
     def to_mapping(self) -> dict[str, Any]:
-        """JSON-able; numbers that are not finite are null."""
+        """Returns an object for JSON; numbers that are not finite are null."""
         history = self.history
         mapping: Mapping[str, Any] = {
             "made_at": self.made_at,
@@ -105,8 +105,8 @@ def gather(
     verify: bool = True,
     on_progress: Callable[[pb.VerifyProgress], None] = lambda _: None,
 ) -> RunReport:
-    """The report of the run of this number, 0 for the newest; with `verify` the whole chain is verified for it, deeply.
-    In `data_dir`, where it is at hand, is the site's account of what it has told.
+    """Makes the report of the run of this number, 0 for the newest; with `verify` the whole chain is verified deeply.
+    `data_dir`, if there is one, has the site's account of its privacy.
 
     Raises NotFound where there was no such run, and VerificationFailed for blocks that are no chain.
     """

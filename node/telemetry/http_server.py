@@ -1,11 +1,11 @@
-"""The HTTP server of a node: metrics for Prometheus, liveness and readiness for probes, and what a site adds to them
+"""The HTTP server of a node: metrics for Prometheus, liveness and readiness for probes, and the routes of its page
 (SECURITY §4).
 
 Its own answers are read-only and short. On loopback a browser's page from elsewhere must not read it under a name of
-its own (DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token stands for that.
+its own (DNS rebinding), so the `Host` has to be this machine's; beyond loopback the token protects it.
 
-Probes answer whatever else the port suffers, or a node that is well would be restarted. Where there are too many
-callers, one who has said nothing for longest gives way to the next, of those from where most come.
+Probes are answered even when the port has too many callers, else a healthy node would be restarted. When there are too
+many, the connection that has sent nothing for longest is closed, of those from the address that has most.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from node.telemetry.http_token import HttpToken
 
 log = logging.getLogger(__name__)
 
-REQUEST_S = 10.0  # for a caller to say what it asks
-IDLE_S = 30  # between two questions of a caller
+REQUEST_S = 10.0  # for a caller to send its request
+IDLE_S = 30  # between two requests of a caller
 STOP_S = 1  # for answers under way
 MAX_HEADER_BYTES = 16 << 10
 MAX_CALLERS = 256  # connections: a browser keeps six for each page
-SPARE_CALLERS = 64  # that come while all others are being answered: probes have their answer, the rest is to come again
-ACCEPTED = 32  # connections at a time: far fewer than may be there, so that none gives way before it could be heard
-QUEUED = 1024  # connections that wait for that
+SPARE_CALLERS = 64  # more, while all others are being answered: only probes are answered, the rest must retry
+ACCEPTED = 32  # connections at a time: far fewer than the limits, so that none is closed before its request can arrive
+QUEUED = 1024  # connections that wait to be accepted
 PROBES = ("/healthz", "/readyz")
-_NETWORK_BITS = 64  # of IPv6, which one caller has to itself
+_NETWORK_BITS = 64  # the IPv6 network that belongs to one caller
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -58,7 +58,8 @@ class Encoder(Protocol):
 
 
 class Site(Protocol):
-    """What is served beside metrics and probes. `close` ends the answers under way that would not end by themselves."""
+    """The routes served beside metrics and probes. `close` ends the answers under way that would not end by
+    themselves."""
 
     @property
     def routes(self) -> Sequence[BaseRoute]: ...
@@ -67,8 +68,8 @@ class Site(Protocol):
 
 
 class HttpServer:
-    """Listens while it is entered. `describe_unready` says why the node is not ready, or None; `token` is what metrics
-    need, and `tls` what is spoken, by default the section's.
+    """Serves HTTP while it is entered. `describe_unready` returns why the node is not ready, or None; `token` is what
+    metrics need, and `tls` the certificate to serve with, both by default the section's.
 
     Raises ConfigError when the address is taken, or token or certificate cannot be read.
     """
@@ -83,7 +84,7 @@ class HttpServer:
         tls: HttpTls | None = None,
         site: Site | None = None,
     ) -> None:
-        assert section.listen is not None  # noqa: S101 - nobody makes one that is off
+        assert section.listen is not None  # noqa: S101 - a server that is off is not made
         self._listen = section.listen
         self._host, self._port = parse_address(section.listen)
         self._token = token or HttpToken.read(section.token_file)
@@ -152,7 +153,7 @@ class HttpServer:
         return _Listening(bound, self._list_callers)
 
     def _list_callers(self) -> Collection[Any]:
-        """The connections of those who are heard."""
+        """Returns the connections that the server answers, under TLS those after the handshake."""
         return () if self._server is None else self._server.server_state.connections
 
     def _count_callers(self) -> int:
@@ -173,13 +174,13 @@ class HttpServer:
     async def _answer_metrics(self, request: Request) -> Response:
         if not self._token.is_shown(request.headers):
             return PlainTextResponse("expected the token\n", 401, {"WWW-Authenticate": "Bearer"})
-        assert self._metrics is not None  # noqa: S101 - or there is no such route
+        assert self._metrics is not None  # noqa: S101 - else there is no such route
         body, content_type = self._metrics.encode(request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
 
 
 class _LocalHosts:
-    """Turns away who asks for another host than this machine."""
+    """Refuses requests for another host than this machine."""
 
     def __init__(self, app: Any, host: str) -> None:
         self._app = app
@@ -194,7 +195,7 @@ class _LocalHosts:
 
 
 class _Uncrowded:
-    """Answers probes alone where more are connected than are served."""
+    """Answers only probes while there are more connections than may be served."""
 
     def __init__(self, app: Any, count: Callable[[], int]) -> None:
         self._app = app
@@ -211,7 +212,7 @@ class _Uncrowded:
 
 
 def _read_host(header: bytes) -> str:
-    """Without the port and the brackets of IPv6."""
+    """Returns the host in a `Host` header, without the port and the brackets of IPv6."""
     host = header.decode("latin-1").lower()
     name, colon, port = host.rpartition(":")
     if colon and port.isdecimal() and (":" not in name or name.endswith("]")):
@@ -220,17 +221,17 @@ def _read_host(header: bytes) -> str:
 
 
 class _Listening(socket.socket):
-    """The socket that takes the place of `bound`. Under TLS nobody is heard before hands are shaken: of too many who
-    have not, the oldest is hung up on."""
+    """The listening socket, in place of `bound`. It keeps count of connections that are not served yet (under TLS,
+    before the handshake): of too many, it closes the oldest."""
 
     def __init__(self, bound: socket.socket, list_callers: Callable[[], Iterable[Any]]) -> None:
         super().__init__(fileno=bound.detach())
         self._list_callers = list_callers
-        self._unheard: dict[int, socket.socket] = {}  # the oldest first; some are heard since, or gone
+        self._unheard: dict[int, socket.socket] = {}  # the oldest first; some may be served by now, or closed
 
     def accept(self) -> tuple[socket.socket, Any]:
         accepted, address = super().accept()
-        self._unheard.pop(accepted.fileno(), None)  # of one that is gone
+        self._unheard.pop(accepted.fileno(), None)  # a closed one with the same number
         self._unheard[accepted.fileno()] = accepted
         if len(self._unheard) > 2 * MAX_CALLERS:
             heard = {one.transport.get_extra_info("socket").fileno() for one in self._list_callers()}
@@ -246,17 +247,18 @@ class _Listening(socket.socket):
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """They are the daemon's."""
+        """Leaves signals to the daemon."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or ():
-            listening.listen(QUEUED)  # asyncio lets as many wait as it accepts at a time
+            listening.listen(QUEUED)  # as asyncio sets the queue to `ACCEPTED`
 
 
 class _PromptProtocol(H11Protocol):
-    """Hangs up on who opens a connection and does not come to the point, and sooner where others need the place."""
+    """Closes the connection of a caller that does not send its request in time, and earlier where others need the
+    place."""
 
     source = ""
     heard_s = 0.0
@@ -264,7 +266,7 @@ class _PromptProtocol(H11Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is the caller's turn to say something."""
+        """Returns whether the server is waiting for the caller."""
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def connection_made(self, transport: Any) -> None:
@@ -298,7 +300,8 @@ class _PromptProtocol(H11Protocol):
 
 
 def _make_room(callers: Iterable[_PromptProtocol], newest: _PromptProtocol) -> None:
-    """Hangs up on one of too many. Whoever waits for an answer gives way only where nobody else is left."""
+    """Closes one connection if there are too many. One that waits for its answer is closed only where all others wait,
+    too."""
     there = [one for one in callers if not one.transport.is_closing()]
     if len(there) <= MAX_CALLERS:
         return
@@ -310,7 +313,7 @@ def _make_room(callers: Iterable[_PromptProtocol], newest: _PromptProtocol) -> N
 
 
 def _find_source(host: str | None) -> str:
-    """Where a caller comes from: an address, or of IPv6 the network."""
+    """Returns where a caller is: an IPv4 address, or an IPv6 network."""
     try:
         address = ipaddress.ip_address((host or "").partition("%")[0])
     except ValueError:

@@ -16,34 +16,35 @@ from node.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A certificate and its key as they were read, and what the files held, as digests by their names in `http.tls`."""
+    """A certificate and its key as they were read, and the digests of their files, by the names in `http.tls`."""
 
     context: ssl.SSLContext
     held: Mapping[str, bytes]
 
     @classmethod
     def read(cls, certificate: Path, key: Path) -> Self:
-        """Raises ConfigError for files that do not serve."""
+        """Reads a certificate and its key. Raises ConfigError for files that are not valid."""
         held = {name: _digest(name, path) for name, path in (("certificate_file", certificate), ("key_file", key))}
         return cls(make_context(certificate, key), held)
 
 
 class HttpTls:
-    """What one node's server speaks TLS by. Connections are accepted on `context`, which never changes, and each is
-    shown the certificate that is the newest as it comes. Raises ConfigError for files that do not serve."""
+    """Holds the TLS settings of one node's server. Connections are accepted on `context`, which never changes, and each
+    is shown the newest certificate. Raises ConfigError for files that are not valid."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._newest = Certified.read(certificate, key)
         self.context = self._newest.context
-        self.context.sni_callback = self._choose  # called also for who names no server
+        self.context.sni_callback = self._choose  # called also for callers that name no server
 
     @classmethod
     def read(cls, section: HttpTlsSection) -> Self | None:
-        """None where TLS is off."""
+        """Reads the files of the section; None where TLS is off."""
         return None if section.files is None else cls(*section.files)
 
     def replace(self, certified: Certified) -> list[str]:
-        """For connections from now on. The files, by their names in `http.tls`, that hold something else by now."""
+        """Replaces the certificate for later connections. Returns the files that have changed, by their names in
+        `http.tls`."""
         before, self._newest = self._newest, certified
         return [name for name, digest in certified.held.items() if digest != before.held[name]]
 
@@ -52,13 +53,13 @@ class HttpTls:
 
 
 def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Raises ConfigError."""
+    """Makes the TLS context of a server. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for name, path in (("certificate_file", certificate), ("key_file", key)):
         _digest(name, path)
     try:
-        context.load_cert_chain(certificate, key, password=b"")  # without one it would ask at the terminal
+        context.load_cert_chain(certificate, key, password=b"")  # without a password it would ask at the terminal
     except (ssl.SSLError, OSError, ValueError) as error:
         why = getattr(error, "reason", None) or str(error)
         raise ConfigError(
@@ -68,7 +69,7 @@ def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 def _digest(name: str, path: Path) -> bytes:
-    """Of what the file holds. Raises ConfigError."""
+    """Returns the digest of a file. Raises ConfigError."""
     try:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The token over HTTP: what a caller shows as `Authorization: Bearer TOKEN`, where the configuration names one
+"""The token over HTTP, which a caller shows as `Authorization: Bearer TOKEN` where the configuration names one
 (SECURITY §4)."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ MAX_TOKEN_BYTES = 4096
 
 
 class HttpToken:
-    """The token of one node, None where everybody may ask; the operator may replace it while the node runs."""
+    """Holds the token of one node, None where no token is needed; the operator may replace it while the node runs."""
 
     def __init__(self, token: bytes | None) -> None:
         self._token = token
 
     @classmethod
     def read(cls, path: Path | None) -> Self:
-        """Raises ConfigError."""
+        """Reads the token from a file. Raises ConfigError."""
         return cls(None if path is None else read_token(path))
 
     @property
@@ -29,25 +29,25 @@ class HttpToken:
         return self._token is not None
 
     def replace(self, token: bytes | None) -> bool:
-        """Sets the token that is needed from now on. True if it is another than before."""
+        """Sets the token that is needed from now on. Returns whether it has changed."""
         is_other, self._token = token != self._token, token
         return is_other
 
     def is_shown(self, headers: Mapping[str, str]) -> bool:
-        """True as well where none is needed."""
+        """Returns whether a caller shows the token; True as well where none is needed."""
         if self._token is None:
             return True
         return hmac.compare_digest((read_bearer(headers) or "").encode(), self._token)
 
 
 def read_bearer(headers: Mapping[str, str]) -> str | None:
-    """The token that a caller shows, None without one."""
+    """Returns the token that a caller shows, None without one."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
 def read_token(path: Path) -> bytes:
-    """The first line of `path`. Raises ConfigError."""
+    """Returns the first line of `path`. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             token = file.readline(MAX_TOKEN_BYTES + 1).strip()

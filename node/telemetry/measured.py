@@ -19,7 +19,7 @@ SHORT_CHARS = 8
 
 
 def collect_measures(record: Mapping[str, Any]) -> Iterable[Metric]:
-    """What the newest round's model made of the test samples."""
+    """Yields the measures of the newest round's model on the test samples."""
     measures = GaugeMetricFamily(
         "fednode_eval_measure",
         "A measure of the answers to this node's test samples, after the newest round was applied.",
@@ -41,7 +41,7 @@ def collect_measures(record: Mapping[str, Any]) -> Iterable[Metric]:
 
 
 def collect_published(published: Iterable[PublishedMeasures], peers: Peers) -> Metric:
-    """The newest that each member has said of its own model."""
+    """Returns the newest measures that each member has published about its own model."""
     told = GaugeMetricFamily(
         "fednode_member_measure",
         "What a member says of its own model's answers to its own test samples, after the newest round it tells of.",

@@ -1,7 +1,7 @@
-"""The Prometheus metrics of a running node: one place that reads the node's state and follows its events.
+"""The Prometheus metrics of a running node: the one place that reads the node's state and follows its events for them.
 
-Gauges and most counters are read off the node when somebody asks; what passes by, such as how long phases took, is
-counted as its event comes. Nothing else in the node knows of this module. Counters start with the process.
+Gauges and most counters are read from the node on request; what passes by, such as how long phases took, is counted at
+its event. Nothing else in the node knows of this module. Counters start with the process.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from node.p2p.transport.base import Transport
 from node.telemetry.measured import SHORT_CHARS, collect_measures, collect_published
 from node.version import get_version
 
-LAG_S = 0.25  # between two looks at how late the event loop is
-SETTLED_EVERY = 10  # of heights divisible by this the block's id is told, so that nodes can be compared
+LAG_S = 0.25  # between two measurements of how late the event loop is
+SETTLED_EVERY = 10  # block ids at heights divisible by this are shown, so that nodes can be compared
 SETTLED_KEPT = 4
 MAX_OBJECTED = 1024  # candidates remembered, so that none is counted twice
-NEWEST_ROUNDS = 100  # where the newest measurements of an earlier life are looked for
+NEWEST_ROUNDS = 100  # how far below the head measurements from before a restart may be
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -52,10 +52,11 @@ _ABSENCES = {absence.value: absence for absence in Absence}
 
 
 class CallTimes:
-    """`fednode_rpc_seconds`: how long the calls took that others made here, the first thing in a node's `registry`."""
+    """The first metric in a node's `registry`, `fednode_rpc_seconds`: how long calls took that others made to this
+    node."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time beside each counter, of which nothing here makes use
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # no time beside each counter
         self.registry = CollectorRegistry()
         self._seconds = Histogram(
             "fednode_rpc_seconds",
@@ -70,7 +71,7 @@ class CallTimes:
 
 
 class NodeMetrics(Collector):
-    """Keeps account of one node, beside its `calls`."""
+    """Keeps the metrics of one node, beside its `calls`."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class NodeMetrics(Collector):
         bans: Bans,
         boundary: Boundary,
     ) -> None:
-        """Reads the store: to be made before the store's thread has work."""
+        """Reads the store, so it must be made before the store's thread has work."""
         self._registry = registry = calls.registry
         self._service = service
         self._genesis = genesis
@@ -139,7 +140,7 @@ class NodeMetrics(Collector):
         return Histogram(name, text, buckets=_SECONDS, registry=self._registry)
 
     def encode(self, accept: str) -> tuple[bytes, str]:
-        """Everything as Prometheus reads it, and the content type, for an `Accept` header."""
+        """Returns all metrics as Prometheus reads them, and the content type, for an `Accept` header."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self._registry), content_type
 
@@ -151,7 +152,7 @@ class NodeMetrics(Collector):
             await asyncio.sleep(LAG_S)
             self._lags.observe(max(0.0, loop.time() - due_s))
 
-    # ---- what passes by
+    # ---- counted at events
 
     def on_event(self, event: NodeEvent) -> None:
         data = event.data
@@ -195,7 +196,7 @@ class NodeMetrics(Collector):
             self._solves.observe(record["beta_s"])
         self._samples += int(record["train"].get("samples", 0))
 
-    # ---- what is read off when somebody asks
+    # ---- read on request
 
     def collect(self) -> Iterable[Metric]:
         service, tip, machine = self._service, self._service.tip, self._service.machine
@@ -233,7 +234,7 @@ class NodeMetrics(Collector):
         yield from self._collect_facts()
 
     def _collect_learning(self, record: Mapping[str, Any]) -> Iterable[Metric]:
-        """What the newest round's model is worth, and those of others, as they say."""
+        """Yields the measures of the newest round's model, and those that others published about theirs."""
         yield from collect_measures(record)
         yield collect_published(self._service.published.list_newest(), self._service.peers)
         signs = GaugeMetricFamily(
@@ -259,7 +260,7 @@ class NodeMetrics(Collector):
         loss = record.get("train", {}).get("loss")
         yield _gauge("fednode_train_loss", "Mean loss over the steps of the newest local phase.", loss)
         accuracy, learner = record.get("accuracy"), self._service.learner
-        if learner.applied > record.get("height", 0):  # caught up: no round was lived through to tell of
+        if learner.applied > record.get("height", 0):  # caught up: it has no record of that round
             accuracy = to_finite(learner.metrics.get("accuracy", accuracy))
         accuracies = (("test", accuracy), ("test_local", record.get("local_accuracy")))
         yield _gauges(
@@ -295,7 +296,7 @@ class NodeMetrics(Collector):
         )
 
     def _collect_peers(self) -> Iterable[Metric]:
-        """How each peer stands."""
+        """Yields the state of the peers."""
         states = Tally(dict.fromkeys(("connected", "through", "silent", "missing", "refused", "observer", "guest"), 0))
         states.update(state for peer in self._service.peers if (state := self._get_state(peer)) is not None)
         yield _gauges(
@@ -327,7 +328,7 @@ class NodeMetrics(Collector):
         )
 
     def _collect_traffic(self) -> Iterable[Metric]:
-        """What was exchanged with peers, and what of it was not taken."""
+        """Yields the traffic with peers, and counts what was refused of it."""
         traffic = CounterMetricFamily(
             "fednode_peer_bytes", "Bytes exchanged with each peer.", labels=("peer", "direction")
         )
@@ -389,19 +390,20 @@ def _counters(name: str, text: str, labels: Sequence[str], rows: Rows) -> Metric
 
 
 def _fill(family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metric:
-    """Adds the values, each with those of its labels."""
+    """Adds the values, each with its labels."""
     for labels, value in rows:
         family.add_metric(labels, value)
     return family
 
 
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
-    """Without a value nothing but the name is shown."""
+    """Makes a gauge; without a value only its name is shown."""
     return GaugeMetricFamily(name, text, value=value)
 
 
 def _get_epsilon(privacy: Mapping[str, Any]) -> float | None:
-    """Epsilon of a record, infinite while noise is counted that can be guessed."""
+    """Returns epsilon of a record: infinite where some noise can be guessed and the site has not left that out of
+    account."""
     if privacy.get("guessable") and not privacy.get("set_aside"):
         return math.inf
     epsilon: float | None = privacy.get("epsilon")
@@ -413,8 +415,8 @@ def _shorten(peer: Id) -> str:
 
 
 def _describe_absence(why: str) -> tuple[str, str]:
-    """Result and reason of a member's absence from a block, in words of which there are few."""
+    """Returns the result and the reason of a member's absence from a block, as labels of which there are few."""
     absence = _ABSENCES.get(why)
     if absence is None:
-        return "rejected", "payload"  # what did not fit about it is anybody's guess
+        return "rejected", "payload"  # any other error text has this label
     return "rejected" if absence is Absence.SIGNED_TWICE else "left_out", absence.name.lower()

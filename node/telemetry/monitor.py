@@ -1,4 +1,4 @@
-"""The monitor: hands a node's events to its metrics and its sinks. It loads only those that are configured."""
+"""The monitor: passes a node's events to its metrics and its sinks. It loads only those that are configured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def make_call_times(config: NodeConfig) -> CallTimes | None:
-    """None where nobody is served metrics."""
+    """Makes the registry of call times; None where no metrics are served."""
     if not (config.http.is_on and config.http.metrics):
         return None
     from node.telemetry.metrics import CallTimes
@@ -30,7 +30,7 @@ def make_call_times(config: NodeConfig) -> CallTimes | None:
 
 
 def make_metrics(calls: CallTimes, service: RoundService, context: NodeContext, name: str) -> NodeMetrics:
-    """Those of a node that people call `name`, and of its processes. Reads the store (`NodeMetrics`)."""
+    """Makes the metrics of a node that people call `name`, and of its processes. Reads the store (`NodeMetrics`)."""
     from node.telemetry.metrics import NodeMetrics
     from node.telemetry.process_metrics import ProcessMetrics
 
@@ -51,7 +51,7 @@ def make_metrics(calls: CallTimes, service: RoundService, context: NodeContext, 
 
 
 class Monitor:
-    """Tells `metrics` of every event and `sinks` of every round. `node` is the name under which that is written."""
+    """Passes every event to `metrics` and every round to `sinks`, which write it under the name `node`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Monitor:
         self._boundary = boundary or Boundary()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow(), name="monitor")
             if self._metrics is not None:

@@ -1,4 +1,4 @@
-"""Metrics of a node's processes and of its disk, for Prometheus: what they use of the machine, and what is left."""
+"""Metrics of a node's processes and of its disk, for Prometheus: what they use, and what is left."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from node.telemetry.processes import Processes
 
 
 class ProcessMetrics(Collector):
-    """Looks at the processes when somebody asks, and at the disk that holds the store at `path`. A process started anew
-    counts from zero."""
+    """Measures the processes on request, and the disk that holds the store at `path`. A restarted process counts from
+    zero."""
 
     def __init__(self, processes: Processes, path: Path) -> None:
         self._processes = processes

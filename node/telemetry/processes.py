@@ -13,7 +13,7 @@ from node.training.worker import WorkerProcess
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Processes:
-    """Those of one node at the time somebody asks. A trainer or a miner within the daemon has none."""
+    """The processes of one node at the time of the call. A trainer or a miner within the daemon has none."""
 
     trainer: Trainer
     miner: Miner
@@ -27,7 +27,7 @@ class Processes:
         return self.miner.pids if isinstance(self.miner, MinerProcess) else ()
 
     def get_all(self) -> Iterator[tuple[str, int]]:
-        """The name and the process id of each."""
+        """Yields the name and the process id of each."""
         yield "daemon", os.getpid()
         if (worker_pid := self.worker_pid) is not None:
             yield "worker", worker_pid

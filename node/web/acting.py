@@ -1,7 +1,7 @@
 """The acts of an operator from the page: only with a key or token that may act, only as JSON, never from elsewhere.
 
-Each call is one of the admin server's, with the same checks behind it. What is signed is signed by this node's key, as
-for `fednode approve`: whoever holds a key that may act can sign for this site.
+Each call is one of the admin server's, with the same checks behind it. A change is signed by this node's key, as for
+`fednode approve`: whoever holds a key that may act can sign for this site.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from node.pb import admin_pb2 as pb
 from node.web.endpoint import Endpoint, read_body, take_body
 from node.web.routes import list_routes
 
-PROPOSED = ("start_run", "set_rounds", "end_run", "add_member", "remove_member", "set_rules")  # that the page makes
-BEGINNINGS = ("continue", "new")  # of a run; whoever has a key of the page names no file on the node's machine
+PROPOSED = ("start_run", "set_rounds", "end_run", "add_member", "remove_member", "set_rules")  # by the page
+BEGINNINGS = ("continue", "new")  # of a run; a visitor of the page may name no file on the node's machine
 
 _STRING = {"type": "string"}
 _SESSION = {"type": "object", "properties": {"key": _STRING, "role": {"enum": ["read", "admin"]}}}
@@ -38,7 +38,7 @@ _PROPOSED = {
 
 
 class Acting:
-    """Carries out what is asked for by the `answers` of one node; `keys` are those of its page."""
+    """Carries out an operator's requests by the `answers` of one node; `keys` are those of its page."""
 
     def __init__(self, answers: NodeAnswers, keys: PageKeys) -> None:
         self._answers = answers

@@ -1,7 +1,7 @@
-"""Questions to the model from the page: what it says of the samples in a file, and what its answers are worth.
+"""Predictions and evaluations from the page, about the samples in a file.
 
-Each asks what a command asks, `fednode predict` and `fednode evaluate`, of a file that whoever looks at the page has
-dropped on it. Nothing of the file is kept, or sent to another member.
+Each answers as a command does, `fednode predict` or `fednode evaluate`, for a file that the visitor has dropped on the
+page. The file is neither kept nor sent to another member.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from node.pb import admin_pb2 as pb
 from node.web.endpoint import OF_ROUND, Endpoint, Parameter, read_flag, read_number
 from node.web.files_dropped import DroppedFiles
 
-MAX_DROPPED = 4  # files that are taken in at a time
-MAX_TOLD = 20_000  # probabilities in an answer that is shown; of more there are those of a few classes
+MAX_DROPPED = 4  # files received at a time
+MAX_TOLD = 20_000  # probabilities in an answer to show; beyond it only those of the likeliest classes
 RESAMPLES = 1000
 CALIBRATED = Parameter("calibrated", "boolean", "As `--calibrated` of the command.")
 
@@ -89,7 +89,7 @@ _EVALUATED = {
 
 
 class Asking:
-    """Asks the predictor of one node; `data` says how its own files are written."""
+    """Asks the predictor of one node; `data` says how its own files are read."""
 
     def __init__(self, answers: NodeAnswers, data: Mapping[str, Any]) -> None:
         self._answers = answers
@@ -150,7 +150,7 @@ class Asking:
         details = Details(by=by, cuts=_read_cuts(request))
         terms, answers, whole, _ = await self._ask(request, by=by, is_alone=not prior, answer_by=FEDERATION)
         try:
-            async with self._judging:  # so that there is one such thread
+            async with self._judging:  # limits this to one thread
                 found = await asyncio.to_thread(judge, answers, terms, RESAMPLES, details)
         except NodeError as error:
             raise InvalidRequest(str(error)) from error
@@ -166,8 +166,8 @@ class Asking:
         by: str | None = None,
         is_alone: bool = True,
     ) -> tuple[Terms, list[Answered], pb.PredictReply, InferenceFile]:
-        """The answers about all samples of a dropped file, which tell of every class where that is not more than
-        `max_told` in all, and the replies as one."""
+        """Returns the answers about all samples of a dropped file, and the replies merged into one. The answers have
+        the probabilities of all classes if these are at most `max_told` in all."""
         if self._num_dropped >= MAX_DROPPED:
             raise TooManyPredictions(f"expected at most {MAX_DROPPED} files at a time; ask again")
         ask = partial(
@@ -195,14 +195,14 @@ class Asking:
             whole.MergeFrom(reply)
         for said, answered in zip(whole.predictions, answers, strict=True):
             said.notes[:] = answered.notes
-        if len(whole.alone) < len(answers):  # where that model was not there from the first request on
+        if len(whole.alone) < len(answers):  # that model was not there at the first request
             del whole.alone[:]
             del whole.mixed[:]
         return terms, answers, whole, file
 
 
 def _read_cuts(request: Request) -> tuple[float, ...]:
-    """Raises InvalidRequest."""
+    """Reads where numbers are cut. Raises InvalidRequest."""
     if not (text := request.query_params.get("cuts")):
         return ()
     try:

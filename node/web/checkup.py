@@ -1,4 +1,4 @@
-"""The checkup of a node over HTTP: `fednode doctor`, run in a process of its own, as the data may be read for it."""
+"""The checkup of a node over HTTP: `fednode doctor`, run in a process of its own, as it may read all data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _RECORD = {
 
 
 class Checkup:
-    """That of the node that was started with `options`, None where it came from no file; one at a time."""
+    """Runs the checkup of the node that was started with `options` (None where it came from no file), one at a time."""
 
     def __init__(self, options: Sequence[str] | None) -> None:
         self._options = options

@@ -1,5 +1,5 @@
-"""Commands that a node runs for a visitor of its page, in a process of their own: what one does may take long, and the
-node goes on meanwhile."""
+"""Commands that a node runs for a visitor of its page, each in a process of its own: it may take long, and the node
+goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from node.host.child import make_command
 
 
 class Ended(NamedTuple):
-    """A command that has ended: `why` is the last line that it said of what went wrong."""
+    """The result of a command that has ended: its exit code, its output, and in `why` the last line of its error
+    output."""
 
     code: int
     out: bytes
@@ -22,7 +23,8 @@ class Ended(NamedTuple):
 
 
 class Commands:
-    """Makes what is called `what`, one at a time and each for as long as its caller waits, at most `within_s`."""
+    """Runs commands that make a `what`, such as a report: one at a time, and each for as long as its caller waits, at
+    most `within_s`."""
 
     def __init__(self, what: str, within_s: float) -> None:
         self._what = what
@@ -30,8 +32,8 @@ class Commands:
         self._turn = asyncio.Lock()
 
     async def run(self, request: Request, *arguments: str) -> Ended:
-        """For the caller of `request`, whose body was read. Raises Busy, NodeError where time is up, and
-        ClientDisconnect."""
+        """Runs a command for the caller of `request`, whose body was read. Raises Busy, NodeError where time is up, and
+        ClientDisconnect when the caller leaves."""
         if self._turn.locked():
             raise Busy(f"another {self._what} is being made; ask again")
         async with self._turn:
@@ -52,7 +54,7 @@ class Commands:
 
 
 async def run_command(*arguments: str) -> Ended:
-    """One of fednode's, to its end; whoever is cancelled leaves no process behind."""
+    """Runs a command of fednode to its end. If cancelled, it kills the process."""
     process = await asyncio.create_subprocess_exec(
         *make_command("node.cli", *arguments), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
     )

@@ -1,12 +1,12 @@
-"""The decoding child: makes samples of one file that somebody dropped on the page, and ends.
+"""The decoding child: decodes the samples of one file that was dropped on the page, and ends.
 
     argument   the file
-    in         JSON: input, classes and task of the run, how the site's own files are written, the column of labels
-               where it is there, and that by which rows are grouped
+    in         JSON: input, classes and task of the run, how the site's own files are read, the column of labels if
+               there is one, and the column that groups rows
     out        `+`, a line of JSON about the rows and the bytes of the samples' array; or `-` and why there are none
 
-It takes no more memory than `MEMORY_BYTES` beside its program, in which there is no torch: a picture is reduced by
-whole steps. What it unpacks is bounded before that, by what a request may have.
+It takes no more memory than `MEMORY_BYTES` beside its program, which does without torch: a picture is reduced by whole
+steps. Before that, the unpacked size is limited by the most that a request may hold.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ml.errors import DataError
 from ml.payload import decode_arrays, encode_arrays
 from node.admin.samples import MAX_BYTES, NAME, get_max_samples, get_room_bytes
 
-UNPACKED_BYTES = 48 << 20  # of one file: three times what can be sent, as pixels may come as wider numbers
-MEMORY_BYTES = 4 * UNPACKED_BYTES  # decoded, turned, in order, encoded
-DECODE_S = 20  # of a processor
+UNPACKED_BYTES = 48 << 20  # of one file: three times a request's limit, as a file may hold pixels as wider numbers
+MEMORY_BYTES = 4 * UNPACKED_BYTES  # four copies: decoded, turned, in order, encoded
+DECODE_S = 20  # of processor time
 SAMPLES, REFUSED = b"+", b"-"
 
 
 class Decoded(NamedTuple):
-    """The samples in a file, and what else an `InferenceFile` has to say of them, as JSON has it."""
+    """The samples in a file, and the other fields of an `InferenceFile`, in a form that fits JSON."""
 
     samples: bytes
     passed_over: Sequence[str] = ()
@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
 
     @classmethod
     def of(cls, file: InferenceFile, x: Samples) -> Self:
-        """With the samples of the file as they are sent."""
+        """Takes the fields of a file, and its samples `x` as they are sent."""
         return cls(
             encode_arrays({NAME: x}),
             file.passed_over,
@@ -63,7 +63,7 @@ class Decoded(NamedTuple):
         )
 
     def to_file(self, path: Path) -> InferenceFile:
-        """The file that came as `path`."""
+        """Returns the file that was received as `path`."""
         return InferenceFile(
             path,
             decode_arrays(self.samples, MAX_BYTES)[NAME],
@@ -81,13 +81,13 @@ class Decoded(NamedTuple):
 
     @classmethod
     def read(cls, data: bytes) -> Self:
-        """The inverse of `encode`."""
+        """Reads what `encode` wrote."""
         line, _, samples = data.partition(b"\n")
         return cls(samples, *json.loads(line))
 
 
 def decode(path: Path, terms: Mapping[str, Any]) -> Decoded:
-    """The samples in a file for a run of these terms. Raises DataError."""
+    """Decodes the samples in a file for a run of these terms. Raises DataError."""
     wanted, classes = InputFormat.from_mapping(terms["input"]), tuple(terms["classes"])
     most = Most(get_max_samples(wanted.shape, len(classes), 0, 2), UNPACKED_BYTES)
     file = read_inference_file(
@@ -121,7 +121,7 @@ def main() -> int:
         said = REFUSED + str(error).encode()
     except MemoryError:
         said = REFUSED + b"it takes more memory than a file is given"
-    except Exception as error:  # noqa: BLE001 (the edge: whatever a decoder makes of such bytes)
+    except Exception as error:  # noqa: BLE001 (the edge: a decoder may raise anything on such bytes)
         said = REFUSED + f"cannot be decoded: {type(error).__name__}".encode()
     sys.stdout.buffer.write(said)
     sys.stdout.buffer.flush()
@@ -129,10 +129,10 @@ def main() -> int:
 
 
 def _load_decoders() -> None:
-    """Loads what is loaded when it is first used, which is not the file's to pay for."""
+    """Loads the decoders before the limits hold, so that loading them does not count against the file."""
     try:
         from PIL import Image
-    except ImportError:  # then no picture is read, and its reader says so
+    except ImportError:  # then the reader of pictures refuses them
         return
     Image.init()
 

@@ -1,4 +1,4 @@
-"""Endpoints: what can be asked under `/api/v1/`, each with the record that it gives. OpenAPI is written from them."""
+"""Endpoints: the requests under `/api/v1/`, each with the record that it returns. OpenAPI is written from them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from node.errors import InvalidRequest
 MAX_BODY_BYTES = 64 << 10
 NO_BODY: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
 
-Record = type[Message] | Mapping[str, Any]  # a message of admin.proto, or a JSON Schema of what holds several
+Record = type[Message] | Mapping[str, Any]  # a message of admin.proto, or a JSON Schema that holds several
 Answer = Callable[[Request], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One thing to say in the path or behind the `?`."""
+    """One parameter in the path or behind the `?`."""
 
     name: str
     kind: Literal["integer", "string", "boolean", "number"]
@@ -40,9 +40,9 @@ OF_ROUND = Parameter("round", "string", ROUND["round"])
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address below `/api/v1`. `answer` gives the record, or of a stream the whole response; `body` is what a POST
-    takes. Nobody who comes to the `is_door` has a key yet. A POST that `only_looks` costs more than a read and changes
-    nothing: who may read may ask for it."""
+    """One address below `/api/v1`. `answer` returns the record, or for a stream the whole response; `body` is the
+    schema of a POST's body. `is_door` marks the endpoint where callers exchange a key and need none yet. A POST that
+    `only_looks` costs more than a read and changes nothing: the role read may send it."""
 
     path: str
     text: str
@@ -58,7 +58,7 @@ class Endpoint:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes no key where reading takes none."""
+        """Returns whether it needs no key where reading needs none."""
         return self.method == "GET" or self.only_looks
 
     @property
@@ -67,28 +67,28 @@ class Endpoint:
 
 
 def take_body(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of a body with these keys and no others."""
+    """Returns the JSON Schema of a body with these keys and no others."""
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-# ---- what is said in a request
+# ---- the fields of a request
 
 
 def read_whole(request: Request, name: str, otherwise: int | None = None) -> int | None:
-    """A number from 0 on behind the `?`. Raises InvalidRequest."""
+    """Reads a whole number from 0 on behind the `?`. Raises InvalidRequest."""
     text = request.query_params.get(name)
     return otherwise if text is None else parse_whole(name, text)
 
 
 def parse_whole(name: str, text: str) -> int:
-    """Raises InvalidRequest."""
+    """Parses a whole number from 0 on. Raises InvalidRequest."""
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_HEIGHT):
         raise InvalidRequest(f"{name}: expected a whole number from 0 on, got {quote(text)}")
     return int(text)
 
 
 def read_number(request: Request, name: str) -> float | None:
-    """Raises InvalidRequest."""
+    """Reads a finite number behind the `?`. Raises InvalidRequest."""
     text = request.query_params.get(name)
     if text is None:
         return None
@@ -102,7 +102,7 @@ def read_number(request: Request, name: str) -> float | None:
 
 
 def read_flag(request: Request, name: str) -> bool:
-    """Raises InvalidRequest."""
+    """Reads true or false behind the `?`. Raises InvalidRequest."""
     text = request.query_params.get(name, "false")
     if text not in ("true", "false"):
         raise InvalidRequest(f"{name}: expected true or false, got {quote(text)}")
@@ -110,7 +110,8 @@ def read_flag(request: Request, name: str) -> bool:
 
 
 async def read_body(request: Request, **kinds: type) -> Mapping[str, Any]:
-    """The JSON object of a request, with keys of these kinds and no others; none is needed. Raises InvalidRequest."""
+    """Returns the JSON object of a request, with keys of these kinds and no others; the body may be empty. Raises
+    InvalidRequest."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidRequest("expected Content-Type: application/json")
     data = bytearray()

@@ -20,7 +20,7 @@ _KINDS = {
     ".svg": "image/svg+xml",
 }
 
-# Of everything that is answered. Nothing may be loaded from elsewhere, run inline, framed, or written as markup.
+# The headers of every answer. Nothing may be loaded from elsewhere, run inline, framed, or written as markup.
 SAFETY = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -41,7 +41,7 @@ class _File:
 
 
 class PageFiles:
-    """Every file of the page by its path, the index by none."""
+    """Serves the files of the page, each by its path, and the index without one."""
 
     def __init__(self) -> None:
         self._files = {path: _read(file) for path, file in _walk(files("node.web") / FOLDER, "")}

@@ -1,8 +1,8 @@
-"""Files dropped on the page: their samples, as the admin call takes them.
+"""Files dropped on the page: reads their samples, as the admin call takes them.
 
-A file of anybody's may unpack to more than this machine has, or find what is wrong with a decoder. So this process
-only carries it: it is decoded in a process of its own, which has little memory and time (`decoding_child`), and kept
-for no longer than that.
+A stranger's file may unpack to more than this machine's memory, or exploit a fault in a decoder. So this process never
+decodes it: a process of its own does, with little memory and time (`decoding_child`), and the file is deleted
+afterwards.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from node.host.child import make_command
 from node.web.decoding_child import DECODE_S, SAMPLES, Decoded
 
 KINDS = (".npz", ".csv", *sorted(SUFFIXES))
-STOP_S = 5.0  # to the time that the child has, for its start
+STOP_S = 5.0  # added to the child's time, for its start
 _PIECE_BYTES = 1 << 16
-_MAX_WORDS_BYTES = 1 << 20  # of what a child says about rows and columns
+_MAX_WORDS_BYTES = 1 << 20  # of a child's line about rows and columns
 
 
 class DroppedFiles:
-    """Those of one node: many come in at a time, and one is decoded. `data` says how the site's own are written."""
+    """Reads the files dropped on one node's page: several are received at a time, and one is decoded. `data` says how
+    the site's own files are read."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._data = data
         self._turn = asyncio.Lock()
 
     async def read(self, request: Request, run: Run, by: str | None = None) -> InferenceFile:
-        """The samples of the file in the body of a request, which `run` takes, with their cells of the column `by`.
-        Raises InvalidRequest."""
+        """Returns the samples of the file in a request's body, as `run` takes them, with their cells of the column
+        `by`. Raises InvalidRequest."""
         name = Path(request.query_params.get("name", "")).name
         suffix = Path(name).suffix.lower()
         if suffix not in KINDS:
@@ -65,12 +66,12 @@ class DroppedFiles:
 
 
 async def _decode(path: Path, run: Run, data: Mapping[str, Any], by: str | None) -> bytes:
-    """The words of a child about a file, nothing where it was ended. Whoever is cancelled leaves none behind. Raises
-    InvalidRequest."""
+    """Returns the output of a child that decodes the file, nothing where the child was killed. If cancelled, it kills
+    the child. Raises InvalidRequest."""
     process = await asyncio.create_subprocess_exec(
         *make_command("node.web.decoding_child", str(path)), stdin=PIPE, stdout=PIPE, stderr=DEVNULL
     )
-    assert process.stdin is not None  # noqa: S101 - as asked for
+    assert process.stdin is not None  # noqa: S101 - it is a PIPE
     assert process.stdout is not None  # noqa: S101
     terms = {
         "input": run.input,

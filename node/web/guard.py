@@ -1,9 +1,9 @@
-"""The guard of a node's page: who may ask, who may act, and what every answer carries along (SECURITY §4).
+"""The guard of a node's page: who may read, who may act, and the headers of every answer (SECURITY §4).
 
-On loopback everybody on the machine may ask, as with `/metrics`, under this machine's name alone (`HttpServer`); where
-`http.token_file` is set a key or token of the node's is needed, and the token in that file scrapes `/metrics` and opens
-nothing else. To act takes a key of `fednode open` or a token of role admin, always in a header that no other page can
-make a browser send: there are no cookies.
+On loopback everybody on the machine may read, as with `/metrics`, under this machine's name alone (`HttpServer`); where
+`http.token_file` is set a key or token of the node's is needed, and the token in that file reads `/metrics` and nothing
+else. To act takes a key of `fednode open` or a token of role admin, always in a header that no other page can make a
+browser send: there are no cookies.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SAFETY = [(name.lower().encode(), value.encode()) for name, value in SAFETY.ite
 
 
 class Unauthenticated(NodeError):
-    """Nobody is known by what was shown, and somebody has to be."""
+    """Raised when a call needs a key or token and shows none that is known."""
 
 
 class Guard:
-    """Judges callers of one node by the keys of its page and its admin tokens. `shown` is the token that metrics need:
-    where there is one, nobody looks without a key."""
+    """Checks callers of one node by the keys of its page and its admin tokens. `shown` is the token that metrics need:
+    where there is one, reading needs a key, too."""
 
     def __init__(self, keys: PageKeys, tokens: Tokens, shown: HttpToken) -> None:
         self._keys = keys
@@ -40,7 +40,8 @@ class Guard:
         self._shown = shown
 
     def check(self, request: Request, needed: Role, *, is_open: bool) -> None:
-        """`is_open`: it takes no key where reading takes none. Raises Unauthenticated and PermissionRefused."""
+        """Checks that a caller has the `needed` role. With `is_open`, no key is needed where reading needs none. Raises
+        Unauthenticated and PermissionRefused."""
         role = self.find_role(request)
         if role is None and is_open and needed is Role.READ and not self._shown.is_needed:
             return
@@ -55,8 +56,8 @@ class Guard:
 
     @staticmethod
     def check_origin(request: Request) -> None:
-        """Who asks comes from this page, or from no page at all: an answer that another could not read is work still.
-        Raises PermissionRefused."""
+        """Checks that a request comes from this page, or from no page: another page could not read the answer, but it
+        would cost work. Raises PermissionRefused."""
         origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
         if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
             raise PermissionRefused("a page from elsewhere may ask nothing here")
@@ -64,7 +65,7 @@ class Guard:
             raise PermissionRefused("a page from elsewhere may ask nothing here")
 
     def find_role(self, request: Request) -> Role | None:
-        """The role of what the caller shows."""
+        """Returns the role of the key or token that the caller shows, or None."""
         shown = read_bearer(request.headers)
         if not shown or len(shown) > MAX_TOKEN_CHARS:
             return None
@@ -78,7 +79,7 @@ class Guard:
 
 
 class SafetyHeaders:
-    """Adds to each answer what keeps a browser from doing more with it than to show it."""
+    """Adds to each answer the headers that keep a browser from doing more with it than showing it."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -24,7 +24,7 @@ _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "requir
 
 
 def write_openapi(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """Returns the document, OpenAPI 3.1."""
     schemas: dict[str, Any] = {"Error": _ERROR}
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
@@ -60,7 +60,7 @@ def _describe(endpoint: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
         "security": [] if endpoint.is_door else [{"bearer": [endpoint.role.value]}],
     }
     if endpoint.is_open:
-        told["security"] = [{}, *told["security"]]  # on loopback nothing is needed
+        told["security"] = [{}, *told["security"]]  # on loopback no key is needed
     if endpoint.body is not None:
         is_file = endpoint.body.get("format") == "binary"
         media = "application/octet-stream" if is_file else "application/json"
@@ -82,7 +82,7 @@ def _show_parameter(parameter: Parameter) -> dict[str, Any]:
 
 
 def _show_record(record: Any, schemas: dict[str, Any]) -> Any:
-    """A JSON Schema, in which messages stand for theirs."""
+    """Returns a JSON Schema in which each message is replaced by its own schema."""
     if isinstance(record, type) and issubclass(record, Message):
         return _show_message(record.DESCRIPTOR, schemas)
     if isinstance(record, Mapping):
@@ -105,7 +105,7 @@ def _show_message(message: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lift_summary(fields: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    """As `show_block` does."""
+    """Puts the fields of a block's summary first, as `show_block` does."""
     others = {name: schema for name, schema in fields.items() if name != "summary"}
     summary: dict[str, Any] = schemas[pb.BlockSummary.DESCRIPTOR.name]["properties"]
     return summary | others

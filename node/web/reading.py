@@ -118,7 +118,7 @@ _PROTOTYPES = {
 
 
 class Reading:
-    """Answers questions by the `answers` of one node. `origins` says by dotted key where each value of the
+    """Answers requests for records by the `answers` of one node. `origins` says by dotted key where each value of the
     configuration came from."""
 
     def __init__(self, answers: NodeAnswers, origins: Mapping[str, str]) -> None:
@@ -127,7 +127,8 @@ class Reading:
         self._comparing = asyncio.Lock()
 
     def list_endpoints(self) -> Sequence[Endpoint]:
-        """Those of the table, and what has more to it than an operation, each behind what it is beside."""
+        """Lists the endpoints of the table of operations and the further ones, each after the one to which it
+        belongs."""
         beside = self._list_beside()
         found = [Endpoint("/overview", "Status, members, peers and proposals together.", self._get_overview, _OVERVIEW)]
         for route in list_routes(self._answers, Role.READ):

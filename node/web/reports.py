@@ -1,5 +1,5 @@
-"""The report of a run over HTTP: made by `fednode runs report` in a process of its own, as verifying a chain takes long
-and the node goes on meanwhile."""
+"""The report of a run over HTTP: made by `fednode runs report` in a process of its own, as it takes long to verify a
+chain and the node goes on meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORT_S = 600.0
 
 
 class Reports:
-    """Those of the node whose admin socket is `socket`; one at a time."""
+    """Makes reports, one at a time, about the node whose admin socket is `socket`."""
 
     def __init__(self, socket: Path | None) -> None:
         self._socket = socket
@@ -51,6 +51,6 @@ class Reports:
         )
         if ended.code == NotFound.exit_code:
             raise NotFound(ended.why)
-        if ended.code not in (0, VerificationFailed.exit_code):  # the page of a chain that does not hold says so
+        if ended.code not in (0, VerificationFailed.exit_code):  # an invalid chain has a report, too
             raise NodeError(ended.why)
         return Response(ended.out, media_type="text/html", headers=name_file(f"report-run-{number}.html"))

@@ -30,8 +30,8 @@ def list_routes(answers: NodeAnswers, role: Role) -> list[Endpoint]:
 
 
 def make_route(operation: Operation[Any, Any], http: Http, answers: NodeAnswers) -> Endpoint:
-    """Makes an endpoint that reads the fields of the request from the path, behind the `?`, and of a POST from its
-    body. A POST that reading allows only looks."""
+    """Makes an endpoint that reads the request's fields from the path, from behind the `?`, and for a POST from its
+    body. A POST of role read changes nothing."""
     fields = {get_key(one): one for one in operation.request.DESCRIPTOR.fields}
     parameters = {
         fields[name].name: Parameter(
@@ -66,7 +66,7 @@ def make_route(operation: Operation[Any, Any], http: Http, answers: NodeAnswers)
 
 
 def _read(request: Request, parameter: Parameter, *, is_small: bool) -> Any:
-    """Reads what is said, None where nothing is. Raises InvalidRequest."""
+    """Reads a parameter, None where it is not set. Raises InvalidRequest."""
     name, said = parameter.name, request.query_params
     if parameter.is_repeated:
         return said.getlist(name)

@@ -1,4 +1,4 @@
-"""Serving over HTTP: what answers for one node, its page included where there is to be one."""
+"""The HTTP server of one node, with or without its page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_http(
     options: Sequence[str] | None,
     describe_unready: Callable[[], str | None],
 ) -> HttpServer:
-    """Without `keys` there is no page, and without `metrics` nothing is measured."""
+    """Makes the server. Without `keys` there is no page, and without `metrics` there are no metrics."""
     site = None
     if config.http.page and config.http.withholds_page:
         log.warning(

@@ -1,4 +1,5 @@
-"""Shared answers: what many pages ask for at once is worked out once a while, and as bytes."""
+"""Shared answers: a request that many pages send is answered from one result, which is kept as bytes for about a
+second."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from typing import NamedTuple
 
 from node.clock import Clock
 
-AGE_S = 0.9  # a page shows nothing older, and a hundred of them cost no more than one
+AGE_S = 0.9  # a page shows no older answer, and a hundred pages cost no more than one
 MAX_KEPT = 64
-MAX_KEPT_BYTES = 1 << 20  # of one answer; a larger one is made for each who asks
+MAX_KEPT_BYTES = 1 << 20  # of one answer; a larger one is made for each caller
 
 
 class _Kept(NamedTuple):
@@ -20,7 +21,7 @@ class _Kept(NamedTuple):
 
 
 class SharedAnswers:
-    """Those of one node, by what was asked. Failures are not kept."""
+    """Keeps the answers of one node, by the request. Failures are not kept."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,7 +31,7 @@ class SharedAnswers:
         return f"SharedAnswers({len(self._kept)})"
 
     async def get(self, key: str, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The answer that is kept or under way, else a new one. Raises what `make` raises."""
+        """Returns the answer that is kept or being made, else makes a new one. Raises what `make` raises."""
         kept = self._kept.get(key)
         if kept is None or kept.until_s < self._clock.monotonic():
             kept = _Kept(self._clock.monotonic() + AGE_S, asyncio.ensure_future(_call(make)))
@@ -42,7 +43,7 @@ class SharedAnswers:
         return await asyncio.shield(kept.answer)
 
     def clear(self) -> None:
-        """Something has changed: nobody is to be shown how it was before."""
+        """Drops all answers, after a change that they do not show."""
         self._kept.clear()
 
     def _drop_if_poor(self, key: str, done: asyncio.Task[bytes]) -> None:

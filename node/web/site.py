@@ -1,4 +1,4 @@
-"""The site of a node: its page and `/api/v1/`, as routes for the HTTP server that runs already."""
+"""The site of a node: its page and `/api/v1/`, as routes for the node's HTTP server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 API = "/api/v1"
 MAX_ERROR_CHARS = 2000
-AGAIN_S = 5  # after which whoever found the node busy may ask again
+AGAIN_S = 5  # the delay that a busy node asks callers to wait
 
 _CODES: Mapping[type[Exception], int] = {
     Unauthenticated: 401,
@@ -52,7 +52,7 @@ _CODES: Mapping[type[Exception], int] = {
 
 
 class Site:
-    """Serves `endpoints` to callers whom `guard` lets through, and the page. `closed` is set when the node stops
+    """Serves `endpoints` to the callers that `guard` allows, and the page. `closed` is set when the node stops
     serving."""
 
     def __init__(
@@ -88,11 +88,11 @@ class Site:
                 return await self._answer(endpoint, request)
             except ClientDisconnect:
                 return Response(status_code=400)
-            except Exception as error:  # noqa: BLE001 (the edge: what goes wrong here ends no daemon)
+            except Exception as error:  # noqa: BLE001 (the edge: no error of a request ends the daemon)
                 return _refuse(error)
 
         async def open_session(request: Request) -> Response:
-            """Whoever comes to exchange a key has no other."""
+            """Answers without checking a key: the caller comes to exchange one, and has no other."""
             try:
                 return _send(encode_json(await endpoint.answer(request)))
             except Exception as error:  # noqa: BLE001 (the edge)
@@ -124,7 +124,7 @@ class Site:
 
 
 class _OwnOrigin:
-    """Turns away what a page from elsewhere has a browser ask for."""
+    """Refuses requests that a page from elsewhere has a browser send."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -147,7 +147,7 @@ def _send(data: bytes) -> Response:
 
 
 def _refuse(error: Exception) -> Response:
-    """The one place where our errors become HTTP's."""
+    """Translates our errors into HTTP's; nothing else does."""
     code, text = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 500), str(error)
     if not isinstance(error, NodeError | ChainError):
         log.error("an answer over HTTP failed", exc_info=error)

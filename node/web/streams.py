@@ -1,7 +1,8 @@
-"""The streams of a node over HTTP: events as they come, the course of an audit, the blocks of the chain, and the model.
+"""The streams of a node over HTTP: events as they happen, the progress of an audit, the blocks of the chain, and the
+model.
 
-Events are server-sent: each has the cursor of WatchEvents as its id, so that an EventSource that was cut off goes on
-behind the last one it has seen.
+Events are server-sent: each has the cursor of WatchEvents as its id, so that an EventSource that was cut off continues
+after the last event it has received.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from node.finite import to_finite
 from node.pb import admin_pb2 as pb
 from node.web.endpoint import NO_BODY, OF_ROUND, Endpoint, Parameter, read_body, read_flag, read_whole
 
-MAX_STREAMS = 24  # that follow events at a time; a page that gets none asks now and then
-MAX_AUDITS = 4  # that run or wait
-BATCH_S = 0.5  # between two writes to a page, however much happens
-AT_ONCE_S = 0.02  # within which what comes belongs together
-QUIET_S = 15.0  # after which a comment shows that the connection stands
+MAX_STREAMS = 24  # that follow events at a time; a page without one polls
+MAX_AUDITS = 4  # running or waiting
+BATCH_S = 0.5  # the least time between two writes to a page
+AT_ONCE_S = 0.02  # events within this time are written together
+QUIET_S = 15.0  # without events for so long, a comment is sent to keep the connection open
 RETRY_MS = 2000
 MAX_BATCH = 256
-ROUTINE = ("block", "round")  # events of every round: a page may see the answers before them for a moment longer
-KEPT_EVENTS = 256  # that are not written anew for the next page
+ROUTINE = ("block", "round")  # events of every round, after which shared answers may be old for a moment
+KEPT_EVENTS = 256  # encoded once for all pages
 
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _EVENTS, _BYTES = "text/event-stream", "application/octet-stream"
 
 
 class Streams:
-    """Those of one node. `closed` ends the streams that would not end by themselves. `on_news` hears of what happens
-    seldom, before a page does."""
+    """Streams events, audits, blocks and the model of one node. `closed` ends the streams that would not end by
+    themselves. `on_news` is called for each event that is not routine, before a page receives it."""
 
     def __init__(self, answers: NodeAnswers, closed: asyncio.Event, on_news: Callable[[], None] = lambda: None) -> None:
         self._answers = answers
@@ -93,12 +94,12 @@ class Streams:
     async def _follow(self, request: Request) -> Response:
         since = request.query_params.get("since") or request.headers.get("last-event-id", "")
         kinds = request.query_params.getlist("kinds")
-        self._answers.view.read_start(kinds, since)  # or what is wrong with them would come too late to be said
+        self._answers.view.read_start(kinds, since)  # checked here, as a stream that has begun cannot report an error
         events = self._answers.view.watch_events(kinds, since)
         return _Placed(self._write_events(events), self._following)
 
     async def _write_events(self, events: AsyncGenerator[pb.Event, None]) -> AsyncIterator[bytes]:
-        """What has come in the meantime, a few times a second at most."""
+        """Yields the events since the last write, joined, at most twice a second."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_BATCH)
         loop, written_s = asyncio.get_running_loop(), float("-inf")
         reading = asyncio.create_task(_read_into(queue, events, self._write), name="page events")
@@ -123,7 +124,7 @@ class Streams:
             await asyncio.wait({reading, closing, getting})
 
     def _write(self, event: pb.Event) -> bytes:
-        """An event as all pages get it, made once."""
+        """Returns an event as all pages receive it, encoded once."""
         written = self._written.get(event.cursor)
         if written is None:
             if event.kind not in ROUTINE:
@@ -156,7 +157,7 @@ class Streams:
     async def _export(self, request: Request) -> Response:
         first = read_whole(request, "from", 0) or 0
         blocks = self._answers.view.export_chain(first, read_whole(request, "to"))
-        begun = await anext(blocks)  # which says what is wrong with what was asked
+        begun = await anext(blocks)  # raises here if the request is invalid
 
         async def write() -> AsyncIterator[bytes]:
             frames = ExportFrames(self._answers.view.chain.genesis.chain_id, first)
@@ -180,14 +181,14 @@ class Streams:
 
 
 class _Places:
-    """Places for `most` answers at a time; `refusal` is said to whoever finds none."""
+    """Limits the answers at a time to `most`. `refusal` is the error text for callers beyond that."""
 
     def __init__(self, most: int, refusal: str) -> None:
         self._free = most
         self._refusal = refusal
 
     def take(self) -> None:
-        """Raises Busy."""
+        """Takes a place. Raises Busy if none is free."""
         if self._free <= 0:
             raise Busy(self._refusal)
         self._free -= 1
@@ -197,8 +198,8 @@ class _Places:
 
 
 class _Placed(StreamingResponse):
-    """A stream of events that has its place from when it is promised, not from its first event: many may ask before the
-    first of them begins. Raises Busy where there is no place."""
+    """A stream of events that takes its place when it is made, not at its first event, as many callers may ask before
+    the first stream begins. Raises Busy if no place is free."""
 
     def __init__(self, events: AsyncIterator[bytes], places: _Places) -> None:
         super().__init__(events, media_type=_EVENTS, headers=_HEADERS)
@@ -215,7 +216,8 @@ class _Placed(StreamingResponse):
 async def _read_into(
     queue: asyncio.Queue[bytes], events: AsyncGenerator[pb.Event, None], write: Callable[[pb.Event], bytes]
 ) -> None:
-    """Until the node has nothing more to tell. A page too slow for the queue misses what the log of events drops."""
+    """Puts events into the queue until the node has no more. A page too slow for the queue misses the events that the
+    node's log drops meanwhile."""
     async with aclosing(events):
         async for event in events:
             await queue.put(write(event))
@@ -226,11 +228,11 @@ def _take_all(queue: asyncio.Queue[bytes]) -> list[bytes]:
 
 
 def write_event(kind: str, record: dict[str, Any], cursor: str | None = None) -> bytes:
-    """One server-sent event."""
+    """Returns one server-sent event."""
     head = f"event: {kind}\n" if cursor is None else f"id: {cursor}\nevent: {kind}\n"
     return f"{head}data: {json.dumps(to_finite(record), allow_nan=False)}\n\n".encode()
 
 
 def name_file(name: str) -> dict[str, str]:
-    """The headers of what a browser is to save under this name."""
+    """Returns the headers that have a browser save the answer under this name."""
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}

@@ -37,8 +37,8 @@ def make_site(
     socket: Path | None,
     options: Sequence[str] | None = None,
 ) -> Site:
-    """`socket` is that of the admin server, None without one, `options` are those that the node was started with,
-    `data` how its own files are written."""
+    """Makes the site. `socket` is that of the admin server, None without one; `options` are those that the node was
+    started with; `data` says how its own files are read."""
     closed, shared = asyncio.Event(), SharedAnswers(clock)
     reading, streams = Reading(answers, origins), Streams(answers, closed, shared.clear)
     acting, asking = Acting(answers, keys), Asking(answers, data)
@@ -47,14 +47,14 @@ def make_site(
 
 
 def describe_api() -> dict[str, Any]:
-    """The OpenAPI document, which is the same of every node."""
-    nobody = cast(Any, None)  # nothing is asked
+    """Returns the OpenAPI document, which is the same for every node."""
+    nobody = cast(Any, None)  # never called
     reading, streams = Reading(nobody, {}), Streams(nobody, nobody)
     acting, asking = Acting(nobody, nobody), Asking(nobody, {})
     return write_openapi(list_endpoints(reading, streams, acting, asking, Reports(None), Checkup(None)))
 
 
 def list_endpoints(*parts: Reading | Streams | Acting | Asking | Reports | Checkup) -> Sequence[Endpoint]:
-    """All of them; what is more particular comes first."""
+    """Returns the endpoints of all parts: paths without parameters first, and longer ones before shorter ones."""
     found = [endpoint for part in parts for endpoint in part.list_endpoints()]
     return sorted(found, key=lambda one: ("{" in one.path, -one.path.count("/")))

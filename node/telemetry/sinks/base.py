@@ -1,7 +1,7 @@
-"""The base of all sinks: what each is given. No sink can hold up or end a node.
+"""The base of all sinks. No sink can delay or end a node.
 
-Each sink has a thread of its own, behind a queue that is bounded: what does not fit is dropped and said once. The
-thread ends with the process, whatever it waits for.
+Each sink has a thread of its own, behind a bounded queue: what does not fit is dropped and logged once. The thread ends
+with the process, whatever it waits for.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ CLOSE_S = 1.0
 
 
 class SinkFailed(Exception):
-    """A point could not be written; the next one may."""
+    """Raised when a point could not be written; the next one may be."""
 
 
 class Sink(Protocol):
     """Writes points. All of it runs on one thread, and may block."""
 
     def write(self, point: Point) -> None:
-        """Raises SinkFailed."""
+        """Writes a point. Raises SinkFailed."""
         ...
 
     def close(self) -> None:
-        """Raises SinkFailed."""
+        """Closes what is open. Raises SinkFailed."""
         ...
 
 
 class SinkThread:
-    """Hands points to a sink, one after the other."""
+    """Passes points to a sink, one after the other, on a thread."""
 
     def __init__(self, name: str, sink: Sink) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class SinkThread:
         )
 
     def put(self, point: Point) -> None:
-        """Returns at once."""
+        """Queues a point, or drops it if the queue is full; returns at once."""
         try:
             self._points.put_nowait(point)
             self._is_full = self._is_full and self._points.qsize() > 1
@@ -64,7 +64,7 @@ class SinkThread:
             self._is_full = True
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Lets what waits be written, for so long."""
+        """Waits until the queued points are written, at most `timeout_s`."""
         try:
             self._points.put_nowait(None)
         except queue.Full:

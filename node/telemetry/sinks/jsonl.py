@@ -1,4 +1,5 @@
-"""`metrics.jsonl`: a line for each round, appended over all of a node's lives. The oldest go once there are many."""
+"""`metrics.jsonl`: a line for each round, appended across restarts. The oldest lines are dropped once there are
+many."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from pathlib import Path
 from node.telemetry.sinks.base import Point, SinkFailed
 
 METRICS = "metrics.jsonl"
-MAX_BYTES = 16 << 20  # then the file becomes `metrics.jsonl.1`, in the place of the one before
+MAX_BYTES = 16 << 20  # then the file is renamed to `metrics.jsonl.1`, in place of an earlier one
 
 
 class JsonlSink:
-    """The file is opened for each line, so that it may be moved away or deleted meanwhile."""
+    """Writes `metrics.jsonl`. The file is opened for each line, so that it may be moved away or deleted meanwhile."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self._path = path
@@ -41,4 +42,4 @@ class JsonlSink:
             return 0
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing, as nothing is open."""

@@ -1,4 +1,4 @@
-"""Curves for MLflow: one experiment a federation, one run a node, which later lives of the node go on with."""
+"""Curves for MLflow: one experiment a federation, one run a node, which the node continues after a restart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow would report its use to its makers
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # for a minute, in which other points wait
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")  # retries for a minute, while other points wait
 
 import requests
 from mlflow import MlflowClient
@@ -17,13 +17,14 @@ from mlflow.exceptions import MlflowException
 from node.telemetry.sinks.base import Point, SinkFailed
 from node.telemetry.sinks.point import get_time_s, list_scalars
 
-logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # each try is no news
+logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # else it warns at each try
 
 RUN_FILE = "mlflow_run"  # in the data directory: the id of this node's run
 
 
 class MlflowSink:
-    """Connects with the first point, so that a node starts without its MLflow."""
+    """Writes points to MLflow. It connects with the first point, so that a node starts even if MLflow does not
+    answer."""
 
     def __init__(self, uri: str, *, experiment: str, node: str, data_dir: Path) -> None:
         self._client = MlflowClient(tracking_uri=uri)
@@ -43,7 +44,7 @@ class MlflowSink:
             raise SinkFailed(str(error).partition("\n")[0]) from error
 
     def _open_run(self) -> str:
-        """The run of an earlier life, if MLflow still has it, else a new one."""
+        """Returns the run from before a restart, if MLflow still has it, else a new one."""
         if self._file.exists():
             run_id = self._file.read_text().strip()
             try:

@@ -1,4 +1,4 @@
-"""The sinks that a configuration asks for. What a package that is not there would write is an error at the start."""
+"""The sinks that a configuration asks for. A sink whose package is not installed is an error at the start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from node.errors import ConfigError
 from node.telemetry.sinks.base import Sink, SinkThread
 from node.telemetry.sinks.jsonl import METRICS, JsonlSink
 
-TENSORBOARD = "tensorboard"  # the directory in the data directory
+TENSORBOARD = "tensorboard"  # its directory in the data directory
 
 _EXTRAS = {"tensorboard": "tensorboardX", "mlflow_uri": "mlflow", "otlp": "opentelemetry.exporter.otlp.proto.http"}
 
@@ -29,12 +29,12 @@ def validate_sinks(sinks: SinksSection) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of a package above it
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
 def open_sinks(config: NodeConfig, genesis: Genesis, node_id: bytes) -> Sequence[SinkThread]:
-    """Starts them; whoever asks closes them. Raises ConfigError as `validate_sinks`."""
+    """Starts the sinks; the caller closes them. Raises ConfigError as `validate_sinks`."""
     validate_sinks(config.sinks)
     return [SinkThread(name, sink) for name, sink in _make_sinks(config, genesis, node_id)]
 

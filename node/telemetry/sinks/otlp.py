@@ -1,4 +1,4 @@
-"""Gauges for an OpenTelemetry collector, over HTTP. Where it is say the standard variables of OpenTelemetry."""
+"""Gauges for an OpenTelemetry collector, over HTTP. The standard variables of OpenTelemetry name its address."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SEND_S = 10.0
 
 _LOG = logging.getLogger("opentelemetry.exporter.otlp")
 _UNITS = {"beta_s": "s", "train/seconds": "s", "train/alpha_s": "s", "payload_bytes": "By", "pulled_bytes": "By"}
-_UNITS_BELOW = {"seconds": "s", "bytes_sent": "By"}  # by the first part of the place
+_UNITS_BELOW = {"seconds": "s", "bytes_sent": "By"}  # by the first part of a number's place
 
 
 class _Reasons(logging.Handler):
-    """Keeps why the exporter failed, which it only logs: here it is said once, and not every round."""
+    """Keeps the exporter's last error, which it only logs, so that a failure is reported once and not every round."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -66,5 +66,5 @@ class OtlpSink:
 
 
 def _get_unit(name: str) -> str:
-    """In UCUM, as OpenTelemetry has it; nothing for what is counted, or is a share."""
+    """Returns the unit in UCUM, as OpenTelemetry has it; empty for counts and shares."""
     return _UNITS.get(name) or _UNITS_BELOW.get(name.partition("/")[0], "")

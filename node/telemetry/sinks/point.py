@@ -1,4 +1,4 @@
-"""The point of a round: those values of its record that are worth a curve, in one line of `metrics.jsonl`."""
+"""The point of a round: the values of its record that are worth a curve, in one line of `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COPIED = ("block", "miner", "view", "votes", "payload_bytes", "pulled_bytes", "
 
 
 def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
-    """`record` is `RoundRecord.to_mapping`'s, in which None stands for numbers that are not finite."""
+    """Makes the point of `record`, a `RoundRecord.to_mapping`, in which None stands for numbers that are not finite."""
     train, (measures, alone) = record.get("train", {}), read_both(record)
     return {
         "time": format_time(at_ms),
@@ -40,28 +40,29 @@ def make_point(record: Mapping[str, Any], node: str, at_ms: int) -> Point:
 
 
 def read_both(record: Mapping[str, Any]) -> tuple[AnyMeasures | None, AnyMeasures | None]:
-    """Of this site's model, and of the one that was trained without the others, as a round's record has them."""
+    """Returns the measures in a round's record: of this site's model, and of the one that was trained without the
+    others."""
     told = record.get("measures"), (record.get("alone") or {}).get("measures")
     own, alone = (None if one is None else read_measures(one) for one in told)
     return own, alone
 
 
 def list_by_class(measures: AnyMeasures) -> Iterator[tuple[str, str, float]]:
-    """The figures that are kept of each class, label or target: name, class and value."""
+    """Yields the figures that are kept for each class, label or target: name, class and value."""
     for one in measures.by_class:
         for name, value in get_kept(one).items():
             yield name, one.name, value
 
 
 def _list_all(measures: AnyMeasures | None) -> dict[str, float]:
-    """Of all classes, and of each."""
+    """Returns the figures for all classes together, and for each."""
     if measures is None:
         return {}
     return measures.summarise() | {f"{name}/{label}": value for name, label, value in list_by_class(measures)}
 
 
 def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a point by its place, as in `seconds/train`, for what only takes numbers."""
+    """Yields every number of a point with its place, as in `seconds/train`, for sinks that take only numbers."""
     for key, value in point.items():
         if isinstance(value, Mapping):
             yield from list_scalars(value, f"{prefix}{key}/")
@@ -74,5 +75,5 @@ def list_scalars(point: Point, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def get_time_s(point: Point) -> float:
-    """The time when the round ended, in Unix seconds: a sink may come to write it much later."""
+    """Returns the time when the round ended, in Unix seconds: a sink may write it much later."""
     return datetime.fromisoformat(point["time"]).timestamp()

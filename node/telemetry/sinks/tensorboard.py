@@ -1,7 +1,5 @@
-"""Curves for TensorBoard, in `tensorboard/` in the data directory: `tensorboard --logdir DATA/tensorboard`.
-
-Written by tensorboardX, which needs no torch: the daemon has none.
-"""
+"""Curves for TensorBoard, in `tensorboard/` in the data directory: `tensorboard --logdir DATA/tensorboard`. Written by
+tensorboardX, as it needs no torch, which the daemon does not load."""
 
 from __future__ import annotations
 
@@ -17,7 +15,8 @@ FLUSH_S = 10
 
 
 class TensorBoardSink:
-    """Each life of a node writes a file of its own in the directory; TensorBoard reads them as one run."""
+    """Writes points for TensorBoard. Each start of a node writes a file of its own in the directory; TensorBoard reads
+    them as one run."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,7 +28,7 @@ class TensorBoardSink:
                 self._writer = SummaryWriter(
                     str(self._directory),
                     flush_secs=FLUSH_S,
-                    filename_suffix=f".{time.time_ns()}",  # a life that began in the same second has a file of its own
+                    filename_suffix=f".{time.time_ns()}",  # a restart within the same second has a file of its own, too
                 )
             for name, value in list_scalars(point):
                 self._writer.add_scalar(name, value, point["round"], walltime=get_time_s(point))
