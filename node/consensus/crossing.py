@@ -27,7 +27,6 @@ class Crossing:
         return min(delta_s, MARGIN * median(self._seen_s)) if self._seen_s else delta_s
 
     def add(self, apart_s: float | None) -> None:
-        """Adds the seconds between the first acceptable candidate of a height and the last one; None if there was
-        none."""
+        """Adds the seconds between a height's first acceptable candidate and its last one; None if there was none."""
         if apart_s is not None:
             self._seen_s.append(apart_s)

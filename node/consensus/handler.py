@@ -327,8 +327,7 @@ class PeerHandler:
 
 
 def _get_next_slot(thing: Contribution | Block | Vote) -> Hashable | None:
-    """Returns the slot of an object of the next height, of which one is kept; None for an object that is not kept at
-    all."""
+    """Returns the slot of an object of the next height, of which one is kept; None for an object that is not kept."""
     match thing:
         case Contribution(author=author):
             return ("contribution", author)

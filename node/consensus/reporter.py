@@ -115,8 +115,7 @@ class RoundReporter:
             self._records.keep(record)
 
     def on_adopted(self, machine: RoundMachine | None, blocks: Sequence[FinalBlock]) -> None:
-        """Publishes committed blocks that other members made final: perhaps that of the round in hand, and later
-        ones."""
+        """Publishes committed blocks that others made final: perhaps that of the round in hand, and later ones."""
         with self._boundary.around("record"):
             if machine is not None and machine.height == blocks[0].block.height:
                 self._keep_record(machine, blocks[0])

@@ -111,7 +111,7 @@ class RoundTasks:
     # ---- work that begins
 
     def send_untrained(self, tip: Tip) -> None:
-        """Starts sending this member's contribution that needs no training: in a run of masked sums, or at the end of a
+        """Starts to send this member's contribution without training: in a run of masked sums, or at the end of a
         run."""
         if self._round is not None:
             self._spawn(self._try_sending(tip, self._round))
@@ -148,8 +148,7 @@ class RoundTasks:
             self._mining.cancel()
 
     def check_candidate(self, block: Block) -> None:
-        """Starts to recompute a candidate. A change was checked before it came here, except the model that it may
-        name."""
+        """Starts to recompute a candidate. A change was checked before, except the model that it may name."""
         if block.change is not None:
             self._spawn(self._check_change(block, read_change(block.change.change)))
             return

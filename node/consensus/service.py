@@ -251,8 +251,8 @@ class RoundService:
         return self.opener.masking.has_to_send(height) or self.tip.state.run.is_evaluating(height)
 
     async def _renew(self, before: SignedBefore) -> bool:
-        """Signs the contribution of the same round again if a change took the height it was made for. Returns whether
-        there was one."""
+        """Signs the contribution of the same round again, if a change took the height it was made for. Returns whether
+        there was such a contribution."""
         return before.started.contribution is None and await self._contributor.renew()
 
     async def resume(self) -> None:

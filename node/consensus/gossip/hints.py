@@ -38,7 +38,7 @@ READS_PER_S = 1.0
 
 
 class AddressHints:
-    """Handles the address hints of one node. `advertise` is the address of this node that it sends; None: it sends
+    """Handles the address hints of one node. `advertise` is the address that it sends of itself; None: it sends
     none."""
 
     def __init__(

@@ -38,8 +38,8 @@ class SecondHistories:
         return f"<SecondHistories: {self.num_found} found>"
 
     def describe(self) -> str | None:
-        """Describes the newest other history, and how to find out which of the two is the members'; None if there is
-        none."""
+        """Describes the newest other history, and how to find out which of the two is the members'; None if none was
+        found."""
         return self._newest
 
     def is_news(self, tip: Tip, height: int, block_id: Id) -> bool:

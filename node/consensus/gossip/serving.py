@@ -20,8 +20,7 @@ BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
 
 
 class StoreServer:
-    """Serves requests for one node. `disk` is the store's thread; `bulk` reads blobs, so that votes do not wait for
-    them."""
+    """Serves requests for one node. `disk` is the store's thread; `bulk` reads blobs, so that votes need not wait."""
 
     def __init__(
         self,
@@ -59,8 +58,7 @@ class StoreServer:
         return replies
 
     async def read_blob(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
-        """Yields a blob from `offset` on, in chunks. Raises BlobNotFound, or BlobNotYet if the blob will be here
-        soon."""
+        """Yields a blob from `offset` on, in chunks. Raises BlobNotFound, or BlobNotYet if it will be here soon."""
         if offset > MAX_BLOB_BYTES:
             raise BlobNotFound(f"{digest.hex()} from {offset}")
         try:

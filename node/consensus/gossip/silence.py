@@ -47,7 +47,7 @@ class SilenceWatch:
             self.look()
 
     def _say(self) -> None:
-        """Publishes which connected peers have fallen silent, or are back. A peer that has just connected had no time
+        """Publishes which connected peers have fallen silent, or are back. One that has just connected had no time
         yet."""
         silent = frozenset(
             peer.id

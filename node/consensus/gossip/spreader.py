@@ -68,7 +68,7 @@ class MeshSpreader:
         self._peers = peers
         self._get_state = get_state
         self._missed: Counter[tuple[Id, Hashable]] = Counter()  # in how many statuses a peer lacked an object
-        self._turn = 0  # of those that statuses go to
+        self._turn = 0  # of the peers that statuses go to
 
     def on_height(self) -> None:
         """Forgets what was missing at the height before."""
@@ -148,7 +148,7 @@ class NeighbourSpreader:
         self._mesh = mesh
         self._spreading = spreading
         self._find_payload = find_payload
-        self._turn = 0  # of those that statuses go to
+        self._turn = 0  # of the peers that statuses go to
         self._repaired_s: dict[Id, float] = {}  # when a neighbour was last sent what it lacked
 
     def push(self, parts: Sequence[Message]) -> None:
@@ -176,8 +176,8 @@ class NeighbourSpreader:
         return self._get_state().index_of(peer) is not None or self._mesh.is_turn(peer, key, author)
 
     def may_repair(self, peer: Id) -> bool:
-        """Says whether `peer` may be sent again what it lacks. There is a pause, since it may say all the time that it
-        lacks something."""
+        """Says whether `peer` may be sent what it lacks again. There is a pause, as a peer may claim all the time to
+        lack something."""
         now_s = self._clock.monotonic()
         if now_s - self._repaired_s.get(peer, float("-inf")) < self._get_state().rules.waits.status_s / 4:
             return False

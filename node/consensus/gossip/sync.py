@@ -36,8 +36,7 @@ FULL_BYTES = MAX_BLOCKS_REPLY_BYTES - MAX_BLOCK_BYTES - MAX_CERTIFICATE_BYTES - 
 
 
 class ChainsDiverge(Exception):
-    """Two blocks of one height have valid certificates: at least 2q - n members are provably guilty. The node must
-    stop."""
+    """Two blocks of one height have valid certificates: at least 2q - n members are provably guilty. The node stops."""
 
     def __init__(self, ours: Block, theirs: Block, certificate: Certificate) -> None:
         super().__init__(f"height {ours.height}: {ours.id.hex()} and {theirs.id.hex()} are both certified")
@@ -128,8 +127,7 @@ class Sync:
         return any(self._get_failures(peer).count == 0 for peer in self._get_ahead())
 
     def is_beyond(self, height: int) -> bool:
-        """Says whether the chain has reached the checkpoint with a head of this height: only then do votes count
-        here."""
+        """Says whether a head of this height has reached the checkpoint: only then do votes count here."""
         return self._checkpoint is None or height >= self._checkpoint.height
 
     @property
@@ -288,8 +286,8 @@ class Sync:
         return replies
 
     async def _request(self, peer: Peer, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        """Requests blocks. Raises PeerUnavailable, also if `peer` has failed before and one that has not is ahead by
-        now."""
+        """Requests blocks. Raises PeerUnavailable, also if `peer` has failed before and one without failures is ahead
+        by now."""
         asking = asyncio.create_task(self._transport.request_blocks(peer.id, first, count))
         until_s = self._get_time_s() + ANSWER_S
         try:

@@ -96,8 +96,7 @@ class Convictions:
         return newest
 
     def _get_accused(self) -> set[Id]:
-        """Returns the keys with evidence against them, of members that are not suspended. A member's earlier keys count
-        too."""
+        """Returns the accused keys of members that are not suspended. A member's earlier keys count too."""
         state = self._current.tip.state
         seats = {old.key: old.seat for old in state.retired} | {member.key: member.seat for member in state.members}
         open_seats = {member.seat for member in state.members if not member.is_suspended}

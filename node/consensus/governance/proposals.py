@@ -50,8 +50,8 @@ from node.version import get_version
 
 log = logging.getLogger(__name__)
 
-# A change is read at some expense, so that each member has only so many read of any one proposer: an honest one passes
-# on what is open, and proposes a few a day. So nobody uses up what is for another, not with old changes of its either.
+# Reading a change takes time, so each member may send only so many of any one proposer: an honest one sends on what
+# is open, and proposes a few a day. So no sender uses up another's share, not even with old changes of that proposer.
 READS_BURST = 16.0
 READS_PER_S = 0.1
 
@@ -296,8 +296,7 @@ class ProposalBook:
         return proposal
 
     async def _approve_executed(self, executed: ExecutedChange, answer: Answer) -> Proposal:
-        """Signs and stores the approval of an executed change. It is not sent, since the others do not need it any
-        more."""
+        """Signs and stores the approval of an executed change. It is not sent, since the others do not need it."""
         state = self._current.tip.state
         if self._consent.is_too_late(executed, state):
             raise InvalidRequest(
@@ -381,8 +380,7 @@ class ProposalBook:
 
 
 def _check_spoken(change: Change) -> None:
-    """Raises InvalidRequest for a protocol that this release does not speak, since the operator would stop its own
-    node."""
+    """Raises InvalidRequest for a protocol that this release does not speak: the operator's own node would stop."""
     kind = change.kind
     if isinstance(kind, Upgrade) and not speaks(kind.protocol):
         raise InvalidRequest(

@@ -99,8 +99,8 @@ class PayloadsVerified:
 
 @dataclass(frozen=True, slots=True)
 class PayloadsRefused:
-    """A voted blob of this contribution does not fit its schema. The contribution is dropped; its author may still
-    vote."""
+    """A voted blob of this contribution does not fit its schema. The contribution is dropped; its author still
+    votes."""
 
     contribution: Contribution
     reason: str
@@ -122,7 +122,7 @@ class MemberAbstains:
 
 @dataclass(frozen=True, slots=True)
 class MemberSilent:
-    """Nothing has come from a member for some time, though a quorum of members is in reach."""
+    """A member has sent nothing for some time, though a quorum of members is in reach."""
 
     member: Id
 

@@ -17,7 +17,7 @@ from node.consensus.height.collecting import Collecting
 from node.p2p.refusals import Reason
 
 FUTURE_MS = 2_000  # how far a candidate's time may be ahead of the clock to be acceptable in view 0 (PROTOCOL §3)
-EARLY_MS = 10_000  # and to be valid at all: one that is further ahead is held until its time comes, never refused
+EARLY_MS = 10_000  # how far to be valid: a candidate further ahead is held until its time comes, never refused
 LOOK_S = 1.0  # the longest time until held candidates are judged again: clocks are set
 OUTDONE = Objection(None, "another candidate leaves out fewer")
 MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only if votes name them
@@ -40,14 +40,14 @@ class Candidates:
         self._wanted: set[Id] = set()  # blocks that votes name
         self._look_at_s = inf  # when early blocks are judged again
         self._first_s: float | None = None  # when the first acceptable candidate arrived
-        self._last_s = 0.0  # and the newest valid one
+        self._last_s = 0.0  # when the newest valid candidate arrived
 
     # ---- which candidates are kept
 
     def has_room_for(self, block: Block, coming: Collection[Id] = ()) -> bool:
         """Says whether a block may be kept: two of each miner (I6), and any block that votes name. Without the latter,
         a miner that made three blocks could leave this node without the one that others are locked on. Votes name one
-        proposal a view, so the number stays small. `coming` are ids of blocks of the same miner that count as kept."""
+        proposal a view, so there are few. `coming` are ids of blocks of the same miner that count as kept."""
         if block.id in self._wanted:
             return True
         rivals = {other.id for other in self.blocks.values() if other.header.miner == block.header.miner}
@@ -85,8 +85,8 @@ class Candidates:
 
     def _hold_hasty(self, block: Block, collecting: Collecting, view: int, now: Now) -> Objection | None:
         """Keeps a block out of the vote of view 0 until this node has waited for contributions as well, `collect_s` at
-        most. A miner that does not wait for slow members would else win every block, and theirs would have no
-        contribution of them."""
+        most. Otherwise a miner that does not wait for slow members would win every block, and no block would have their
+        contributions."""
         until_s = self._first_seen_s.setdefault(block.id, now.monotonic_s) + collecting.collect_s
         awaited = collecting.find_not_awaited(block)
         if not awaited or now.monotonic_s >= until_s:

@@ -26,8 +26,8 @@ class Collecting:
     this node contributes.
 
     `is_empty` says whether a contribution of a run of masked sums is empty. While enough members of `may_give` may
-    still send one that is not, only those count towards the quorum that starts the timer: a member that sends an empty
-    one at once would else have the slower ones left out.
+    still send one that is not, only those count towards the quorum that starts the timer. Otherwise a member that sends
+    an empty one at once would have the slower ones left out.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Collecting:
     @property
     def has_all_awaited(self) -> bool:
         """Says whether enough contributions are verified and no member is left to wait for."""
-        if len(self._verified_at_s) < len(self._awaited) - len(self.accused):  # asked at every contribution
+        if len(self._verified_at_s) < len(self._awaited) - len(self.accused):  # a cheap test first
             return False
         return self._has_enough and self.eligible >= self._awaited - self.accused
 
     @property
     def _has_enough(self) -> bool:
-        """Says whether enough contributions are verified to start the timer: a quorum, or fewer if no more can come. If
-        contributions can be empty, a quorum must not be, unless so many cannot come."""
+        """Says whether enough contributions are verified to start the timer: a quorum, or fewer if no more can come. In
+        a run of masked sums a quorum of them must not be empty, unless so many cannot come."""
         eligible, q = self.eligible, self._state.q
         if len(eligible) < min(q, max(self._state.min_contributions, len(self._may_come | eligible))):
             return False
@@ -135,8 +135,7 @@ class Collecting:
         return True
 
     def has_room_for(self, author: Id) -> bool:
-        """Says whether another contribution of an author may be accepted: not after two that are evidence against
-        it."""
+        """Says whether another contribution of an author may be accepted. After two that are evidence it may not."""
         return author not in self.accused or author not in self.contributions
 
     def find_rival(self, contribution: Contribution) -> Contribution | None:
@@ -270,8 +269,8 @@ class Collecting:
         return block.change is None and not self._find_verified(self.cutoff_s) & self.awaited <= _get_authors(block)
 
     def find_equal_at_s(self, block: Block) -> float | None:
-        """Returns when the others have had this body for as long as its miner may have had it alone, None if the
-        miner's own contribution was not the last to arrive. A member could else win every block: it would send its
+        """Returns when the others have had this body for as long as its miner may have had it alone; None if the
+        miner's own contribution was not the last to arrive. Otherwise a member could win every block: it would send its
         contribution only once it has mined on it."""
         at_s = self._verified_at_s.get(block.header.miner)
         others = [self._verified_at_s[author] for author in _get_authors(block) & self._verified_at_s.keys()]

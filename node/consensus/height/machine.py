@@ -200,7 +200,7 @@ class RoundMachine:
     # ---- events
 
     def on(self, event: Event, now: Now) -> list[Action]:
-        """Applies one event and returns the actions that follow from it, none once the height is finalised."""
+        """Applies one event. Returns the actions that follow from it, none once the height is finalised."""
         if self._finalised:
             return []
         match event:
@@ -309,7 +309,7 @@ class RoundMachine:
     # ---- MINE
 
     def _mine_change(self, change: ApprovedChange) -> list[Action]:
-        """Mines a change at once, whatever contributions there are: a change can so end or repair a round that does not
+        """Mines a change at once, whatever contributions there are. So a change can end or repair a round that does not
         finish."""
         if not self._mines or self._satisfied or (self._mining and not self._computing):
             return []

@@ -1,7 +1,7 @@
 """Participation in rounds, as the operator has ordered it: paused until resumed, or only up to some round.
 
 A pause is kept in `DATA/paused.json`, so that it outlasts a restart. The file's existence counts, not its content. The
-last round is an order to this process only: a daemon that is always restarted would else stop again for ever.
+last round is an order to this process only. Otherwise a daemon that is always restarted would stop again for ever.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class EndEvaluation:
         return None
 
     async def _find_model(self, place: Place, wait_s: float) -> bytes | None:
-        """Returns the aggregate of a round: the one held here, or one fetched from a peer within `wait_s`; else
-        None."""
+        """Returns the aggregate of a round that is held here or fetched from a peer within `wait_s`; None if there is
+        none."""
         height = self._runs.calendar.get_height(place)
         stored = None if height is None else await self._disk.run(self._store.get_block, height)
         if stored is None:

@@ -86,8 +86,8 @@ class BlockInputs:
     # ---- a run
 
     async def open_run(self, state: State) -> RunTask:
-        """Returns what the worker needs to begin a run: its terms and its initial model, which is fetched if it is not
-        here."""
+        """Returns what the worker needs to begin a run: its terms and its initial model, which is fetched if need
+        be."""
         run, blobs = state.run, list[BlobSource]()
         for origin in self._runs.list_origins(run.number):
             if not self._store.has_blob(origin.initial_model):
@@ -155,8 +155,8 @@ class BlockInputs:
         return stored.block
 
     async def recall(self, before: Place) -> tuple[int, bytes] | None:
-        """Returns the newest aggregate of the run before a round that is held here, with the number of its round; else
-        None."""
+        """Returns the number and the aggregate of the newest round before `before`, in its run, whose aggregate is held
+        here; None if there is none."""
         made = self._runs.calendar.count_rounds(before.run, self._current.tip.height)
         for number in range(before.round - 1, max(0, made - RECALLED_ROUNDS), -1):
             height = self._runs.calendar.get_height(Place(before.run, number))

@@ -68,7 +68,7 @@ class MaskKey:
 
 
 class MaskKeys:
-    """Holds the private halves of this member, oldest first, as they lie on disk."""
+    """Holds the private halves of this member's keys, oldest first, as they lie on disk."""
 
     def __init__(self, path: Path) -> None:
         """Raises NodeError if the file cannot be read, or is not a file of mask keys."""
@@ -113,7 +113,8 @@ def derive_seed(secret: bytes, chain_id: Digest, before: Digest, members: Mappin
 
 @dataclass(frozen=True, slots=True)
 class RoundMasks:
-    """Masks the inputs of the member `me` on the block `before`, by its key and those of the roster, which it is in."""
+    """Masks the inputs of the member `me` on the block `before`, by its key and those of the roster, which has `me`
+    too."""
 
     me: Id
     key: MaskKey
@@ -182,8 +183,8 @@ class Masker:
 
     def begin(self, round_: RunRound, parent: Arrays | None) -> str | None:
         """Prepares for a height of a run of masked sums, and deletes keys whose openings are final. Says why this
-        member has no part in the sum; None if it has, as far as blocks show, and the aggregate before if that is at
-        hand."""
+        member has no part in the sum; None if it has, as far as the blocks show, and the `parent` aggregate if it is
+        there."""
         if is_opening(round_):
             return None
         self.rest()

@@ -89,7 +89,7 @@ class TrainingScheduler:
         self._learner.set_target(self._make_target(trains=False))
 
     def prepare(self) -> bool:
-        """Starts the worker of a node that is about to be a member. Returns whether that is done, as far as it can
+        """Starts the worker of a node that is about to be a member. Returns whether it is ready, as far as it can
         be."""
         if self._has_part:
             return True

@@ -1,4 +1,4 @@
-"""The miner child: searches nonces until it finds one, runs out of range, or is told otherwise (PROTOCOL §1, §10).
+"""The miner child: searches nonces until it finds one, has tried its range, or is stopped (PROTOCOL §1, §10).
 
 Run by its file path as `python -I -S miner_child.py`: it imports a handful of built-in modules and nothing of fednode,
 so that it starts in about 15 ms and costs 6 MB. Standard input is a socket that carries both directions:
@@ -7,8 +7,8 @@ so that it starts in about 15 ms and costs 6 MB. Standard input is a socket that
     out   job u64 | outcome u8 | nonce u64 | hashes u64              exactly one answer per job with a count
 
 An id is SHA256(seal || nonce u64) and good enough if, read as a number, it is at most `limit`. Big-endian throughout,
-so comparing the bytes compares the numbers. The input is looked at every `CHECK_EVERY` hashes, a third of a
-millisecond; end of file means that the daemon is gone, and ends the child.
+so comparing the bytes compares the numbers. The input is checked every `CHECK_EVERY` hashes, a third of a millisecond;
+end of file means that the daemon is gone, and ends the child.
 """
 
 from __future__ import annotations

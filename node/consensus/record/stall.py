@@ -27,11 +27,11 @@ from node.p2p.peers import Peers
 
 log = logging.getLogger(__name__)
 
-FAR = 10.0  # times longer than usual
-UNLUCKY = 25.0  # times the mean of mining: once in 10^10 blocks
+FAR = 10.0  # more than so many times the usual rest is a stall
+UNLUCKY = 25.0  # more than so many times the mean of mining is a stall: once in 10^10 blocks
 LAST_BLOCKS = 16  # blocks whose times give what is usual
 ENOUGH_BLOCKS = 8  # blocks that were awaited, to know the mean of mining
-USUAL_VIEWS = 6  # of one height, at most: also under loss and with members away
+USUAL_VIEWS = 6  # of one height, at most, also if messages get lost and members are away
 GRACE_STATUSES = 4.0  # statuses after a start, until peers had time to send theirs
 
 
@@ -121,7 +121,8 @@ class StallDetector:
         return slow_s + FAR * median(self._rests_s) if self._rests_s else FAR * slow_s
 
     def _is_at_work(self, state: State, machine: RoundMachine) -> bool:
-        """Says whether contributions are missing that members still train for, and with them there would be enough."""
+        """Says whether members are training for missing contributions, which would then make a quorum with those that
+        are here."""
         here = set(machine.contributions)
         if len(here) >= state.q:
             return False
