@@ -126,8 +126,8 @@ class MeshSpreader:
 
 
 class NeighbourSpreader:
-    """Sends to neighbours, in bundles. Statuses go to few of them, which send each other all that is missing, with a
-    pause in between. A peer that is no member is sent objects as in a `mesh`."""
+    """Sends to neighbours, in bundles. A status goes to a few of them in turn. Neighbours send each other all that is
+    missing, with a pause in between; a peer that is no member is sent objects as in a `mesh`."""
 
     def __init__(
         self,

@@ -111,9 +111,9 @@ class Candidates:
         return ", ".join(member.name for member in self._state.members if member.key in keys)
 
     def _hold(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
-        """Returns an objection to a block that is to be held for now. Its miner may have had the body to itself: then
-        the others get as much time to mine on it. Or it leaves out an author that is here: then a block that leaves out
-        none gets 2 Delta to arrive."""
+        """Returns an objection to a block that is to be held for now; later None, or OUTDONE if a better one has
+        arrived. Its miner may have had the body to itself: then the others get as much time to mine on it. Or it leaves
+        out an author that is here: then a block that leaves out none gets 2 Delta to arrive."""
         begun_s = max(self._first_seen_s.setdefault(block.id, now.monotonic_s), collecting.cutoff_s or -inf)
         equal_at_s, is_short = collecting.find_equal_at_s(block) or -inf, collecting.is_short(block)
         whole_at_s = begun_s + 2 * self._state.rules.waits.delta_s if is_short else -inf
