@@ -1,4 +1,4 @@
-"""One round: the service that carries out what the machine decides, and the rooms for all that both stand on.
+"""One round: the service that carries out the machine's decisions, and the rooms that it is built from.
 
-`RoundService` (service) is what the daemon runs; `NodeContext` (context) is what it is given.
+The daemon runs `RoundService` (service); its parts come in a `NodeContext` (context).
 """

@@ -1,7 +1,7 @@
-"""Commits final blocks: blobs, blocks, certificates and head in one transaction, then the tip moves.
+"""Commits final blocks: writes blobs, blocks, certificates and head in one transaction, then moves the tip.
 
-A second block that was certified at a height that is final here is not committed: both are written down, and nothing is
-signed on top of that any more (PROTOCOL §9).
+A second block that was certified at a height that is final here is not committed. Both blocks are stored, and this node
+signs nothing on top of that height any more (PROTOCOL §9).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ DIVERGENCE = "divergence"  # the meta value that holds both blocks once two were
 
 
 class StateFollower(Protocol):
-    """Something that lives longer than a height, and goes by the state in force."""
+    """Follows the state in force; it lives longer than a height."""
 
     def on_state(self, state: State) -> None:
-        """Another state is in force."""
+        """Notes that another state is in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """What comes with blocks: an aggregate that is no small blob, small blobs, and what was pulled of others, for the
-    vote and `late`, of blocks that were final."""
+    """Holds what is stored along with blocks: an aggregate that is no small blob, small blobs, and the digests of blobs
+    that were fetched from peers, for the vote or (`late`) for blocks that were final."""
 
     large_aggregate: bytes | None
     small: tuple[bytes, ...]
@@ -49,7 +49,8 @@ class Coming:
 
 
 class Committer:
-    """The only one that moves the tip. Retention is told of all that was pulled. `followers` hear of each new state."""
+    """Commits final blocks; nothing else moves the tip. Retention is notified of all fetched blobs, and `followers` of
+    each new state."""
 
     def __init__(
         self,
@@ -75,10 +76,10 @@ class Committer:
         self._transfers = payloads.transfers
         self._followers = tuple(followers)
         self._boundary = boundary
-        self._just_named: set[Digest] = get_block_digests(current.tip.block)  # by the blocks that were appended last
+        self._just_named: set[Digest] = get_block_digests(current.tip.block)  # digests that the newest blocks name
 
     def choose_next(self, blocks: Sequence[FinalBlock]) -> list[FinalBlock]:
-        """Those of `blocks` that follow the tip, one on the other."""
+        """Returns those of `blocks` that follow the tip, one on the other."""
         tip, chosen = self._current.tip, list[FinalBlock]()
         for final in blocks:
             if final.block.height == tip.height + 1 and final.block.header.prev == tip.id:
@@ -89,10 +90,10 @@ class Committer:
     async def append(
         self, blocks: Sequence[FinalBlock], aggregate: Aggregate | None = None, seen: Collection[Contribution] = ()
     ) -> None:
-        """Durable when it returns. `blocks` follow the tip; `aggregate` is the last one's, if it was computed here, and
-        `seen` are the contributions that were for the first.
+        """Commits `blocks`, which follow the tip. They are durable on return. `aggregate` is the aggregate of the last
+        one, if it was computed here, and `seen` are the contributions that were made for the first.
 
-        What came from peers while the blocks before these were written is those blocks', and stays, if they name it.
+        A blob that came from a peer while earlier blocks were written is kept with those blocks if they name it.
         """
         waiting = self._waiting.get_all()
         if aggregate is not None and 0 < len(aggregate.data) <= SMALL_BLOB_BYTES:
@@ -126,7 +127,8 @@ class Committer:
         coming: Coming,
         just_named: set[Digest],
     ) -> None:
-        """Runs on the disk's thread. What was `seen` and pulled was for the first of the blocks."""
+        """Writes blocks to the store, on the disk's thread. `seen` contributions and fetched blobs count for the first
+        block."""
         if coming.large_aggregate is not None:
             self._store.put_blob(coming.large_aggregate)
         self._store.append_all([(final.block, final.certificate) for final in blocks], coming.small)
@@ -142,14 +144,14 @@ class Committer:
                 self.retention.on_block(final.block)
 
     def abandon(self) -> None:
-        """Nothing is committed any more: what is still being pulled is not wanted."""
+        """Stops all transfers of blobs, since nothing is committed any more."""
         for blobs in self._behind:
             blobs.abandon()
 
     # ---- when two blocks were certified at one height
 
     async def raise_if_diverged(self) -> None:
-        """Raises Halted where that was written down."""
+        """Raises Halted if two certified blocks of one height are stored."""
         divergence = await self._disk.run(self._store.get_meta, DIVERGENCE)
         if divergence is not None:
             raise Halted(
@@ -157,7 +159,7 @@ class Committer:
             )
 
     async def halt(self, error: ChainsDiverge) -> None:
-        """Writes both blocks down and raises Halted."""
+        """Stores both blocks and raises Halted."""
         noted = {
             "height": error.ours.height,
             "ours": codec.encode_block(error.ours).hex(),

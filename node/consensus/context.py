@@ -32,10 +32,10 @@ from node.training.trainer import Trainer
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """The collaborators of one node. `disk` is the one thread of the store, `arithmetic` decodes and aggregates arrays,
-    `bulk` reads the blobs that peers ask for and takes in those on demand, so that none waits for another. `slowness`
-    is how slowly a peer may give them. `boundary` is the transport's too. `asks_to_train` and `approves_genesis` are
-    `Consent`'s."""
+    """Holds the collaborators of one node. `disk` is the store's only thread. `arithmetic` decodes and aggregates
+    arrays. `bulk` reads the blobs that peers request and fetches blobs on demand, so that none of the three waits for
+    another. `slowness` says how slowly a peer may send blobs. `boundary` is shared with the transport. `asks_to_train`
+    and `approves_genesis` are for `Consent`."""
 
     genesis: Genesis
     runs: RunSpecs
@@ -48,22 +48,22 @@ class NodeContext:
     disk: Offload
     arithmetic: Offload
     bulk: Offload
-    random: Random  # where nonces begin: nothing that has to be secret
+    random: Random  # draws the first nonces, which need not be secret
     mines: bool = True
     asks_to_train: bool = False
     approves_genesis: bool = False
-    book: AddressBook | None = None  # what is dialled; None: that of the store's directory
-    advertise: str | None = None  # where others may dial this node
-    publish_from: int | None = None  # of so many test samples on, measures of rounds are published; None: never
-    keep_models: str = "best"  # all, best or newest K: whose models are kept of a run's rounds
-    measure_from: int = 1  # of so many val or test samples on, measures are signed where a run selects its best round
+    book: AddressBook | None = None  # addresses of peers; None: those in the store's directory
+    advertise: str | None = None  # the address under which others may dial this node
+    publish_from: int | None = None  # test samples needed to publish a round's measures; None: never
+    keep_models: str = "best"  # the rounds of a run whose models are kept: all, best or newest K
+    measure_from: int = 1  # val or test samples needed to sign measures if a run selects its best round
     bans: Bans = field(default_factory=lambda: Bans(time.monotonic))  # the transport's
     slowness: Slowness = USUAL_SLOWNESS
-    own_noise: Mapping[str, float] = field(default_factory=dict)  # of the site, by key
-    mesh_max: int = MESH_MAX  # members, up to which this node keeps connections with all
+    own_noise: Mapping[str, float] = field(default_factory=dict)  # the site's own noise settings, by key
+    mesh_max: int = MESH_MAX  # up to so many members this node keeps connections with all
     boundary: Boundary = field(default_factory=Boundary)
     spare: SigningKey | None = None  # the other key of a node that rotates
-    checkpoint: Checkpoint | None = None  # of a node that has joined: it adopts no other history
+    checkpoint: Checkpoint | None = None  # of a node that has joined: it adopts only a history through it
 
     @property
     def me(self) -> Id:
@@ -72,8 +72,8 @@ class NodeContext:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundContext:
-    """Holds what every room of one node's rounds stands on: the node's collaborators, the chain's tip with the round on
-    top of it, and those that sign, are told and keep records."""
+    """Holds what all rooms of one node's rounds use: the node's collaborators, the chain's tip with the round on top of
+    it, the peers, the events, the signer and the records."""
 
     node: NodeContext
     current: CurrentRound
@@ -83,5 +83,5 @@ class RoundContext:
     records: Records
 
     def get_status_s(self) -> float:
-        """Returns the time between two statuses, by the rules in force."""
+        """Returns the seconds between two statuses, by the rules in force."""
         return self.current.tip.state.rules.waits.status_s

@@ -1,6 +1,6 @@
-"""Action executor: carries out what the machine has decided, short of ending the height.
+"""Action executor: carries out the machine's actions, except the end of a height.
 
-What is signed is durable before it is sent. Slow work only begins here, and reports back by an event of its own.
+What is signed is durable before it is sent. Slow work only begins here, and posts an event when it is done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from node.payloads.waiting_blobs import WaitingBlobs
 
 
 class ActionExecutor:
-    """One node's."""
+    """Carries out the actions of one node's rounds."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class ActionExecutor:
         self._boundary = boundary
 
     async def execute(self, height: int, action: actions.Effect) -> actions.Event | None:
-        """Carries out an action of the round at `height`. Returns what the machine is to hear at once, None where there
-        is nothing. Raises Halted."""
+        """Carries out an action of the round at `height`. Returns an event that the machine has to handle at once, None
+        if there is none. Raises Halted."""
         match action:
             case actions.FetchPayloads(contribution):
                 self._tasks.fetch_payloads(contribution)
@@ -63,7 +63,7 @@ class ActionExecutor:
                 return await self._cast(height, action)
             case actions.FetchBlock():
                 with self._boundary.around("status"):
-                    self._gossip.send_status()  # whoever sees that we lack it pushes it
+                    self._gossip.send_status()  # peers that see that this node lacks it push it
             case actions.StartTimer(timer, after_s):
                 self._tasks.start_timer(timer, after_s)
             case actions.Accuse(evidence, author):
@@ -73,8 +73,8 @@ class ActionExecutor:
         return None
 
     async def _cast(self, height: int, action: actions.CastVote) -> actions.VoteSeen:
-        """Signs a vote and sends it. What a prevote is justified by goes first. With a precommit for a block all its
-        small blobs are made durable, its aggregate among them; large ones were as they came."""
+        """Signs a vote and sends it, after the prevotes that justify it. With a precommit for a block all its small
+        blobs are made durable, the aggregate among them; large ones are durable already."""
         blobs: Mapping[Digest, bytes] = {}
         if action.cast.phase is Phase.PRECOMMIT and action.block is not None:
             self._let_wait(self._tasks.get_aggregate(action.block.header.aggregate))
@@ -88,12 +88,12 @@ class ActionExecutor:
         return actions.VoteSeen(vote)
 
     def _let_wait(self, aggregate: Aggregate | None) -> None:
-        """A small one; a large one is written before the block is."""
+        """Keeps a small aggregate in memory until the block is written; a large one is written before the block."""
         if aggregate is not None and 0 < len(aggregate.data) <= SMALL_BLOB_BYTES:
             self._waiting.add(aggregate.digest, aggregate.data)
 
     def resend(self, things: Iterable[Contribution | Block | Vote]) -> None:
-        """Sends again what this node signed in an earlier life."""
+        """Sends again what this node signed before a restart."""
         for thing in things:
             match thing:
                 case Contribution():

@@ -1,4 +1,4 @@
-"""Gossip's parts: what one node sends to its peers, and knows by what they send."""
+"""The parts of gossip: they send this node's objects to its peers, and take in theirs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from node.p2p.peers import Peers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GossipParts:
-    """Holds one node's parts of gossip, as `make_gossip` puts them together."""
+    """Holds the parts of gossip of one node; `make_gossip` makes them."""
 
     peers: Peers
     delays: Delays
@@ -47,7 +47,7 @@ class GossipParts:
 def make_gossip(
     context: RoundContext, get_position: Callable[[], Position], find_payload: Callable[[Digest], bytes | None]
 ) -> GossipParts:
-    """Makes the parts of what is kept. Raises StoreCorrupted, or NodeError for the address book."""
+    """Makes the parts from what the store holds. Raises StoreCorrupted, or NodeError for the address book."""
     c, current, peers, events = context.node, context.current, context.peers, context.events
     neighbours = Neighbours(current, peers, c.transport, c.clock)
     delays = Delays(c.transport.round_trips, peers.count_liars)

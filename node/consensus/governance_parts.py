@@ -19,7 +19,7 @@ from node.payloads.fetcher import BlobFetcher
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GovernanceParts:
-    """Holds one node's parts of governance, as `make_governance` puts them together."""
+    """Holds the parts of governance of one node; `make_governance` makes them."""
 
     proposals: ProposalBook
     consent: Consent
@@ -33,8 +33,8 @@ class GovernanceParts:
 def make_governance(
     context: RoundContext, gossip: GossipParts, blobs: BlobFetcher, prepare: Callable[[], bool]
 ) -> GovernanceParts:
-    """Makes the parts of what is kept. `blobs` pulls initial models, and `prepare` has the worker started. Raises
-    StoreCorrupted."""
+    """Makes the parts from what the store holds. `blobs` fetches initial models, and `prepare` starts the worker.
+    Raises StoreCorrupted."""
     c, current, peers, events, signer = context.node, context.current, context.peers, context.events, context.signer
     held = load_proposals(current, c.store)
     admissions = Admissions(current, held, c.me, c.store, peers=peers, transport=c.transport)

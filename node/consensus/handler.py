@@ -1,7 +1,7 @@
-"""Peer handler: takes in what peers push, and has served what they ask for (PROTOCOL §5-§7).
+"""Peer handler: takes in what peers push, and serves their requests (PROTOCOL §5-§7).
 
-What is bad on its face is refused here, with the peer that sent it; what is authentic goes into the round in hand, or
-waits for the next. Nothing here decides anything, and no handler calls out.
+What is bad by itself is refused here, and so is the peer that sent it. What is authentic goes into the round in hand,
+or waits for the next. Nothing is decided here, and no handler sends requests to others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ MAX_BUFFERED_VIEW = 8  # votes for the next height are kept up to this view
 
 
 class PeerHandler:
-    """One node's open door. Of the next height one object a slot is kept, as far as that is bounded (I6)."""
+    """Handles the messages of all peers of one node. For the next height it keeps one object of each slot, with a bound
+    on the slots (I6)."""
 
     def __init__(
         self,
@@ -65,29 +66,29 @@ class PeerHandler:
         self._events = events
         self._boundary = boundary
         self._next: dict[Hashable, Contribution | Block | Vote] = {}
-        self._heard: set[tuple[Id, bool]] = set()  # who has said of this height that it contributes, or does not
-        self._posted: dict[Id, set[Id]] = {}  # candidates of this height by miner: a batch comes in between two turns
+        self._heard: set[tuple[Id, bool]] = set()  # members that said that they contribute to this height, or do not
+        self._posted: dict[Id, set[Id]] = {}  # queued candidates of this height, by miner
 
     @property
     def num_kept(self) -> int:
-        """Objects that wait for the next height."""
+        """Returns the number of objects that wait for the next height."""
         return len(self._next)
 
     # ---- a height begins
 
     def on_height(self, height: int) -> None:
-        """Objects below `height` no longer matter, nor who was seen at work on the one before."""
+        """Forgets objects below `height`, and which members were at work on the height before."""
         self._authenticator.on_height(height, self._current.tip.state)
         self._pushed.on_height(height)
         self._heard.clear()
         self._posted.clear()
 
     def release(self) -> None:
-        """What was kept for this height goes into it now."""
+        """Puts the objects that were kept for this height into it."""
         kept, self._next = self._next, {}
         for thing in kept.values():
             boundary = self._boundary.around("kept", get_signer(thing), passing=(ChainError,))
-            with suppress(ChainError), boundary:  # made on another parent, or signed over what is not
+            with suppress(ChainError), boundary:  # it has another parent, or breaks another rule
                 self._accept(thing)
 
     # ---- what is pushed
@@ -113,7 +114,7 @@ class PeerHandler:
         was_alive = self._peers.is_alive(peer)
         self._peers.on_seen(peer)
         if not was_alive:
-            self._heard -= {(peer, True), (peer, False)}  # what it says counts anew
+            self._heard -= {(peer, True), (peer, False)}  # so that its next word counts again
             if not entry.is_member:
                 self._proposals.on_alive(peer)
         if message.kind is MessageKind.STATUS:
@@ -126,13 +127,13 @@ class PeerHandler:
                 self._on_bundle(entry, message.data)
             else:
                 self._on_signed(entry, message)
-        except (InvalidEvidence, InvalidSignature) as error:  # the sender could have seen it
+        except (InvalidEvidence, InvalidSignature) as error:  # the sender should have checked it
             raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
 
     def _open_status(self, data: bytes) -> Status:
         try:
             status = status_from_bytes(data)
-            if status.height == self._current.tip.height + 1:  # of other heights nobody here knows how many are members
+            if status.height == self._current.tip.height + 1:  # the number of members is known for this height only
                 check_bounds(status, self._current.tip.state.n)
         except StatusError as error:
             raise PeerFault(f"status: {error}") from error
@@ -154,12 +155,12 @@ class PeerHandler:
         says = status.contributes or status.abstains
         is_news = says and self._hear(peer, contributes=status.contributes)
         if is_news and self._gossip.spreader.has_cut_off(peer):
-            self._gossip.on_step()  # they hear of it from this node
+            self._gossip.on_step()  # members that it is not connected with learn it from this node
         if (sender := self._peers.get(peer)) is not None and sender.is_member:
             self._hear_through(status)
 
     def _hear(self, member: Id, *, contributes: bool) -> bool:
-        """A member is at work on our height, and worth awaiting, or is not. Whether that is news."""
+        """Notifies the machine that a member contributes to this height, or does not. Returns whether that is news."""
         if (member, contributes) in self._heard:
             return False
         self._heard.add((member, contributes))
@@ -168,20 +169,21 @@ class PeerHandler:
         return True
 
     def _hear_through(self, status: Status) -> None:
-        """What a status of our height tells of members that this node is not connected with, as far as it is news."""
+        """Notes what a status of our height says of members that this node is not connected with."""
         members = self._current.tip.state.member_ids
         for index in list_bits(self._gossip.spreader.select_told(status) & ~self._peers.connected_members):
             member, contributes = members[index], bool(status.contributing >> index & 1)
-            if (member, contributes) in self._heard or self._peers.get(member) is None:  # the latter: this node itself
+            if (member, contributes) in self._heard or self._peers.get(member) is None:  # None: this node itself
                 continue
             if self._peers.get_word(member, status.height) is contributes:
                 self._hear(member, contributes=contributes)
 
     def _on_bundle(self, sender: Peer, data: bytes) -> None:
-        """Objects that have become new together, most of them known here by then. A payload is its contribution's."""
+        """Handles objects that a peer sent together. Most of them are known here already. A payload belongs to the
+        contribution before it."""
         behind: tuple[Id, Digest] | None = None  # the author of the contribution before, and its digest
         height, known = self._current.tip.height + 1, self._authenticator.knows
-        is_old = False  # of a height that is final here: it has been settled, or comes too late
+        is_old = False  # of a height that is final here
         try:
             for kind, part in decode_bundle(data):
                 if kind is MessageKind.PAYLOAD:
@@ -203,7 +205,7 @@ class PeerHandler:
             raise PeerFault(f"bundle: {error}") from error
 
     def _on_bundled_payload(self, sender: Peer, behind: tuple[Id, Digest] | None, payload: Message) -> None:
-        """Raises PeerFault where it is not behind a contribution."""
+        """Handles a payload in a bundle. Raises PeerFault if it does not follow a contribution."""
         if behind is None:
             raise PeerFault("bundle: a payload without its contribution")
         author, contribution = behind
@@ -252,9 +254,9 @@ class PeerHandler:
             self._gossip.spreader.pass_on(message, digest, opened, sender.id)
 
     def _on_evidence(self, sender: Peer, evidence: Evidence) -> None:
-        """Evidence of any height near ours counts; a liar could sign two objects for each of 2^64 heights. One of
-        heights to come makes what is older no news, and convicts nobody before they are there. Whether it is news is
-        seen before its signatures are looked at."""
+        """Handles evidence of a height near ours; a liar could sign two objects for each of 2^64 heights. Evidence of a
+        later height makes older evidence superfluous, and convicts nobody before that height is reached. Its signatures
+        are checked only if it is news."""
         state = self._current.tip.state
         author, height = evidence_rules.read_accusation(evidence)
         above = height - self._current.tip.height
@@ -265,9 +267,9 @@ class PeerHandler:
             self._evidence.on_evidence(evidence, author, height)
 
     def _accept(self, thing: Contribution | Block | Vote) -> bool:
-        """Takes what is authentic into this height, or keeps it for the next. False when there is no room.
+        """Takes an authentic object into this height, or keeps it for the next. Returns False if there is no room.
 
-        Raises ValidationError for what breaks a rule of the ledger.
+        Raises ValidationError if it breaks a rule of the ledger.
         """
         tip, machine = self._current.tip, self._current.machine
         height = tip.height + 1
@@ -301,7 +303,7 @@ class PeerHandler:
         return True
 
     def _has_room(self, thing: Contribution | Block | Vote) -> bool:
-        """Whether `thing` could be taken in, as far as that can be seen before it is authentic."""
+        """Says whether there is room for `thing`, as far as that shows before it is authenticated."""
         if thing.height == self._current.tip.height + 2:
             slot = _get_next_slot(thing)
             return slot is not None and slot not in self._next
@@ -310,7 +312,8 @@ class PeerHandler:
         return machine is not None and machine.has_room(thing, coming)
 
     def _keep(self, thing: Contribution | Block | Vote) -> bool:
-        """One contribution and one candidate a member, and the votes of the first views."""
+        """Keeps an object of the next height: one contribution and one candidate a member, and votes of the first
+        views."""
         slot = _get_next_slot(thing)
         return slot is not None and self._next.setdefault(slot, thing) is thing
 
@@ -324,7 +327,7 @@ class PeerHandler:
 
 
 def _get_next_slot(thing: Contribution | Block | Vote) -> Hashable | None:
-    """What of the next height is kept one of; None for what is not kept at all."""
+    """Returns the slot of an object of the next height, of which one is kept; None for an object that is not kept."""
     match thing:
         case Contribution(author=author):
             return ("contribution", author)

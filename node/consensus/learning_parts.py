@@ -1,4 +1,4 @@
-"""Learning's parts: what one node trains for, contributes, audits, and notes of what it learned."""
+"""The parts of learning: they train, contribute, audit, and record what this node learned."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from node.training.trainer import Metrics
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearningParts:
-    """Holds one node's parts of learning, as `make_learning` puts them together."""
+    """Holds the parts of learning of one node; `make_learning` makes them."""
 
     learner: Learner
     scheduler: TrainingScheduler
@@ -41,7 +41,7 @@ class LearningParts:
 
 
 def make_learning(context: RoundContext, gossip: GossipParts, payloads: Payloads, standing: Standing) -> LearningParts:
-    """Makes the parts of what is kept. Raises StoreCorrupted, or NodeError."""
+    """Makes the parts from what the store holds. Raises StoreCorrupted, or NodeError."""
     c, current, records = context.node, context.current, context.records
     local_work = _load_local_work(context)
     measure = RoundMeasure(c.measure_from, tells=not c.own_noise)
@@ -127,7 +127,7 @@ def make_learning(context: RoundContext, gossip: GossipParts, payloads: Payloads
 
 
 def _load_local_work(context: RoundContext) -> LocalWork:
-    """Returns what the last rounds have shown, as they are written down."""
+    """Returns the local work as the records of the last rounds show it."""
     c, head = context.node, context.current.tip.height
     records = c.store.rounds(max(1, head - BETA_ROUNDS + 1), head)
     spec = c.runs.find_newest(head)

@@ -1,7 +1,7 @@
-"""Opens a round: whom it waits for and how long, and whether this node speaks, mines and contributes in it.
+"""Opens a round: decides whom it awaits and how long, and whether this node signs, mines and contributes in it.
 
-A node does not speak at a height of which it may have signed something that its disk does not know any more: after a
-loss of rows, and after its data was put back from a backup.
+A node signs nothing at a height for which it may have signed something that its disk does not hold any more: after rows
+were lost, and after its data was restored from a backup.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class RoundOpener:
-    """One node's. `mines` may be changed, from the next round on."""
+    """Opens the rounds of one node. `mines` may be changed, from the next round on."""
 
     def __init__(
         self,
@@ -60,8 +60,9 @@ class RoundOpener:
         self._proposals = governance.proposals
 
     async def open(self, tip: Tip, collect_s: float, *, seen: Collection[Id] = (), is_behind: bool) -> RoundMachine:
-        """The machine of the height after `tip`. `seen` are those whose contribution to the head was good here, also
-        where its block leaves them out. `is_behind`: there are final blocks that are not here yet."""
+        """Returns the machine of the height after `tip`. `seen` are the authors whose contribution to the head was
+        verified here, even if its block leaves them out. `is_behind` says that there are final blocks which this node
+        lacks."""
         height = tip.height + 1
         await self._note_tip(tip, is_behind=is_behind)
         state, me = tip.state, self._signer.id
@@ -74,8 +75,8 @@ class RoundOpener:
         authors, overdrawn = {c.author for c in tip.block.contributions}, self._awaiting.get_overdrawn()
         awaited = authors | set(seen) if authors else authors
         if awaited and self.masking.is_opening(height):
-            overdrawn -= authors  # without any one of these the round is lost
-            # and whoever else is here shows a key for the round to come
+            overdrawn -= authors  # if any one of these is missing, the round is lost
+            # other members send a key for the next round
             awaited |= {member for member in state.active_ids if self._peers.is_level(member, tip.height)}
         speaker = me if speaks else None
         collecting = Collecting(
@@ -87,7 +88,7 @@ class RoundOpener:
             contributes=has_round and state.is_active(me) and contributes,
             collect_s=collect_s,
             is_empty=self.masking.is_empty if self.masking.has_inputs else None,
-            may_give=authors,  # who has shown a key
+            may_give=authors,  # those that have sent a key
         )
         return RoundMachine(
             state,
@@ -102,17 +103,17 @@ class RoundOpener:
         )
 
     def may_contribute_to(self, place: Place) -> bool:
-        """Whether neither the operator has anything against a contribution to the round in hand, nor has a run of
-        masked sums to wait for a change."""
+        """Says whether this node may contribute to the round in hand: its operator has nothing against it, and a run of
+        masked sums does not wait for a change."""
         is_willing = self.participation.contributes_to(place) and not self.standing.is_leaving
         return is_willing and self.consent.reason is None and self.masking.pause is None
 
     def describe_silence(self, state: State) -> str | None:
-        """Why this node signs nothing in this state, or contributes nothing; None for a member that takes part."""
+        """Says why this node signs or contributes nothing in this state; None for a member that takes part."""
         return self.restored.describe(is_needed=is_needed(state, self._signer.id)) or self.standing.describe()
 
     async def _note_tip(self, tip: Tip, *, is_behind: bool) -> None:
-        is_behind |= self._peers.get_reached_height() > tip.height  # they may all have been asked in vain just now
+        is_behind |= self._peers.get_reached_height() > tip.height  # requests to all of them may just have failed
         is_caught_up = self._peers.describe_stall() is None and not is_behind
         if self.restored.on_tip(tip.height, is_caught_up=is_caught_up):
             await self._disk.run(self._store.put_meta, RESTORED, self.restored.to_meta())

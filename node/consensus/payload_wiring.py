@@ -1,4 +1,4 @@
-"""Payload wiring: puts together what pulls blobs, and what is made of them."""
+"""Payload wiring: makes the parts that fetch blobs and compute with them."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from node.runs.specs import RunRound
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payloads:
-    """Ways to pull blobs, so that none waits for another, those that are pushed, and what is done with them."""
+    """Holds the parts that fetch blobs, each of them so that none waits for another, and those that use the blobs."""
 
     transfers: Transfers
     waiting: WaitingBlobs
     pushed: PushedPayloads
-    blobs: BlobFetcher  # for the vote of the height in hand, abandoned with it
-    demanded_blobs: BlobFetcher  # of single peers; votes wait for the other two threads
-    late_blobs: BlobFetcher  # of blocks that are final
-    relayed_blobs: BlobFetcher  # for peers that cannot reach their authors
+    blobs: BlobFetcher  # for the vote of the height in hand; its transfers end with the height
+    demanded_blobs: BlobFetcher  # on demand, from single peers; on a thread that votes do not wait for
+    late_blobs: BlobFetcher  # for blocks that are final
+    relayed_blobs: BlobFetcher  # for peers that cannot reach the blobs' authors
     aggregates: Aggregates
     late_aggregates: Aggregates
     on_demand: OnDemand
@@ -48,11 +48,11 @@ class Payloads:
 
     @property
     def behind(self) -> tuple[BlobFetcher, ...]:
-        """Returns all that pull what no vote waits for."""
+        """Returns the fetchers that no vote waits for."""
         return self.demanded_blobs, self.late_blobs, self.relayed_blobs
 
     def make_round(self, tip: Tip, round_: RunRound) -> RoundPayloads:
-        """Returns what is to be known of the payloads of a round on a tip."""
+        """Returns the payloads of a round on a tip."""
         return RoundPayloads(
             round_.spec,
             round_number=round_.number,
@@ -64,7 +64,7 @@ class Payloads:
 
 
 def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting: Awaiting) -> Payloads:
-    """On the chain as `current` has it."""
+    """Makes the parts for the chain in `current`."""
 
     def get_open() -> Iterable[Contribution]:
         return current.machine.contributions.values() if current.machine is not None else ()
@@ -134,7 +134,7 @@ def make_payloads(c: NodeContext, current: CurrentRound, peers: Peers, awaiting:
 
 
 def _make_transfers(c: NodeContext, peers: Peers, head: int) -> Transfers:
-    """With names for the sets that members have shared already."""
+    """Makes the transfers, with names for the sets that members have shared already."""
 
     def on_wrong(peer: Id) -> None:
         peers.refuse(peer, Reason.BLOB)

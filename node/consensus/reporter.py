@@ -1,4 +1,4 @@
-"""Round reporter: tells the round's record, gossip and the node's events what has happened to a height.
+"""Round reporter: notifies the round's record, gossip and the node's events of what happened at a height.
 
 Nothing is decided here. A report that fails is counted as a failure of the record, and the round goes on without it.
 """
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class RoundReporter:
-    """One node's. `me` is its id: the record tells when it has contributed itself."""
+    """Reports on the rounds of one node. `me` is its id: the record has the time of this node's own contribution and
+    votes."""
 
     def __init__(
         self,
@@ -48,7 +49,8 @@ class RoundReporter:
     # ---- while a round is in hand
 
     def on_event(self, machine: RoundMachine, event: actions.Event) -> None:
-        """The machine has taken an event: since when things are held, and when the round's phases ended."""
+        """Notes after an event that the machine handled since when objects are held, and when the round's phases
+        ended."""
         with self._boundary.around("record"):
             self._note(machine, event)
 
@@ -69,7 +71,7 @@ class RoundReporter:
                     self._peers.refuse(block.header.miner, objection.kind)
             case _:
                 pass
-        if record is None:  # with the rounds over there is none
+        if record is None:  # there is none once the rounds are over
             return
         self._mark_step(record, machine, event, now_s)
         if machine.is_cut_off:
@@ -78,7 +80,7 @@ class RoundReporter:
             record.mark("candidate", now_s)
 
     def _mark_step(self, record: RoundRecord, machine: RoundMachine, event: actions.Event, now_s: float) -> None:
-        """When the steps of a round were, as `fednode bench round --waterfall` shows them."""
+        """Marks the times of the steps of a round for `fednode bench round --waterfall`."""
         match event:
             case actions.ContributionSeen() if "cutoff" not in record:
                 record.mark_last("arrived", now_s)
@@ -96,13 +98,13 @@ class RoundReporter:
             record.mark("certified", now_s)
 
     def publish_phase(self, machine: RoundMachine) -> None:
-        """The round in hand has come to a phase."""
+        """Publishes the phase of the round in hand."""
         self._events.publish("round", height=machine.height, phase=machine.phase.value, view=machine.view)
 
     # ---- blocks that are final
 
     def on_final(self, machine: RoundMachine, final: FinalBlock) -> None:
-        """The block of the round in hand is committed, and its record waits for the worker."""
+        """Publishes the committed block of the round in hand, and keeps its record until the worker has reported."""
         with self._boundary.around("record"):
             self._keep_record(machine, final)
             self._publish_block(final)
@@ -113,8 +115,7 @@ class RoundReporter:
             self._records.keep(record)
 
     def on_adopted(self, machine: RoundMachine | None, blocks: Sequence[FinalBlock]) -> None:
-        """Blocks are committed that others made final: that of the round in hand perhaps, and others after it that this
-        node was not there for."""
+        """Publishes committed blocks that others made final: perhaps that of the round in hand, and later ones."""
         with self._boundary.around("record"):
             if machine is not None and machine.height == blocks[0].block.height:
                 self._keep_record(machine, blocks[0])

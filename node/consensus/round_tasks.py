@@ -1,7 +1,7 @@
-"""The slow work of the height in hand: blobs, aggregates, candidates, mining, and timers.
+"""The slow work of the height in hand: fetching blobs, computing aggregates, checking candidates, mining, and timers.
 
-Each task reports back by an event; what goes wrong unforeseen with a peer's bytes refuses those bytes. When the height
-is over everything is cancelled with it.
+Each task posts an event when it is done. If a peer's bytes cause an unforeseen error, those bytes are refused. When the
+height ends, all tasks are cancelled.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from node.runs.specs import RunRound, RunSpecs
 log = logging.getLogger(__name__)
 
 UNKNOWN_METHOD = "this release does not know its method"
-AGAIN_S = 1.0  # between two attempts at what failed for an error that nobody foresaw
+AGAIN_S = 1.0  # between two attempts after an unforeseen error
 
 Mine = Callable[[Tip, Body, Digest], Awaitable[Block]]
 
 
 class RoundTasks:
-    """One node's. `mine` gives a signed and durable candidate, and `send_untrained` sends what this member does not
-    train for."""
+    """Runs the slow work of one node. `mine` returns a signed and durable candidate. `send_untrained` sends the
+    contribution of a height at which nothing is trained."""
 
     def __init__(
         self,
@@ -69,20 +69,20 @@ class RoundTasks:
         self._events = events
         self._boundary = boundary
         self._height = 0
-        self._round: RunRound | None = None  # none is in hand, or one that this release cannot judge
+        self._round: RunRound | None = None  # None: there is no round, or this release does not know its method
         self._payloads: RoundPayloads | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._mining: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """Tasks that are running."""
+        """Returns the number of running tasks."""
         return len(self._tasks)
 
     # ---- a height begins, and ends
 
     def begin(self, tip: Tip) -> None:
-        """Work is for the height after `tip` from now on."""
+        """Prepares for the height after `tip`."""
         self.cancel()
         self._height = tip.height + 1
         self._round = self._runs.find(self._height)
@@ -91,7 +91,7 @@ class RoundTasks:
             log.error("height %d is not judged here, and followed: %s", self._height, why)
 
     def cancel(self) -> None:
-        """The height is over."""
+        """Cancels all work, since the height is over."""
         for timer in self._timers:
             timer.cancel()
         for task in self._tasks:
@@ -100,18 +100,19 @@ class RoundTasks:
         self._blobs.abandon()
 
     def get_aggregate(self, digest: Digest) -> Aggregate | None:
-        """The aggregate of this digest, if it was computed here for this height."""
+        """Returns the aggregate with this digest, if it was computed here for this height."""
         return None if self._payloads is None else self._payloads.get(digest)
 
     def get_collect_s(self, height: int) -> float:
-        """For how long contributions of this height, and what they commit to, are waited for."""
+        """Returns for how many seconds contributions of this height and their payloads are awaited."""
         round_ = self._runs.find(height)
         return self._current.tip.state.rules.waits.collect_s if round_ is None else round_.collect_s
 
     # ---- work that begins
 
     def send_untrained(self, tip: Tip) -> None:
-        """Has this member send what it does without training, in a run of masked sums or at the end of a run."""
+        """Starts to send this member's contribution without training: in a run of masked sums, or at the end of a
+        run."""
         if self._round is not None:
             self._spawn(self._try_sending(tip, self._round))
 
@@ -123,32 +124,31 @@ class RoundTasks:
             await asyncio.sleep(AGAIN_S)
 
     def fetch_payloads(self, contribution: Contribution) -> None:
-        """Has the payloads of a contribution fetched and checked."""
+        """Starts to fetch and check the payloads of a contribution."""
         if self._payloads is not None:
             self._spawn(self._fetch_payloads(self._height, self._payloads, contribution))
 
     def compute_aggregate(self, contributions: tuple[Contribution, ...]) -> None:
-        """Has the aggregate of a candidate of this node computed."""
+        """Starts to compute the aggregate of this node's candidate."""
         if self._payloads is not None:
             self._spawn(self._compute_aggregate(self._height, self._payloads, contributions))
 
     def start_mining(self, tip: Tip, contributions: tuple[Contribution, ...], aggregate: Digest) -> None:
-        """Has a candidate of this node mined."""
+        """Starts to mine this node's candidate."""
         self._mining = self._spawn(self._mine_and_push(tip, Body(contributions), aggregate))
 
     def start_mining_change(self, tip: Tip, change: ApprovedChange) -> None:
-        """Has a candidate of this node mined that holds a change."""
+        """Starts to mine a candidate of this node that holds a change."""
         aggregate = get_aggregate(read_change(change.change), tip.header.aggregate)
         self._mining = self._spawn(self._mine_and_push(tip, Body(change=change), aggregate))
 
     def stop_mining(self) -> None:
-        """Nobody waits for a candidate of this node any more."""
+        """Stops mining this node's candidate."""
         if self._mining is not None:
             self._mining.cancel()
 
     def check_candidate(self, block: Block) -> None:
-        """Has a candidate recomputed. A change was judged whole before it came here, but for the model that it may
-        name."""
+        """Starts to recompute a candidate. A change was checked before, except the model that it may name."""
         if block.change is not None:
             self._spawn(self._check_change(block, read_change(block.change.change)))
             return
@@ -158,7 +158,7 @@ class RoundTasks:
         self._spawn(self._check_candidate(self._payloads, block))
 
     def start_timer(self, timer: actions.Timer, after_s: float) -> None:
-        """Reports that the timer has fired, once it has."""
+        """Starts a timer; when it fires, the machine is notified."""
         loop, height = asyncio.get_running_loop(), self._height
         self._timers = [handle for handle in self._timers if handle.when() >= loop.time()]  # still to fire
         self._timers.append(loop.call_later(after_s, self._current.post, height, actions.TimerFired(timer)))
@@ -200,8 +200,8 @@ class RoundTasks:
     async def _compute_aggregate(
         self, height: int, payloads: RoundPayloads, contributions: tuple[Contribution, ...]
     ) -> None:
-        """For a candidate of this node. Where that fails, whose fault it is nobody can say: it is tried again for as
-        long as the round lasts."""
+        """Computes the aggregate of this node's candidate. If that fails, nobody can say whose fault it is, so it is
+        tried again for as long as the round lasts."""
         has_failed = False
         while True:
             with self._boundary.around("own aggregate"):
@@ -221,14 +221,14 @@ class RoundTasks:
     # ---- candidates
 
     async def _check_candidate(self, payloads: RoundPayloads, block: Block) -> None:
-        """A candidate that cannot be judged here is not voted for, and followed if others make it final."""
+        """Checks a candidate. One that cannot be checked here gets no vote, but is followed if others make it final."""
         with self._boundary.around("candidate", block.header.miner) as crossing:
             await self._try_check_candidate(payloads, block)
         if crossing.failure is not None:
             self._current.post(block.height, actions.CandidateRefused(block, UNFORESEEN, wrong=False))
 
     async def _check_change(self, block: Block, change: Change) -> None:
-        """A run is not voted for before the model that it begins from is here, and fits."""
+        """Checks a candidate with a change. A run gets no vote before its initial model is here and fits."""
         height, post = block.height, self._current.post
         if isinstance(change.kind, StartRun) and change.kind.initial is not None:
             if not self._blobs.is_held(change.kind.initial):
@@ -246,7 +246,7 @@ class RoundTasks:
         post(height, actions.CandidateValidated(block))
 
     async def _try_check_candidate(self, payloads: RoundPayloads, block: Block) -> None:
-        """Recompute. While the blobs are not to be had say so once, and go on looking for them."""
+        """Recomputes a candidate. If its blobs do not come in time, it posts that once and goes on fetching them."""
         height, post = block.height, self._current.post
         looking = asyncio.create_task(_recompute(payloads, block))
         try:

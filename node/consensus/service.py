@@ -1,8 +1,8 @@
-"""Round service: one queue and one task, in which a node lives one height after the other.
+"""Round service: one queue and one task, which takes a node from one height to the next.
 
-Everything that happens to a height goes through the queue of `CurrentRound`, so `RoundMachine` sees one event at a time
-and what it decides is done, and durable, before the next. `ActionExecutor` carries that out; the end of a height, with
-its block for `Committer` and the round after it, is the service's own.
+Every event of a height goes through the queue of `CurrentRound`. So `RoundMachine` sees one event at a time, and its
+actions are done and durable before the next. `ActionExecutor` carries out the actions. The service itself ends the
+height: it has `Committer` commit the block, and begins the next round.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundParts:
-    """The parts of one node's rounds, as `node.consensus.wiring` puts them together."""
+    """Holds the parts of one node's rounds; `node.consensus.wiring` makes them."""
 
     context: RoundContext
     gossip: GossipParts
@@ -62,12 +62,12 @@ class RoundParts:
 
 
 class RoundService:
-    """One node's rounds, from the store's head on. `run` goes on until cancelled."""
+    """Runs one node's rounds from the store's head on. `run` goes on until cancelled."""
 
     def __init__(self, parts: RoundParts) -> None:
         context, gossip, governance, learning = parts.context, parts.gossip, parts.governance, parts.learning
         self.parts = parts
-        self.peers = context.peers  # these are here for status, metrics and the operator
+        self.peers = context.peers  # the attributes from here on are for status, metrics and the operator
         self.events = context.events
         self.blobs = parts.payloads.blobs
         self.transfers = parts.payloads.transfers
@@ -78,7 +78,7 @@ class RoundService:
         self.credits = gossip.awaiting.credits
         self.local_work = learning.local_work
         self.published = gossip.published
-        self.clocks = gossip.clocks  # and these are worked with
+        self.clocks = gossip.clocks  # and those from here on for the daemon and this class
         self.current = context.current
         self.signer = context.signer
         self.proposals = governance.proposals
@@ -107,36 +107,37 @@ class RoundService:
 
     @property
     def machine(self) -> RoundMachine | None:
-        """The round in hand; None while there is none, as the set rounds are over."""
+        """Returns the machine of the round in hand; None if there is no round, since the set rounds are over."""
         machine = self.current.machine
         return None if machine is None or machine.is_idle else machine
 
     @property
     def stall(self) -> str | None:
-        """Why no height can be finalised now, or is not though it could be; None while all is well."""
+        """Says why no height can be finalised now, or why one takes too long; None while all is well."""
         return self.parts.stall.reason
 
     @property
     def other_history(self) -> str | None:
-        """Another history than this node's, below its head, that a peer has proved; None where none has."""
+        """Describes another history below this node's head that a peer has proved; None if none has."""
         return self._sync.other_history
 
     @property
     def num_iterations(self) -> int:
-        """E of the round in hand."""
+        """Returns E, the number of iterations of the round in hand."""
         return self._scheduler.num_iterations
 
     @property
     def is_done(self) -> bool:
-        """Whether the set rounds are over: the node keeps serving, and only a change makes a block."""
+        """Says whether the set rounds are over: the node goes on serving, and only a change makes a block."""
         return not self.tip.state.has_round(self.tip.height + 1)
 
     def describe_not_awaited(self) -> dict[Id, str]:
-        """Whose contribution this node does not wait for in the round in hand, and why."""
+        """Returns the members whose contribution this node does not await in the round in hand, each with the
+        reason."""
         return self.parts.gossip.awaiting.describe(self.machine)
 
     def get_refusals(self) -> dict[Id, Refusals]:
-        """What was not taken since the node started, of each peer of which there is such."""
+        """Returns the counts of what was refused since the node started, of each peer that has any."""
         return self.records.get_refusals()
 
     def __repr__(self) -> str:
@@ -145,7 +146,7 @@ class RoundService:
     # ---- running
 
     async def run(self) -> None:
-        """Everything of this node that waits. Raises Halted, or what the store raises when it can go no further."""
+        """Runs all tasks of this node. Raises Halted, or an error of the store that the node cannot go on with."""
         parts, gossip, governance = self.parts, self.parts.gossip, self.parts.governance
         await self._committer.raise_if_diverged()
         gossip.neighbours.look()
@@ -171,7 +172,7 @@ class RoundService:
             self._committer.abandon()
 
     async def _keep(self, what: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """What speaks of others' objects, and decides nothing, begins anew after an error that nobody foresaw."""
+        """Runs a part that decides nothing, and restarts it after an unforeseen error."""
         while True:
             with self._boundary.around(what):
                 await run()
@@ -201,7 +202,7 @@ class RoundService:
     # ---- a height begins
 
     async def _begin(self) -> None:
-        """Take up the height after the head, with whatever of it is durable here already."""
+        """Begins the height after the head, with those of its objects that are in the store already."""
         ended, seen = self.current.machine, frozenset[Id]()
         if ended is not None:
             self._scheduler.measure()
@@ -219,7 +220,7 @@ class RoundService:
         machine = await self.opener.open(tip, collect_s, seen=seen, is_behind=self._sync.is_behind)
         self.tasks.begin(tip)
         is_closing = self.tip.state.run.is_closing(height)
-        if is_done or is_closing:  # what was measured of the last round is that round's
+        if is_done or is_closing:  # later measurements do not belong to the last round
             self.records.end()
         else:
             place = get_next_place(tip.state, tip.height)
@@ -246,15 +247,17 @@ class RoundService:
             self._reporter.publish_phase(self.current.machine)
 
     def _is_untrained(self, height: int) -> bool:
-        """Whether there is something to send at this height that nothing is trained for."""
+        """Says whether something has to be sent at this height without training."""
         return self.opener.masking.has_to_send(height) or self.tip.state.run.is_evaluating(height)
 
     async def _renew(self, before: SignedBefore) -> bool:
-        """Whether what was contributed to the same round, before a change took its height, counts for this one."""
+        """Signs the contribution of the same round again, if a change took the height it was made for. Returns whether
+        there was such a contribution."""
         return before.started.contribution is None and await self._contributor.renew()
 
     async def resume(self) -> None:
-        """Has the round in hand contributed to, if it is not already: while all pause there is none after it."""
+        """Makes this node contribute to the round in hand if it does not yet. It cannot wait for the next round: while
+        all members pause, there is none."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.current.call(partial(self._resume, done))
         await done
@@ -277,10 +280,10 @@ class RoundService:
     # ---- events in, actions out
 
     async def _handle(self, machine: RoundMachine, event: actions.Event) -> None:
-        """One event of the round in hand, and all that follows from it."""
+        """Handles one event of the round in hand, and all events that follow from it."""
         phase = machine.phase
         decided: Sequence[actions.Action] = ()
-        is_own = isinstance(event, actions.Started)  # of what is durable here: in doubt nothing is signed
+        is_own = isinstance(event, actions.Started)  # it comes from the store: in doubt nothing is signed
         source = actions.get_source(event)
         with self._boundary.around("event", source, passing=(Exception,) if is_own else ()):
             decided = machine.on(event, self._get_now())

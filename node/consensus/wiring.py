@@ -1,4 +1,4 @@
-"""Wiring: puts the rooms of one node's rounds together, and the parts between them."""
+"""Wiring: makes the rooms of one node's rounds, and the parts between them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from node.training.local_work import BETA_ROUNDS, LocalWork
 
 
 def make_round_service(context: NodeContext) -> RoundService:
-    """One node's rounds, from the head of its store on. Raises StoreCorrupted, or NodeError for what the node has kept
-    beside its store."""
+    """Makes the service for one node's rounds, from the head of its store on. Raises StoreCorrupted, or NodeError for
+    the node's files beside its store."""
     return RoundService(make_round_parts(context))
 
 
 def make_round_parts(c: NodeContext) -> RoundParts:
-    """The parts, of one node each. What a part asks of one that is made after it, it asks by a function."""
+    """Makes the parts of one node. A part reaches one that is made after it through a function."""
     context = _make_context(c)
     current, peers, events, signer = context.current, context.peers, context.events, context.signer
 
@@ -171,9 +171,9 @@ def _make_stall(
 
 
 def _expect_mining_s(local_work: LocalWork, tip: Tip) -> float | None:
-    """How long mining is expected to take on this tip; None while it was never measured."""
+    """Returns the seconds that mining is expected to take on this tip; None if it was never measured."""
     mine_s = local_work.beta_s
     if mine_s is None or tip.height == 0:
         return mine_s
     before = min(header.difficulty for header in tip.headers[-BETA_ROUNDS:] if header.height > 0)
-    return mine_s * max(1.0, tip.next_difficulty / before)  # at a retarget it becomes harder at once
+    return mine_s * max(1.0, tip.next_difficulty / before)  # at a retarget mining gets harder at once

@@ -1,1 +1,1 @@
-"""Objects on their way between members: pushed, passed on, repaired, served, and caught up with."""
+"""The way of objects between members: push, pass on, repair, serve, and catch up."""

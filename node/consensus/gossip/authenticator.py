@@ -1,4 +1,4 @@
-"""Opens what peers push: sizes and layout first, then the signature, each object once (SECURITY §5)."""
+"""Checks what peers push: sizes and layout first, then the signature, each object once (SECURITY §5)."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from node.p2p.transport.outbox import TokenBucket
 
 SignedObject = Contribution | Block | Vote | Evidence
 
-# Faults that the sender could have seen itself, whatever its head.
+# Faults that the sender could have found itself, whatever its head.
 PARENTLESS = (DecodeError, InvalidSignature, InvalidSeal, InvalidKey, InvalidBody, NotAMember)
 MAX_KNOWN = 256  # objects remembered per signer; an honest one makes fewer in two heights (I6)
 
 # Signatures checked per signer. An honest one makes a contribution, a candidate and the votes of a view or two in a
-# height; who is behind gets those of many views at once.
+# height; a node that is behind receives votes of many views at once.
 CHECKS_BURST = float(MAX_KNOWN)
 CHECKS_PER_S = 64.0
 CHECKS_PER_HEIGHT = 8.0
 
 
 class Authenticator:
-    """Decodes and authenticates, cheap checks first. What was opened once is known by its digest and costs nothing
-    again; what any one member signs costs no more than its share, whoever brings it.
+    """Decodes and authenticates objects, with cheap checks first. An object that was authenticated once is known by its
+    digest and costs nothing again. The objects of one member cost no more than its share of checks, whoever sends them.
 
-    Everything that hangs on the parent (heights, links, difficulty) is left to whoever knows the parent. `clock` gives
-    seconds of any steady clock.
+    Checks that depend on the parent (heights, links, difficulty) are left to the caller. `clock` returns seconds of any
+    monotonic clock.
     """
 
     def __init__(self, state: State, clock: Callable[[], float]) -> None:
         self._state = state
         self._clock = clock
-        # By signer, the height of each object that is authentic.
+        # The height of each authentic object, by signer.
         self._opened: dict[Id, dict[Digest, int]] = {key: {} for key in state.member_ids}
-        self._known: set[Digest] = set()  # all of these: asked at every message, it must not cost a look at each signer
+        self._known: set[Digest] = set()  # the digests of all signers: every message asks for one
         self._checks = {key: TokenBucket(CHECKS_PER_S, CHECKS_BURST, clock()) for key in state.member_ids}
 
     def on_height(self, height: int, state: State) -> None:
-        """Objects below `height`, which `state` judges, will not come again, or do not matter."""
+        """Forgets objects below `height`, which will not come again or do not matter. `state` judges `height`."""
         now = self._clock()
         if state != self._state:
             self._opened = {key: self._opened.get(key, {}) for key in state.member_ids}
@@ -66,12 +66,12 @@ class Authenticator:
         has_room: Callable[[Contribution | Block | Vote], bool],
         digest: Digest | None = None,
     ) -> SignedObject | Reason | None:
-        """The object in `message`. None if it is known already, and a reason why it is not wanted now: it is of a
-        height outside `first`..`last`, there is no room for it, or its signer has used up its share. `digest` is that
-        of its bytes, where it is known.
+        """Returns the object in `message`. Returns None if it is known already, or a Reason if it is not wanted now:
+        its height is outside `first`..`last`, there is no room for it, or its signer has used up its share. `digest` is
+        the digest of its bytes, if the caller knows it.
 
-        Raises PeerFault when the bytes, the work or the signature are bad, or the signer is a stranger. Evidence is
-        only decoded.
+        Raises PeerFault if the bytes, the work or the signature are bad, or the signer is no member. Evidence is only
+        decoded.
         """
         if digest is None:
             digest = hashlib.sha256(message.data).digest()
@@ -85,7 +85,7 @@ class Authenticator:
                 return Reason.OTHER_HEIGHT
             author = get_signer(opened)
             signer = self._opened.get(author)
-            if signer is None and opened.height > first:  # one that may be a member by then: nobody's fault
+            if signer is None and opened.height > first:  # it may be a member by then: nobody's fault
                 return Reason.STRANGER
             if signer is None:
                 raise NotAMember(f"signer: expected one of {self._state.n} members, got a stranger")
@@ -94,11 +94,11 @@ class Authenticator:
             if not self._may_check(author):
                 return Reason.RATE
             self._authenticate(opened)
-            self._checks[author].take(self._clock())  # what others forge is not on its account
+            self._checks[author].take(self._clock())  # forged objects do not count against its share
         except PARENTLESS as error:
             raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
         while len(signer) >= MAX_KNOWN:
-            oldest = next(iter(signer))  # it may cost a second look, and no more
+            oldest = next(iter(signer))  # it may be checked a second time, and no more
             del signer[oldest]
             self._known.discard(oldest)
         self._remember(opened, digest)
@@ -130,20 +130,21 @@ class Authenticator:
                 if not is_valid_work(opened.id, max(opened.header.difficulty, self._state.rules.pow.min)):
                     raise InvalidSeal(f"work below the least difficulty, {self._state.rules.pow.min}")
                 body = codec.compute_body_digest(opened.body)
-                if opened.header.body != body:  # a relay can hang any body on a signed header
+                if opened.header.body != body:  # a peer can put any body behind a signed header
                     raise InvalidBody.differs("digest of the body", opened.header.body, body)
                 validation.verify_block(self._state.chain_id, opened)
 
     def knows(self, digest: Digest) -> bool:
-        """Whether the object of these bytes was opened before."""
+        """Says whether the object with this digest was authenticated before."""
         return digest in self._known
 
     def count_known(self) -> dict[Id, int]:
-        """The number of objects that are remembered, by signer."""
+        """Returns the number of objects that are remembered, by signer."""
         return {signer: len(opened) for signer, opened in self._opened.items()}
 
     def add_own(self, contribution: Contribution) -> None:
-        """This node's own, just signed: it need not be verified in the candidates of others."""
+        """Adds this node's own contribution, just signed, so that it is not verified again in the candidates of
+        others."""
         self._remember(contribution, _compute_digest(contribution))
 
     def _remember(self, opened: Contribution | Block | Vote, digest: Digest) -> None:
@@ -151,13 +152,14 @@ class Authenticator:
         self._known.add(digest)
 
     def forget(self, opened: Contribution | Block | Vote) -> None:
-        """There was no room for this object: it may come again."""
+        """Forgets an object for which there was no room, so that it may come again."""
         digest = _compute_digest(opened)
         self._opened[get_signer(opened)].pop(digest, None)
         self._known.discard(digest)
 
     def is_known(self, contribution: Contribution) -> bool:
-        """Whether this very contribution was authenticated before: its signature needs no second check."""
+        """Says whether exactly this contribution was authenticated before, so that its signature needs no second
+        check."""
         return _compute_digest(contribution) in self._opened.get(contribution.author, ())
 
 

@@ -1,4 +1,4 @@
-"""Decides whose contribution a round waits for, by what waits in vain have cost (`credit`), and says so."""
+"""Decides whose contribution a round awaits, by what waits in vain have cost (`credit`), and logs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Awaiting:
-    """One node's accounts of the others, and the log of whom it stops waiting for."""
+    """Keeps this node's credit accounts of the other members, and logs which of them it no longer awaits."""
 
     def __init__(self, state: State, me: Id, peers: Peers, events: Events) -> None:
         self._me = me
@@ -27,25 +27,25 @@ class Awaiting:
         self.on_state(state)
 
     def on_state(self, state: State) -> None:
-        """Another state is in force. Who is new begins with full credit."""
+        """Notes that another state is in force. A new member begins with full credit."""
         self._others = [member for member in state.active_ids if member != self._me]
         self.credits.on_members(self._others)
 
     def get_overdrawn(self) -> frozenset[Id]:
-        """Who is not waited for, since it has cost too much."""
+        """Returns the members that are not awaited, since they have cost too much."""
         return self.credits.get_overdrawn()
 
     def get_patience(self, members: Collection[Id]) -> float:
-        """The share of the longest wait that any of these is worth."""
+        """Returns the share of the longest wait that is spent on these members."""
         return self.credits.get_patience(members)
 
     def on_final(self, height: int, vain: Mapping[Id, VainWait]) -> None:
-        """A height is final, and these were waited for in vain."""
+        """Charges the members that were awaited in vain at a height that is final."""
         for member in sorted(self.credits.on_final(height, vain)):
             self._tell(member)
 
     def on_missing(self, missing: MissingAuthor) -> None:
-        """A round goes on without what an author has promised."""
+        """Charges an author whose promised payload did not come, so that a round goes on without it."""
         author, height = missing.author, missing.height
         log.warning("round %d goes on without %s: %s", height, self._peers.get_name(author), missing.why)
         if self.credits.charge(author, height, VainWait(missing.waited, missing.why)):
@@ -54,7 +54,7 @@ class Awaiting:
             self._events.publish("rejected", height=height, author=author.hex(), reason=missing.why)
 
     def describe(self, machine: RoundMachine | None) -> dict[Id, str]:
-        """Whose contribution is not waited for in this round, and why."""
+        """Returns the members whose contribution is not awaited in this round, each with the reason."""
         if machine is None:
             return {}
         others = (member for member in self._others if member not in machine.awaited)

@@ -1,6 +1,6 @@
-"""Evidence against members that signed two objects for one slot: who is accused, and since which height.
+"""Evidence against members that signed two objects for one slot: which members are accused, and since which height.
 
-An accused member is left out of rounds for `evidence_heights` heights. One proof a slot is kept and passed on.
+An accused member is left out of rounds for `evidence_heights` heights. One proof of each slot is kept and sent on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class EvidencePool:
-    """One node's, as the store has it. `disk` is the store's thread."""
+    """Holds the evidence of one node's store. `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -55,23 +55,23 @@ class EvidencePool:
             gossip.keep_evidence(stored.evidence)
 
     def is_accused(self, author: Id, height: int) -> bool:
-        """Whether there is evidence against `author` of this height, or a later one."""
+        """Says whether there is evidence against `author` of this height or a later one."""
         return height <= self._accused.get(author, -1)
 
     def get_accused(self, height: int) -> set[Id]:
-        """Who is left out of the round at `height`."""
+        """Returns the members that are left out of the round at `height`."""
         oldest = height - self._current.tip.state.rules.evidence_heights
         return {author for author, at in self._accused.items() if at >= oldest}
 
     def on_evidence(self, evidence: Evidence, author: Id, height: int) -> None:
-        """A peer has proof against `author`: from now on it is left out, whether or not the round is this one."""
+        """Notes a peer's proof against `author`, which is left out from now on, in this round and others."""
         if not self.is_accused(author, height):
             self._accused[author] = height
             self._current.call(partial(self.accuse, evidence, author, height))
             self._current.post(self._current.tip.height + 1, Accused(author))
 
     async def accuse(self, evidence: Evidence, author: Id, height: int) -> None:
-        """Keeps the proof, unless there is one of this slot already, and passes it on."""
+        """Stores the proof and sends it on, unless there is one of this slot already."""
         with self._boundary.around("accusation", author):
             await self._keep(evidence, author, height)
 

@@ -1,11 +1,14 @@
-"""Pushes what is new, and repairs what got lost: everyone says what it holds, and gets what it lacks (PROTOCOL §5).
+"""Pushes what is new, and repairs what got lost: each node says what it holds, and receives what it lacks (PROTOCOL
+§5).
 
-Authors push their own objects to every connected peer at once. A `Status` goes out on connect, soon after every step
-and at least every `status_s`; whoever receives one pushes what its sender lacks, in turns: the author, and a few more
-holders each time it is still missing. So nothing depends on a message arriving once: queues may drop, links may break.
-Nor do all who hold an object give it to each who lacks it, n^3 messages where a slow network delivers late. Of many
-members a status goes to some in turn, and of these again a few give. Where members have no connections with all others
-what they sign goes from neighbour to neighbour: a `Spreader` knows how, for the network that the members form.
+Authors push their own objects to all connected peers at once. A node sends a `Status` on connecting, soon after every
+step, and at least every `status_s`. The receiver pushes what the sender lacks, in turns: first the author, then a few
+more holders for each status in which it is still missing. So nothing depends on a message arriving once: queues may
+drop, links may break.
+
+If all holders pushed an object to all who lack it, a slow network would carry n^3 messages. So with many members a
+status goes to some of them in turn, and a few of those push. If members are not all connected with each other, their
+objects go from neighbour to neighbour: a `Spreader` does that for the network that the members form.
 """
 
 from __future__ import annotations
@@ -34,17 +37,15 @@ from node.p2p.status import MAX_OPEN_TOLD, MAX_VERSION_CHARS, OpenChange, Status
 from node.p2p.transport.base import Message, MessageKind, Transport
 from node.version import get_version
 
-MAX_EVIDENCE_PUSHED = 16  # on connect: the newest; older evidence has long been seen
-MAX_GIVEN_PAUSE = 32.0  # statuses between two gifts of one change to a peer that goes on to lack it, or says so
-MAX_HELD = 4096  # objects whose arrival is remembered; the oldest have long settled
+MAX_EVIDENCE_PUSHED = 16  # on connecting: the newest; older evidence is known by then
+MAX_GIVEN_PAUSE = 32.0  # statuses until one change is sent again to a peer that still lacks it, at most
+MAX_HELD = 4096  # objects whose arrival is remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where this node stands: its finalised tip, and the height it works on (None once the set rounds are done).
-
-    `contributes`: whether others have reason to await its contribution to that height.
-    """
+    """Says where this node stands: its final tip, and the height it works on (None before the first round).
+    `contributes` says whether others have reason to await its contribution to that height."""
 
     tip: Tip
     machine: RoundMachine | None
@@ -53,7 +54,8 @@ class Position:
 
 
 class Gossip:
-    """One node's side of the conversation. `position` is asked anew each time; nothing here decides anything."""
+    """Sends and repairs objects for one node. `position` is called each time its value is needed; nothing is decided
+    here."""
 
     def __init__(
         self,
@@ -86,25 +88,25 @@ class Gossip:
         self._held_since_s: dict[Hashable, float] = {}
         self._given: dict[
             tuple[Id, Id, Hashable], tuple[float, float]
-        ] = {}  # of changes: when last, and the pause since
+        ] = {}  # of changes: when last sent, and the pause after it
         self._encoded: dict[Id, Message] = {}
-        self._proved: set[tuple[Id, Hashable]] = set()  # to whom the prevotes behind a block were given, in which view
+        self._proved: set[tuple[Id, Hashable]] = set()  # peers that received the prevotes behind a block, with the view
         self._evidence: list[Message] = []
 
     @property
     def spreader(self) -> Spreader:
-        """Returns that of the network that the members form now."""
+        """Returns the spreader for the network that the members form now."""
         return self._mesh if self._peers.is_meshed else self._neighbours
 
     @property
     def relay(self) -> Relay:
-        """Returns the mesh's."""
+        """Returns the relay of the mesh."""
         return self._mesh.relay
 
     # ---- own objects
 
     def push_contribution(self, contribution: Contribution, payloads: Iterable[bytes] = ()) -> None:
-        """With small ones of its payloads behind it, in one batch."""
+        """Sends a contribution with its small payloads behind it, in one batch."""
         parts = [Message(MessageKind.CONTRIBUTION, codec.encode_contribution(contribution))]
         self.spreader.push([*parts, *(Message(MessageKind.PAYLOAD, data) for data in payloads)])
 
@@ -124,27 +126,27 @@ class Gossip:
         self._mesh.push([Message(MessageKind.APPROVAL, encode_approval(approval))])
 
     def keep_evidence(self, evidence: Evidence) -> Message:
-        """Tells it to every peer that comes up from now on."""
+        """Keeps evidence, to send it to every peer that connects from now on. Returns it as a message."""
         message = Message(MessageKind.EVIDENCE, encode_evidence(evidence))
         self._evidence = [*self._evidence, message][-MAX_EVIDENCE_PUSHED:]
         return message
 
-    # ---- what is held, and since when
+    # ---- objects that are held, and since when
 
     @property
     def num_held(self) -> int:
-        """Objects whose arrival is remembered."""
+        """Returns the number of objects whose arrival is remembered."""
         return len(self._held_since_s)
 
     def on_held(self, key: Hashable) -> None:
-        """An object is here now. A peer that lacks it may have it under way: it is pushed again no sooner than it would
-        have said so."""
+        """Notes that an object is here. A peer that lacks it may be about to receive it: it is pushed again only once
+        the peer would have had time to say that it has it."""
         self._held_since_s.setdefault(key, self._clock.monotonic())
         if len(self._held_since_s) > MAX_HELD:
             del self._held_since_s[next(iter(self._held_since_s))]
 
     def on_height(self) -> None:
-        """A new height: what was held for the old one no longer matters."""
+        """Forgets what was held for the height before."""
         self._held_since_s.clear()
         self._mesh.on_height()
         self._encoded.clear()
@@ -154,17 +156,17 @@ class Gossip:
         self.on_step()
 
     def on_step(self) -> None:
-        """Something a status tells has changed."""
+        """Notes that something in this node's status has changed."""
         self._changed.set()
 
     @property
     def _state(self) -> State:
-        """That which judges the height in hand."""
+        """Returns the state that judges the height in hand."""
         return self._position().tip.state
 
     @property
     def _is_member(self) -> bool:
-        """An observer tells its status and nothing else."""
+        """Says whether this node is a member; an observer sends its status and nothing else."""
         return self._state.index_of(self._transport.me) is not None
 
     def _is_settled(self, peer: Id, key: Hashable) -> bool:
@@ -172,12 +174,12 @@ class Gossip:
         return self._clock.monotonic() - since_s >= self._delays.compute_repair_s(peer, self._state)
 
     def _gives(self, peer: Id, key: Hashable, author: Id) -> bool:
-        """Whether it is this node's turn to give `peer` an object that its status shows it lacks."""
+        """Says whether it is this node's turn to send `peer` an object that it lacks by its status."""
         return self._is_settled(peer, key) and self.spreader.is_turn(peer, key, author)
 
     def _is_due(self, peer: Id, change_id: Id, what: Hashable = None) -> bool:
-        """Whether enough time has passed since this was given to `peer`, twice as much each time: it may have no room
-        for it, or lie. A change is large, and open for long."""
+        """Says whether a part of a change may be sent to `peer` again. The pause doubles each time: the peer may have
+        no room for it, or lie. A change is large, and open for long."""
         now_s, status_s = self._clock.monotonic(), self._state.rules.waits.status_s
         given_s, pause_s = self._given.get((peer, change_id, what), (float("-inf"), status_s / 2))
         if now_s - given_s < pause_s:
@@ -188,11 +190,11 @@ class Gossip:
     # ---- status
 
     async def run(self) -> None:
-        """Sends a status, of many members to those whose turn it is, once a change has stood for Delta, and every
-        `status_s`.
+        """Sends a status once a change has stood for Delta, and at least every `status_s`; with many members, to those
+        whose turn it is.
 
-        Where the height is over by then, nothing was missing, and the next one's status says more: rounds that take
-        little longer than Delta cost no status each.
+        If the height is over by then, nothing was missing, and the next height's status says more. So rounds that take
+        little longer than Delta do not cost a status each.
         """
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._state.rules.waits.status_s
@@ -211,13 +213,13 @@ class Gossip:
             due_s = loop.time() + self._state.rules.waits.status_s
 
     def greet(self, peer: Id) -> None:
-        """A peer has just come up: tell it where we stand, and who lies."""
+        """Sends this node's status and the newest evidence to a peer that has just connected."""
         self._transport.post(peer, self._status_message())
         for message in self._evidence if self._is_member and not self._peers.is_guest(peer) else ():
             self._transport.post(peer, message)
 
     def send_status(self) -> None:
-        """Tells everyone at once, to be given what is missing here."""
+        """Sends the status to all peers at once, so that they push what this node lacks."""
         message = self._status_message()
         for peer in sorted(self._transport.connected()):
             self._transport.post(peer, message)
@@ -268,8 +270,8 @@ class Gossip:
     # ---- repair
 
     def on_status(self, peer: Id, status: Status) -> None:
-        """Gives `peer` what its status shows it lacks at our height. A peer on another height syncs by itself, once it
-        knows of ours."""
+        """Sends `peer` what it lacks at our height by its status. A peer on a lower height syncs by itself once it has
+        our status."""
         position = self._position()
         if status.head_height < position.tip.height:
             self._transport.post(peer, self._status_message())
@@ -285,7 +287,7 @@ class Gossip:
     def _list_missing(
         self, peer: Id, status: Status, machine: RoundMachine, members: Sequence[Id]
     ) -> Iterator[Message]:
-        """Contributions, candidates and votes that the peer lacks."""
+        """Yields the contributions, candidates and votes that the peer lacks."""
         for index, key in enumerate(members):
             contribution = None if status.contributions >> index & 1 else machine.contributions.get(key)
             if contribution is not None and self._gives(peer, contribution, key):
@@ -300,7 +302,7 @@ class Gossip:
                 yield Message(MessageKind.VOTE, codec.encode_vote(vote))
 
     def _repair_proposals(self, peer: Id, status: Status, position: Position) -> None:
-        """Open changes that the peer lacks, or what it lacks of the consent to them."""
+        """Sends open changes that the peer lacks, or approvals and readiness that it lacks of them."""
         state = position.tip.state
         told = {change.id: change for change in status.open}
         for proposal in position.proposals:
@@ -325,8 +327,8 @@ class Gossip:
                 self._post(peer, MessageKind.READINESS, encode_readiness(ready))
 
     def _list_proof(self, peer: Id, status: Status, proof: Sequence[Vote]) -> Iterator[Message]:
-        """For a peer in a later view the prevotes behind the valid block, once a view, whatever it holds: a bitmap
-        does not tell which of an equivocator's two votes that is, and the other may be the one that is needed."""
+        """Yields the prevotes behind the valid block for a peer in a later view, once a view, whatever it holds. A
+        bitmap does not show which of an equivocator's two votes the peer has, and it may need the other one."""
         if not proof or status.view <= proof[0].view:
             return
         key = ("proof", status.view, proof[0].block_id)
@@ -336,7 +338,8 @@ class Gossip:
                 yield Message(MessageKind.VOTE, codec.encode_vote(vote))
 
     def _encode_candidate(self, block: Block) -> Message:
-        """One of this height's, encoded once for all who lack it: the largest message, with a contribution a member."""
+        """Encodes a candidate of this height, once for all peers that lack it: it is the largest message, with a
+        contribution of each member."""
         if block.id not in self._encoded:
             self._encoded[block.id] = Message(MessageKind.BLOCK, codec.encode_block(block))
         return self._encoded[block.id]
@@ -346,7 +349,7 @@ class Gossip:
 
 
 def _list_open(position: Position) -> tuple[OpenChange, ...]:
-    """The open changes as a status tells of them, those made first if there are too many."""
+    """Returns the open changes for a status, the oldest if there are too many."""
     members, told = position.tip.state.member_ids, []
     for proposal in position.proposals:
         approvals = sum(1 << i for i, key in enumerate(members) if key in proposal.approvals)

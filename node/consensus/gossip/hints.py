@@ -1,8 +1,8 @@
-"""Address hints: tells the others where this node can be dialled, keeps what they say of themselves, and dials there.
+"""Address hints: sends the others this node's address, keeps theirs, and dials them there.
 
-The newest hint of each key that is let in counts, where neither the operator nor the configuration says otherwise. It
-is kept before it is passed on, and whoever comes up is given all that are held. A peer may make as many as it likes:
-one is kept, and it is passed on and dialled once in a while.
+A hint is an address that a key has signed for itself. The newest hint of each admitted key counts, unless the operator
+or the configuration says otherwise. It is stored before it is sent on, and a peer that connects receives all of them. A
+peer may make as many hints as it likes: one is kept, and it is sent on and dialled at most every PAUSE_S.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from node.p2p.transport.outbox import TokenBucket
 
 log = logging.getLogger(__name__)
 
-PAUSE_S = 60.0  # between two addresses of one key that are passed on and dialled
-AHEAD_MS = 24 * 3600 * 1000  # a hint from later than this would stand against all that come after it
-OWN_S = 600.0  # how often this node looks whether its own hint still holds: its clock may have been set right
-MAX_HINTS = 1024  # whose file is read at a start
-READS_BURST = 2.0 * MAX_HINTS  # of one sender: it may give all that it has to one who has nothing
+PAUSE_S = 60.0  # between two addresses of one key that are sent on and dialled
+AHEAD_MS = 24 * 3600 * 1000  # a hint from later than this would outlast all that come after it
+OWN_S = 600.0  # how often this node checks its own hint: its clock may have been corrected
+MAX_HINTS = 1024  # held, and read from the file at a start
+READS_BURST = 2.0 * MAX_HINTS  # of one sender, which may send all that it has to a node that has none
 READS_PER_S = 1.0
 
 
 class AddressHints:
-    """One node's. `advertise` is where it says itself that it can be dialled; None where it says nothing."""
+    """Handles the address hints of one node. `advertise` is the address that it sends of itself; None: it sends
+    none."""
 
     def __init__(
         self,
@@ -60,18 +61,18 @@ class AddressHints:
         self._peers = peers
         self._clock = clock
         self._disk = disk
-        self._news: set[Id] = set()  # whose hints are not kept and passed on yet
-        self._since_s: dict[Id, float] = {}  # when that was done last
+        self._news: set[Id] = set()  # keys whose hints are not stored and sent on yet
+        self._since_s: dict[Id, float] = {}  # when that was done last, by key
         self._reads: dict[Id, TokenBucket] = {}
         self._wake = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<AddressHints: {len(self._book.get_hints())} held, {len(self._news)} new>"
 
-    # ---- what comes in
+    # ---- hints that come in
 
     def on_message(self, sender: Peer, data: bytes) -> None:
-        """A pushed hint. Raises PeerFault for what the sender could have seen to be bad."""
+        """Handles a pushed hint. Raises PeerFault for a fault that the sender should have found."""
         try:
             hint = decode_hint(data)
             if self._is_news(hint):
@@ -83,21 +84,22 @@ class AddressHints:
             raise PeerFault(f"hint: {error}", get_reason(error)) from error
 
     def accept(self, hint: AddressHint) -> bool:
-        """Takes a hint that came by another way, with a join request: of a key that is let in by then. Whether it is
-        good, and news."""
+        """Accepts the hint in a join request, of a key that is admitted by then. Returns whether it is good and new."""
         with suppress(InvalidSignature):
             return self._is_news(hint) and self._take(hint)
         return False
 
     def _is_news(self, hint: AddressHint) -> bool:
-        """Of this node itself nobody else knows better, and of who is not let in here nothing is kept."""
+        """Says whether a hint is newer than the one that is held. No hint counts of this node itself, which knows its
+        own address, or of a key that is not admitted here."""
         if hint.key == self._signer.id or self._peers.get(hint.key) is None:
             return False
         held = self._book.get_hint(hint.key)
         return held is None or held.made_ms < hint.made_ms or self._is_ahead(held)
 
     def _is_ahead(self, hint: AddressHint) -> bool:
-        """Whether a clock was wrong as this hint was made or, where it is one that is held, as it was taken."""
+        """Says whether a hint is from the future: a clock was wrong when it was made or, if it is held, when it was
+        accepted."""
         return hint.made_ms > self._clock.now_ms() + AHEAD_MS
 
     def _may_read(self, sender: Id) -> bool:
@@ -105,7 +107,8 @@ class AddressHints:
         return self._reads.setdefault(sender, TokenBucket(READS_PER_S, READS_BURST, now_s)).take(now_s)
 
     def _take(self, hint: AddressHint) -> bool:
-        """Raises InvalidSignature. What else is wrong with it is its author's fault, and not that of who relayed it."""
+        """Checks a hint and keeps it. Returns whether it is good. Raises InvalidSignature; any other fault is its
+        author's, not the sender's."""
         verify_hint(self._chain_id, hint)
         if self._is_ahead(hint):
             self._peers.refuse(hint.key, Reason.CLOCK)
@@ -127,10 +130,10 @@ class AddressHints:
         self._news.add(hint.key)
         self._wake.set()
 
-    # ---- what is told
+    # ---- hints that are sent
 
     def greet(self, peer: Id) -> None:
-        """A peer has come up: it hears of this node's address, and from a member of all others'."""
+        """Sends this node's own hint to a peer that has connected; a member sends all others, too."""
         for hint in self._book.get_hints():
             if hint.key not in self._news and hint.key != peer and self._tells(hint.key):
                 self._transport.post(peer, Message(MessageKind.HINT, encode_hint(hint)))
@@ -139,7 +142,7 @@ class AddressHints:
         return key == self._signer.id or self._peers.my_role is Role.MEMBER
 
     async def run(self) -> None:
-        """Keeps what is new, passes it on and dials there, at most once in a while for each key."""
+        """Stores new hints, sends them on and dials their addresses, at most every PAUSE_S for each key."""
         while True:
             self._tell_own()
             with suppress(TimeoutError):
@@ -175,7 +178,7 @@ class AddressHints:
         kept = [hint for key in due if (hint := self._book.get_hint(key)) is not None]
         try:
             await self._disk.run(self._book.write, self._book.encode())
-        except NodeError as error:  # it is tried again with the next
+        except NodeError as error:  # the next one is stored along with it
             log.warning("the addresses of peers were not kept: %s", error)
             return
         for hint in kept:
@@ -187,16 +190,17 @@ class AddressHints:
             await self._redial(hint.key)
 
     async def _redial(self, key: Id) -> None:
-        """Dials where the book says now: the operator, or the configuration, may know better than the peer."""
+        """Dials the address that the book has now, since the operator or the configuration may know a better one than
+        the peer."""
         if key == self._signer.id:
             return
         try:
             await self._transport.redial(key, self._book.get(key))
-        except ValueError as error:  # without TLS, what is not on loopback
+        except ValueError as error:  # without TLS only loopback addresses are dialled
             log.warning("%s (%s) is not dialled: %s", self._peers.get_name(key), encode_id(key)[:8], error)
 
     def _forget_gone(self) -> None:
-        """Nothing is kept of who is not let in any more."""
+        """Forgets the hints of keys that are not admitted any more."""
         for key in (hint.key for hint in self._book.get_hints()):
             if key != self._signer.id and self._peers.get(key) is None:
                 self._book.drop_hint(key)

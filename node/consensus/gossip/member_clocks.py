@@ -1,8 +1,8 @@
-"""The members' clocks, as their statuses show them, and the time that follows from all of them (PROTOCOL §3).
+"""The members' clocks by their statuses, and the time that follows from all of them (PROTOCOL §3).
 
-One clock is always wrong. A node judges times by its own clock, or by the lower median of all members' where that is
-later, so that a slow clock does not vote late. Each clock counts, the node's own included: of four or more, one that is
-wrong is told from the others by everybody alike.
+One clock is always wrong. A node judges times by its own clock, or by the lower median of all members' clocks if that
+is later, so that a slow clock does not make it vote late. All clocks count, the node's own too: of four or more clocks,
+all nodes find the same one to be wrong.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from node.consensus.height.current import CurrentRound
 from node.p2p.clock_skew import ENOUGH_TO_TELL, compute_skews_s, describe_skew, is_wrong
 
 FORGET_S = 60.0  # after a member's last status
-SETTLE_S = 10.0  # for so long a reading that shows an earlier time, as of a status that was held up, changes nothing
+SETTLE_S = 10.0  # for so long a reading with an earlier time, as of a delayed status, changes nothing
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A member's clock as a status has shown it: how far it is ahead of this node's steady clock, which nobody sets."""
+    """Holds a member's clock by one status: the milliseconds by which it is ahead of this node's monotonic clock."""
 
     ahead_ms: float
     at_s: float
 
 
 class MemberClocks:
-    """What one node knows of its federation's clocks. A status that was under way for long makes its sender look slow:
-    of the last statuses the one that took least counts."""
+    """Estimates the clocks of a federation's members. A status that took long makes its sender look slow, so of the
+    last statuses the fastest counts."""
 
     def __init__(self, current: CurrentRound, me: Id, clock: Clock) -> None:
         self._current = current
         self._me = me
         self._clock = clock
         self._readings: dict[Id, _Reading] = {}
-        self._sorted: tuple[State, list[float]] | None = None  # of whom, and what `_sort_others` gave
-        self._forget_s = 0.0  # when one of them is too old
+        self._sorted: tuple[State, list[float]] | None = None  # the last result of `_sort_others`, and its state
+        self._forget_s = 0.0  # when one of the readings gets too old
 
     @property
     def _state(self) -> State:
         return self._current.tip.state
 
     def on_status(self, member: Id, time_ms: int) -> None:
-        """A member has told its time; 0 is that of one which does not tell."""
+        """Notes the time in a member's status; 0 stands for a member that does not send its time."""
         if time_ms <= 0 or member == self._me or self._state.index_of(member) is None:
             return
         now_s = self._clock.monotonic()
@@ -55,10 +55,11 @@ class MemberClocks:
             self._sorted = None
 
     def now_ms(self) -> int:
-        """The time that candidates are judged by: this node's own, or the lower median where that is later.
+        """Returns the time by which candidates are judged: this node's own, or the lower median of all members' if that
+        is later.
 
-        It is asked at every event. Where the median is later than the own clock, which counts, it is the other that is
-        next below the middle.
+        It is called at every event. The own clock counts among them. If the median is later than it, the median is the
+        clock of another: the next below the middle of the others.
         """
         ahead_ms, own_ms = self._sort_others(), self._clock.now_ms()
         counts = self._state.index_of(self._me) is not None
@@ -66,7 +67,7 @@ class MemberClocks:
         return own_ms if place < 0 else max(own_ms, round(ahead_ms[place] + self._clock.monotonic() * 1000))
 
     def _sort_others(self) -> list[float]:
-        """How far the other members' clocks are ahead of this node's steady one, sorted."""
+        """Returns the milliseconds by which each other member's clock is ahead of this node's monotonic one, sorted."""
         state, now_s = self._state, self._clock.monotonic()
         if self._sorted is None or self._sorted[0] is not state or now_s > self._forget_s:
             known = [
@@ -79,11 +80,12 @@ class MemberClocks:
         return self._sorted[1]
 
     def get_skews_s(self) -> Mapping[Id, float]:
-        """Seconds by which each clock is ahead of the median, this node's own among them, if there is any other."""
+        """Returns the seconds by which each clock is ahead of the median, with this node's own if there is any
+        other."""
         return compute_skews_s({member: now_ms / 1000 for member, now_ms in self._get_clocks_ms().items()})
 
     def describe_wrong(self) -> list[str]:
-        """A line for each clock that is off by more than MAX_SKEW_S."""
+        """Returns a line for each clock that is off by more than MAX_SKEW_S."""
         skews_s = self.get_skews_s()
         wrong = {member: skew_s for member, skew_s in skews_s.items() if is_wrong(skew_s)}
         if wrong and len(skews_s) < ENOUGH_TO_TELL:
@@ -96,7 +98,7 @@ class MemberClocks:
         ]
 
     def _get_clocks_ms(self) -> dict[Id, float]:
-        """What each clock shows now, as far as it is known."""
+        """Returns the time that each clock shows now, as far as it is known."""
         now_s = self._clock.monotonic()
         shown = {
             member: reading.ahead_ms + now_s * 1000

@@ -1,5 +1,5 @@
-"""Neighbours: of many members, with whom this node keeps connections, and to whom it passes on what is new
-(PROTOCOL §7)."""
+"""Neighbours: chooses the members with which this node keeps connections, and those to which it sends what is new at
+once, in a federation that is too large for a mesh (PROTOCOL §7)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from node.p2p.transport.base import Transport
 
 
 class Neighbours:
-    """One node's. `eager` are those that hear of what is new at once. `run` goes on until cancelled."""
+    """Chooses the neighbours of one node. `eager` are the members that receive new objects at once. `run` goes on until
+    cancelled."""
 
     def __init__(self, current: CurrentRound, peers: Peers, transport: Transport, clock: Clock) -> None:
         self._current = current
@@ -25,7 +26,7 @@ class Neighbours:
         self._clock = clock
         self._drawn: tuple[State, Overlay] | None = None
         self._linked: Sequence[Id] | None = None  # None: everyone
-        self._since_s: dict[Id, float] = {}  # when each began to be a neighbour
+        self._since_s: dict[Id, float] = {}  # when each became a neighbour
         self.eager: Sequence[Id] = ()
 
     async def run(self) -> None:
@@ -34,7 +35,7 @@ class Neighbours:
             await asyncio.sleep(self._current.tip.state.rules.waits.status_s)
 
     def look(self) -> None:
-        """Chooses anew, by who has been silent for long, and of which members there are now."""
+        """Chooses the neighbours again, by the members there are now and those that have been silent for long."""
         overlay = self._get_overlay()
         if overlay is None:
             linked, self.eager, self._since_s = None, (), {}
@@ -48,13 +49,13 @@ class Neighbours:
             self._transport.keep(linked)
 
     def _list_others(self, linked: Collection[Id], most: int) -> list[Id]:
-        """Members that keep a connection with this node, which takes them for no neighbours of its own: to them, who
-        may only dial out, those in between are silent. They would hear of what is new by statuses alone, unless they
-        have connections enough."""
+        """Returns members that keep a connection with this node though they are not its neighbours: those between them
+        are silent to them, as they may only dial out. If they have few connections, they would receive new objects by
+        statuses alone."""
         return [member for member in self._peers.list_members_of_few(most) if member not in linked]
 
     def _get_overlay(self) -> Overlay | None:
-        """None where each member is connected with all others."""
+        """Returns the overlay; None if each member is connected with all others."""
         state = self._current.tip.state
         if self._peers.is_meshed:
             self._drawn = None
@@ -63,7 +64,7 @@ class Neighbours:
         return None if self._drawn is None else self._drawn[1]
 
     def _is_silent(self, member: Id) -> bool:
-        """Whether it has had its time to be heard of."""
+        """Says whether nothing has come from a member though it has had time for it."""
         since_s = self._since_s.get(member)
         had_time = since_s is not None and self._clock.monotonic() - since_s >= self._peers.silence_s
         return had_time and not (self._peers.is_connected(member) and self._peers.is_alive(member))

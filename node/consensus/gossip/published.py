@@ -1,9 +1,9 @@
-"""Published measures: tells the others, where the operator wants that, what this site's model is worth after each
-round, and keeps what they say of theirs.
+"""Published measures: sends the others how good this site's model is after each round, if its operator wants that, and
+keeps theirs.
 
-One word of each member and round counts, the first that comes, and only of the newest rounds. It is kept before it is
-passed on: the author sends it to all, whoever takes it in to a few more, and whoever comes up is given the newest once
-it has caught up. A member can say what it likes of its own model, and costs the others no more than that.
+Of each member and round the first measures that come count, and only for the newest rounds. They are stored before they
+are sent on. The author sends them to all peers, a receiver to a few more, and a peer that connects receives the newest
+once it has caught up. A member can claim anything of its own model; it costs the others no more than that.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from node.p2p.transport.outbox import TokenBucket
 
 log = logging.getLogger(__name__)
 
-NEWEST = 8  # heights whose words are taken, and given to whoever comes up
-AHEAD = 4  # heights above the head whose words are taken: this node may be behind
-FANOUT = 3  # peers that somebody else's word is passed on to
-READS_BURST = 1024.0  # of one sender: it may give what all members have said of the newest rounds
+NEWEST = 8  # heights whose measures are accepted, and sent to a peer that connects
+AHEAD = 4  # heights above the head whose measures are accepted: this node may be behind
+FANOUT = 3  # peers to which another member's measures are sent on
+READS_BURST = 1024.0  # of one sender, which may send those of all members for the newest rounds
 READS_PER_S = 8.0
 AGAIN_S = 5.0  # after the disk was full
 
-_Slot = tuple[int, Id]  # a height, and the member that says something of its round
+_Slot = tuple[int, Id]  # a height, and the author of measures of its round
 
 
 class PublishedRounds:
-    """One node's. With at least `publish_from` test samples it publishes its own measures; None: never."""
+    """Publishes and keeps measures for one node. It publishes its own with at least `publish_from` test samples; None:
+    never."""
 
     def __init__(
         self,
@@ -69,38 +70,38 @@ class PublishedRounds:
         self._clock = clock
         self._publish_from = publish_from
         self._held: dict[_Slot, PublishedMeasures] = {}  # of the newest rounds
-        self._news: dict[_Slot, None] = {}  # which are not kept and passed on yet, in their order
+        self._news: dict[_Slot, None] = {}  # slots that are not stored and sent on yet, in their order
         self._reads: dict[Id, TokenBucket] = {}
-        self._greeted: set[Id] = set()  # of those that are up
+        self._greeted: set[Id] = set()  # connected peers that have received the newest
         self._wake = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<PublishedRounds: {len(self._held)} held, {len(self._news)} new>"
 
     def load(self) -> None:
-        """Goes on from what an earlier life has kept. Reads the store. Raises StoreCorrupted."""
+        """Reads the measures that the store holds. Raises StoreCorrupted."""
         head = self._current.tip.height
         for height in range(max(1, head - NEWEST + 1), head + AHEAD + 1):
             self._held |= {(height, one.key): one for one in self._store.get_published(height)}
 
     def list_newest(self) -> list[PublishedMeasures]:
-        """The newest that each member has said, as long as it is one."""
+        """Returns the newest measures of each author that is still a member."""
         newest = {key: one for (_, key), one in sorted(self._held.items()) if self._is_member(key)}
         return list(newest.values())
 
     def _is_member(self, key: Id) -> bool:
         return self._current.tip.state.index_of(key) is not None
 
-    # ---- what comes in
+    # ---- measures that come in
 
     def on_message(self, sender: Peer, data: bytes) -> None:
-        """A pushed word. Raises PeerFault for what the sender could have seen to be bad."""
+        """Handles pushed measures. Raises PeerFault for a fault that the sender should have found."""
         try:
             published = decode_published(data)
             height = self._find_height(published)
             if height is None:
                 sender.refusals[Reason.OTHER_HEIGHT] += 1
-            elif not self._is_member(published.key):  # it may have left a moment ago: nobody's fault
+            elif not self._is_member(published.key):  # it may have just left: nobody's fault
                 sender.refusals[Reason.STRANGER] += 1
             elif published.key == self._signer.id or (height, published.key) in self._held:
                 return
@@ -113,7 +114,7 @@ class PublishedRounds:
             raise PeerFault(f"measures: {error}", get_reason(error)) from error
 
     def _find_height(self, published: PublishedMeasures) -> int | None:
-        """Of its round, as far as that is known here, if it is one of the newest."""
+        """Returns the height of the measures' round if that is known here and among the newest; else None."""
         height, head = self._calendar.get_height(published.place), self._current.tip.height
         return height if height is not None and head - NEWEST < height <= head + AHEAD else None
 
@@ -126,10 +127,10 @@ class PublishedRounds:
         self._news[height, published.key] = None
         self._wake.set()
 
-    # ---- what is told
+    # ---- measures that are sent
 
     def publish(self, record: RoundRecord) -> None:
-        """This node has measured its model after a round: it says so, if its operator wants that."""
+        """Publishes this node's measures of a round, if its operator wants that."""
         measures, place, slot = record.measures, record.place, (record.height, self._signer.id)
         if self._publish_from is None or measures is None or place is None or slot in self._held:
             return
@@ -146,11 +147,11 @@ class PublishedRounds:
         return measures.num_samples >= least
 
     def on_peer_up(self, peer: Id) -> None:
-        """Whoever comes up may have missed something."""
+        """Notes that a peer has connected, which may have missed something."""
         self._greeted.discard(peer)
 
     def on_status(self, peer: Id, head_height: int) -> None:
-        """A peer has caught up, as it says: it hears what all have said of the newest rounds."""
+        """Sends all measures of the newest rounds to a peer once it has caught up, by its status."""
         if peer in self._greeted or head_height + AHEAD < self._current.tip.height:
             return
         self._greeted.add(peer)
@@ -165,7 +166,7 @@ class PublishedRounds:
             self._transport.post(peer, Message(MessageKind.MEASURES, encode_published(published)))
 
     async def run(self) -> None:
-        """Keeps what is new, and passes it on."""
+        """Stores new measures and sends them on."""
         while True:
             self._forget_old()
             if not self._news:
@@ -180,7 +181,7 @@ class PublishedRounds:
                 self._pass_on(self._held[slot])
 
     async def _keep(self, slots: list[_Slot]) -> bool:
-        """Has it durable that these are held, and all others of their heights."""
+        """Stores all measures of these slots' heights. Returns whether that worked."""
         try:
             for height in sorted({height for height, _ in slots}):
                 held = [one for (at, _), one in sorted(self._held.items()) if at == height]
@@ -191,7 +192,8 @@ class PublishedRounds:
         return True
 
     def _pass_on(self, published: PublishedMeasures) -> None:
-        """To all by its author, and by others to a few, each to others: whom the author does not reach hears of it."""
+        """Sends measures on: their author to all peers, another node to a few, each node to other ones, so that they
+        also arrive where the author does not reach."""
         peers = sorted(self._transport.connected())
         if published.key != self._signer.id:
             peers = sorted(peers, key=lambda peer: self._draw(peer, published))[:FANOUT]
@@ -202,7 +204,7 @@ class PublishedRounds:
         return hashlib.sha256(self._signer.id + peer + published.signature).digest()
 
     def _forget_old(self) -> None:
-        """What is of no new round any more stands in the store."""
+        """Forgets the measures of older rounds, which are in the store."""
         since = self._current.tip.height - NEWEST
         self._held = {slot: one for slot, one in self._held.items() if slot[0] > since or slot in self._news}
         self._reads = {key: bucket for key, bucket in self._reads.items() if self._peers.get(key) is not None}

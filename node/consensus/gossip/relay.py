@@ -1,9 +1,10 @@
-"""Relay: what a member signs goes on to those that it is not connected with, through one that both are (PROTOCOL §7).
+"""Relay: sends a member's new objects to those that it is not connected with, through a member that is connected with
+both (PROTOCOL §7).
 
-Two members that can both only dial out are never connected with each other. A node that gets something new from its
-author sees by the last statuses who lacks a connection to that author, and passes it on at once. Of several that could,
-the first among the members after the author does; should that one not, statuses repair it (`gossip`). Where all are
-connected with each other nothing is passed on.
+Two members that can both only dial out are never connected. A node that receives a new object from its author sees by
+the last statuses which peers are not connected with that author, and sends it on at once. If several nodes could, the
+first after the author in the order of members does; if that one fails, statuses repair it (`gossip`). If all are
+connected, nothing is sent on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from node.p2p.transport.base import Message, Transport
 
 
 class Relay:
-    """One node's. `num_passed_on` counts messages since the start."""
+    """Sends on objects for one node. `num_passed_on` counts messages since the start."""
 
     def __init__(self, transport: Transport, peers: Peers, get_state: Callable[[], State]) -> None:
         self._transport = transport
@@ -27,7 +28,8 @@ class Relay:
         self.num_passed_on = 0
 
     def pass_on(self, sender: Id, author: Id, message: Message) -> None:
-        """Something new of `author` was taken in. It comes here once, so that each peer gets it once at most."""
+        """Sends on a new object of `author`. It is called once for each object, so that each peer receives it once at
+        most."""
         if sender != author:
             return
         for peer in self.list_cut_off(author):
@@ -36,7 +38,7 @@ class Relay:
                 self._transport.post(peer.id, message)
 
     def list_cut_off(self, member: Id) -> list[Peer]:
-        """Members connected here that neither are connected with `member`, as they say, nor is it with them."""
+        """Returns the members connected here that have no connection with `member`, by their status and by its own."""
         state, entry = self._get_state(), self._peers.get(member)
         index, status = state.index_of(member), None if entry is None else entry.status
         if index is None or status is None or not self._peers.is_settled(member):
@@ -55,13 +57,13 @@ class Relay:
         ]
 
     def _is_turn(self, author: Id, peer: Peer) -> bool:
-        """Whether this node is the first after the author of those that both are connected with."""
+        """Says whether this node is the first after the author among those that are connected with both."""
         state, entry = self._get_state(), self._peers.get(author)
         me, first = state.index_of(self._transport.me), state.index_of(author)
         if me is None or first is None or entry is None or entry.status is None or peer.status is None:
             return False
         both = (entry.status.reaches & peer.status.reaches | 1 << me) & ~(1 << first)
-        after = both >> first << first or both  # around the end, where nobody comes after the author
+        after = both >> first << first or both  # from the first member on if none comes after the author
         return next(list_bits(after), None) == me
 
     def __repr__(self) -> str:

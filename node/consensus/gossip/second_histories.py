@@ -1,8 +1,8 @@
 """Other histories below this node's head: blocks with a certificate of their own, at heights that are final here.
 
-At the head two certificates prove that the set in force is broken, and the node halts. Below it they may be the work of
-old keys, long out of force: whoever holds a quorum of those can sign what they like. So that is told, loudly, and
-nothing ends (FEDERATION §2).
+Two certificates at the head prove that too many of the members in force lie, and the node halts. Below the head a
+second certificate may be made with old keys, long out of force: whoever holds a quorum of those can sign anything. So
+the node logs an error and goes on (FEDERATION §2).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from node.p2p.peers import Peer
 
 log = logging.getLogger(__name__)
 
-MAX_SEEN = 1024  # heads of others that were looked into
+MAX_SEEN = 1024  # blocks of other histories that are remembered
 
 
 class SecondHistories:
-    """What one node has seen of them. `disk` is the store's thread."""
+    """Keeps the other histories that one node has seen. `disk` is the store's thread."""
 
     def __init__(self, store: SqliteStore, disk: Offload, events: Events) -> None:
         self._store = store
@@ -38,28 +38,29 @@ class SecondHistories:
         return f"<SecondHistories: {self.num_found} found>"
 
     def describe(self) -> str | None:
-        """What was found last, and how to find out which of the two is the members'; None where nothing was."""
+        """Describes the newest other history, and how to find out which of the two is the members'; None if none was
+        found."""
         return self._newest
 
     def is_news(self, tip: Tip, height: int, block_id: Id) -> bool:
-        """Whether a peer's head of this height is another block than ours, as far down as the tip remembers, and one
-        that was not looked into."""
+        """Says whether a peer's head at this height differs from our block, as far down as the tip remembers, and was
+        not looked into yet."""
         if not 0 < height < tip.height or (height, block_id) in self._seen:
             return False
         ours = tip.get_block_id(height)
         return ours is not None and ours != block_id
 
     def is_told(self, block: Block) -> bool:
-        """Whether a block was shown before, and told of."""
+        """Says whether a block was reported before."""
         return (block.height, block.id) in self._seen
 
     async def has(self, block: Block) -> bool:
-        """Whether a block is one of ours."""
+        """Says whether a block is one of ours."""
         stored = await self._disk.run(self._store.get_block, block.height)
         return stored is not None and stored.block.id == block.id
 
     async def look(self, peer: Peer, height: int, block: bytes, certificate: bytes) -> None:
-        """Checks what a peer gives as its block of this height. Raises ChainError where it proves nothing."""
+        """Checks the block that a peer sent for this height, and reports it. Raises ChainError if it proves nothing."""
         judged_by = await self._disk.run(self._store.get_state, height - 1)
         theirs = codec.decode_block(judged_by.chain_id, block)
         if theirs.height != height:
@@ -70,7 +71,7 @@ class SecondHistories:
         self.tell(peer, theirs)
 
     def tell(self, peer: Peer, theirs: Block) -> None:
-        """A peer has proved a history that is not ours."""
+        """Reports that a peer has proved another history, with this block."""
         self._seen[theirs.height, theirs.id] = None
         if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]

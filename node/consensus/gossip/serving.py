@@ -1,4 +1,4 @@
-"""Serves blocks and blobs of the store to peers that ask for them (PROTOCOL §6, §7)."""
+"""Serves blocks and blobs of the store to peers that request them (PROTOCOL §6, §7)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK_FRAMING_BYTES = 16  # around each block of a reply, at most
 
 
 class StoreServer:
-    """One node's. `disk` is the store's thread; `bulk` reads blobs, so that votes do not wait for them."""
+    """Serves requests for one node. `disk` is the store's thread; `bulk` reads blobs, so that votes need not wait."""
 
     def __init__(
         self,
@@ -39,16 +39,16 @@ class StoreServer:
         self._waiting = waiting
 
     async def get_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        """Blocks with their certificates, as many as are here and fit into a reply. Raises StoreCorrupted."""
+        """Returns blocks with their certificates, as many as are held and fit into a reply. Raises StoreCorrupted."""
         return await self._disk.run(self._read_blocks, first, count)
 
     def _read_blocks(self, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        """Runs on the disk's thread."""
+        """Reads the blocks, on the disk's thread."""
         replies: list[tuple[bytes, bytes]] = []
         total = 0
         for row in self._store.read_rows(max(1, first), first + count - 1):
             if row.damage is not None:
-                self._store.get_block_bytes(row.height)  # says what is wrong with it
+                self._store.get_block_bytes(row.height)  # raises the error with the details
             if row.height != max(1, first) + len(replies):
                 break
             total += len(row.block) + len(row.certificate) + BLOCK_FRAMING_BYTES
@@ -58,7 +58,7 @@ class StoreServer:
         return replies
 
     async def read_blob(self, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
-        """A blob from `offset` on, in chunks. Raises BlobNotFound, and BlobNotYet where it will be here soon."""
+        """Yields a blob from `offset` on, in chunks. Raises BlobNotFound, or BlobNotYet if it will be here soon."""
         if offset > MAX_BLOB_BYTES:
             raise BlobNotFound(f"{digest.hex()} from {offset}")
         try:
@@ -79,7 +79,7 @@ class StoreServer:
             raise BlobNotFound(digest.hex()) from error
 
     async def _open(self, digest: Digest) -> BinaryIO:
-        """Raises FileNotFoundError."""
+        """Opens a blob. Raises FileNotFoundError."""
         found: BlobSource | None = self._waiting.find(digest)
         if found is None:
             found = await self._bulk.run(self._store.locate_blob, digest)

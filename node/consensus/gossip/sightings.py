@@ -1,6 +1,6 @@
-"""Sightings: when each member was last heard of, noted once a minute, so that it is known when this node is stopped.
+"""Sightings: stores once a minute when each member was last alive, so that it is known when this node is stopped.
 
-Whoever is to say that a quorum is lost for ever (`fednode genesis fork`) is held to that.
+`fednode genesis fork` needs these times, since an operator claims with it that a quorum is lost for ever.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NOTE_S = 60.0
 
 
 class Sightings:
-    """One node's. `run` goes on until cancelled."""
+    """Keeps the times for one node. `run` goes on until cancelled."""
 
     def __init__(self, peers: Peers, store: SqliteStore, disk: Offload, clock: Clock) -> None:
         self._peers = peers
         self._store = store
         self._disk = disk
         self._clock = clock
-        self._seen: dict[str, int] = (store.get_meta(SEEN) or {}).get("members", {})  # milliseconds, by key
+        self._seen: dict[str, int] = (store.get_meta(SEEN) or {}).get("members", {})  # Unix ms, by key
 
     async def run(self) -> None:
         while True:
@@ -32,12 +32,12 @@ class Sightings:
             await self.note()
 
     async def note(self) -> None:
-        """Durable when it returns. Who is in the book no more is forgotten."""
+        """Stores the times, durable on return. Those who are no longer members are forgotten."""
         now_s, now_ms = self._clock.monotonic(), self._clock.now_ms()
         seen = {}
         for peer in self._peers:
             key = peer.id.hex()
-            if peer.is_member and self._peers.get_relays(peer.id):  # others have heard of it just now
+            if peer.is_member and self._peers.get_relays(peer.id):  # connected with another peer right now
                 seen[key] = now_ms
             elif peer.is_member and (newest_s := max(peer.seen_s, peer.heard_s)) > float("-inf"):
                 seen[key] = now_ms - int((now_s - newest_s) * 1000)

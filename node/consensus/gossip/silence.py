@@ -1,8 +1,8 @@
-"""Silence watch: says which peers nothing has come of for some time though they are connected, and tells the round in
-hand of such members.
+"""Silence watch: reports connected peers from which nothing has come for some time, and notifies the round in hand of
+such members.
 
-Where fewer contributions than a quorum's are enough (`min_contributions`), a round is not to wait for ever for those of
-members that are gone. It is told of none while this node is the one cut off: then no quorum is in sight.
+If fewer contributions than a quorum are enough (`min_contributions`), a round must not wait for ever for members that
+are gone. While this node itself is cut off, no quorum is in reach, and the round is not notified.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from node.p2p.peers import Peers
 
 
 class SilenceWatch:
-    """One node's. `run` goes on until cancelled. `on_change` hears when one falls silent or speaks again: others are
-    told whom this node reaches."""
+    """Watches the peers of one node. `run` goes on until cancelled. `on_change` is called when a peer falls silent or
+    is back, since this node's status says whom it reaches."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class SilenceWatch:
         self._events = events
         self._on_change = on_change
         self._get_status_s = get_status_s
-        self._silent: frozenset[Id] = frozenset()  # though connected, and said so
+        self._silent: frozenset[Id] = frozenset()  # connected peers that are silent, as published
         self._since_s: dict[Id, float] = {}  # when each was first found silent
-        self._told: dict[Id, int] = {}  # of which, at which height
+        self._told: dict[Id, int] = {}  # the height for which the round was last notified of each
 
     async def run(self) -> None:
         while True:
@@ -47,21 +47,23 @@ class SilenceWatch:
             self.look()
 
     def _say(self) -> None:
-        """Which connections have fallen silent, or say something again. One that has just come up had no time yet."""
+        """Publishes which connected peers have fallen silent, or are back. One that has just connected had no time
+        yet."""
         silent = frozenset(
             peer.id
             for peer in self._peers
             if peer.connected and peer.num_statuses and not self._peers.is_alive(peer.id)
         )
         for peer in sorted(silent ^ self._silent):
-            if self._peers.is_connected(peer):  # else it has gone, which is said by itself
+            if self._peers.is_connected(peer):  # a closed connection is published elsewhere
                 self._events.publish("peer", peer=peer.hex(), up=True, silent=peer in silent)
         if silent != self._silent:
             self._on_change()
         self._silent = silent
 
     def look(self) -> None:
-        """Once more as long as it takes to count as silent: right after a start nobody has been heard of yet."""
+        """Notifies the round of members that have counted as silent for `silence_s`: right after a start nothing has
+        come from anyone."""
         now_s, machine = self._clock.monotonic(), self._current.machine
         silent = [peer.id for peer in self._peers if peer.is_member and not self._peers.is_in_sight(peer.id)]
         self._since_s = {member: self._since_s.get(member, now_s) for member in silent}

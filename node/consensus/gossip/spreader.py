@@ -1,7 +1,7 @@
-"""Spreaders: how what members sign reaches the others, in a mesh and among neighbours (PROTOCOL §5, §7).
+"""Spreaders: bring what members sign to the others, in a mesh and among neighbours (PROTOCOL §5, §7).
 
-In a mesh each member is connected with all others, as far as that can be. Of more members each is connected with its
-neighbours (`node.p2p.overlay`), and what is new goes from one to the next.
+In a mesh each member is connected with all others, as far as possible. In a larger federation each is connected with
+its neighbours (`node.p2p.overlay`), and new objects go from one to the next.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from node.p2p.peers import Peers, compute_cycle
 from node.p2p.status import Status
 from node.p2p.transport.base import GUEST_KINDS, Message, MessageKind, Transport
 
-FIRST_GIVERS = 3  # holders besides the author that give what is missing in one status; twice as many in the next
-GIVERS_OF_SOME = 2  # the same, where a status goes to some
-MAX_MISSED = 1 << 17  # of a height that goes on for long; what is forgotten is given as if it were missing anew
-# Of payloads that go with a contribution from neighbour to neighbour; larger ones are pulled.
+FIRST_GIVERS = 3  # holders besides the author that send what is missing in one status; twice as many in the next
+GIVERS_OF_SOME = 2  # the same, if a status goes to some peers only
+MAX_MISSED = 1 << 17  # what is forgotten counts as missing for the first time
+# Payloads up to this size go with a contribution from neighbour to neighbour; larger ones are fetched.
 MAX_SPREAD_BYTES = 4 * 1024
 
 
 class Spreader(Protocol):
-    """Sends, in one network, what this node has signed, what it takes in, and what others lack."""
+    """Sends what this node has signed, what it receives, and what others lack, in one kind of network."""
 
     def push(self, parts: Sequence[Message]) -> None:
         """Sends an object that this node has signed for the height in hand, with payloads of it behind it."""
 
     def pass_on(self, message: Message, digest: Digest, opened: Contribution | Block | Vote, sender: Id) -> None:
-        """Sends on what `sender` has brought, and was new here."""
+        """Sends on an object that came from `sender` and was new here."""
 
     def take_turn(self) -> list[Id]:
-        """Chooses whom the next status goes to."""
+        """Returns the peers that the next status goes to."""
 
     def has_cut_off(self, member: Id) -> bool:
-        """Returns whether members wait for this node to say what `member` says of itself."""
+        """Says whether some members learn only from this node whether `member` contributes."""
 
     def select_told(self, status: Status) -> int:
-        """Returns a bitmap of the members that a status of our height tells something of."""
+        """Returns a bitmap of the members whose part in our height a status reports."""
 
     def is_turn(self, peer: Id, key: Hashable, author: Id) -> bool:
-        """Returns whether it is for this node to give `peer` an object that its status shows it lacks."""
+        """Says whether it is this node's turn to send `peer` an object that it lacks by its status."""
 
     def may_repair(self, peer: Id) -> bool:
-        """Returns whether `peer` is given now what it lacks."""
+        """Says whether `peer` may be sent now what it lacks."""
 
     def give(self, peer: Id, missing: Iterable[Message]) -> None:
         """Sends `peer` what it lacks."""
 
 
 class MeshSpreader:
-    """Sends to all at once. Who lacks an object is given it by its author, and by a few more that hold it each time it
-    is still missing."""
+    """Sends to all peers at once. An object that a peer lacks is sent by its author, and by a few more holders for each
+    status in which it is still missing."""
 
     def __init__(self, transport: Transport, peers: Peers, get_state: Callable[[], State]) -> None:
         self.relay = Relay(transport, peers, get_state)
@@ -68,14 +68,14 @@ class MeshSpreader:
         self._peers = peers
         self._get_state = get_state
         self._missed: Counter[tuple[Id, Hashable]] = Counter()  # in how many statuses a peer lacked an object
-        self._turn = 0  # of those that statuses go to
+        self._turn = 0  # of the peers that statuses go to
 
     def on_height(self) -> None:
         """Forgets what was missing at the height before."""
         self._missed.clear()
 
     def push(self, parts: Sequence[Message]) -> None:
-        """Sends it to every connected peer that takes it; an observer sends nothing."""
+        """Sends an object to every connected peer that accepts it; an observer sends nothing."""
         if self._get_state().index_of(self._transport.me) is None:
             return
         for part in parts:
@@ -87,7 +87,7 @@ class MeshSpreader:
         self.relay.pass_on(sender, get_signer(opened), message)
 
     def take_turn(self) -> list[Id]:
-        """Chooses everyone, or of many members each so-manieth, and all others."""
+        """Returns all connected peers; of many members only those whose turn it is."""
         state, cycle = self._get_state(), self._peers.cycle
         self._turn = (self._turn + 1) % cycle
         place = (state.index_of(self._transport.me) or 0) + self._turn
@@ -105,7 +105,8 @@ class MeshSpreader:
         return status.reaches & (status.contributing | status.abstaining)
 
     def is_turn(self, peer: Id, key: Hashable, author: Id) -> bool:
-        """The author always gives it; of the others, those that follow it among the members give it first."""
+        """Says whether it is this node's turn: always if it is the author, else first the members that follow the
+        author."""
         state = self._get_state()
         me, first = state.index_of(self._transport.me), state.index_of(author)
         if me is None or first is None:
@@ -125,8 +126,8 @@ class MeshSpreader:
 
 
 class NeighbourSpreader:
-    """Sends to neighbours, in bundles. They hear of few, and give each other all that is missing, once in a while;
-    whoever is no member is given it as in a `mesh`."""
+    """Sends to neighbours, in bundles. A status goes to a few of them in turn. Neighbours send each other all that is
+    missing, with a pause in between; a peer that is no member is sent objects as in a `mesh`."""
 
     def __init__(
         self,
@@ -147,14 +148,14 @@ class NeighbourSpreader:
         self._mesh = mesh
         self._spreading = spreading
         self._find_payload = find_payload
-        self._turn = 0  # of those that statuses go to
-        self._repaired_s: dict[Id, float] = {}  # when a neighbour was last given what it lacked
+        self._turn = 0  # of the peers that statuses go to
+        self._repaired_s: dict[Id, float] = {}  # when a neighbour was last sent what it lacked
 
     def push(self, parts: Sequence[Message]) -> None:
         self._spreading.add(_cut_payloads(parts))
 
     def pass_on(self, message: Message, digest: Digest, opened: Contribution | Block | Vote, sender: Id) -> None:
-        """Sends it on, but for a vote of a view that others are not near to, as far as this node is."""
+        """Sends an object on, except a vote whose view is too far ahead of this node's."""
         machine = self._get_machine()
         is_far = isinstance(opened, Vote) and (machine is None or opened.view > machine.view + VIEW_WINDOW)
         if not is_far:
@@ -166,16 +167,17 @@ class NeighbourSpreader:
         return [peer for at, peer in enumerate(sorted(self._transport.connected())) if (at - self._turn) % cycle == 0]
 
     def has_cut_off(self, member: Id) -> bool:
-        return False  # statuses in their turn tell of all
+        return False  # statuses report all members in their turn
 
     def select_told(self, status: Status) -> int:
-        return status.contributing  # of members that are further away too; that one abstains is its own word alone
+        return status.contributing  # also of members further away; for abstaining only a member's own status counts
 
     def is_turn(self, peer: Id, key: Hashable, author: Id) -> bool:
         return self._get_state().index_of(peer) is not None or self._mesh.is_turn(peer, key, author)
 
     def may_repair(self, peer: Id) -> bool:
-        """A neighbour has to wait after the last time: it may say again and again what it lacks."""
+        """Says whether `peer` may be sent what it lacks again. There is a pause, as a peer may claim all the time to
+        lack something."""
         now_s = self._clock.monotonic()
         if now_s - self._repaired_s.get(peer, float("-inf")) < self._get_state().rules.waits.status_s / 4:
             return False
@@ -188,7 +190,7 @@ class NeighbourSpreader:
         post_parts(self._transport, peer, map(self._add_payloads, missing))
 
     def _add_payloads(self, message: Message) -> Sequence[Message]:
-        """Puts behind a contribution small payloads of it that are here, as its author has pushed them."""
+        """Adds the small payloads that are held behind a contribution, as its author pushed them."""
         if message.kind is not MessageKind.CONTRIBUTION:
             return [message]
         found = (self._find_payload(ref.digest) for ref in codec.decode_contribution(message.data).payloads)
@@ -196,5 +198,5 @@ class NeighbourSpreader:
 
 
 def _cut_payloads(parts: Sequence[Message]) -> Sequence[Message]:
-    """Leaves out the payloads behind an object where these are large."""
+    """Leaves out the payloads behind an object if they are large."""
     return parts if sum(len(part.data) for part in parts[1:]) <= MAX_SPREAD_BYTES else parts[:1]

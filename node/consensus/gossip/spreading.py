@@ -1,8 +1,8 @@
-"""Passes on what is new from neighbour to neighbour, where members have no connections with all others (PROTOCOL §5).
+"""Sends new objects from neighbour to neighbour, if members are not all connected with each other (PROTOCOL §5).
 
-What has become new within PAUSE_S goes as one message, to each neighbour that has not shown meanwhile that it has it.
-It was taken in here first, so that nothing that is not authentic goes further. Each object comes up here once, and what
-was passed on is forgotten: whatever got lost is for statuses to repair.
+Objects that have become new within PAUSE_S go as one message to each neighbour, without those that it has itself sent
+meanwhile. They are accepted here first, so that only authentic ones go further. Each object comes here once, and is
+forgotten when it is sent on: statuses repair what got lost.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from node.p2p.bundle import MAX_PARTS, PART_BYTES, PART_KINDS, encode_bundle
 from node.p2p.transport.base import Message, MessageKind, Transport
 
 PAUSE_S = 0.015  # between two messages to the same neighbour
-FULL_BYTES = 64 * 1024  # of a bundle, from which on another is begun
-MAX_WAITING = 4096  # objects; more within one pause no honest federation signs
+FULL_BYTES = 64 * 1024  # of a bundle; more go into another
+MAX_WAITING = 4096  # objects; no honest federation signs more within one pause
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """An object, and payloads behind it, until the next message goes out. `has_it`: who need not be told."""
+    """Holds an object and its payloads until the next message is sent. `has_it` are the peers that have it already."""
 
     parts: list[Message]
     has_it: set[Id] = field(default_factory=set)
 
 
 class Spreading:
-    """One node's. `get_neighbours` gives those that hear of what is new at once, in any order."""
+    """Sends on new objects for one node. `get_neighbours` returns those that receive new objects at once, in any
+    order."""
 
     def __init__(self, transport: Transport, get_neighbours: Callable[[], Iterable[Id]]) -> None:
         self._transport = transport
@@ -38,15 +39,15 @@ class Spreading:
         self._waiting: dict[Digest, _Waiting] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._sent_s = float("-inf")
-        self.num_passed_on = 0  # objects, and each once for whoever it goes to
+        self.num_passed_on = 0  # objects sent, counted once for each receiver
 
     @property
     def num_waiting(self) -> int:
-        """Objects that are passed on with the next bundle."""
+        """Returns the number of objects that wait for the next bundle."""
         return len(self._waiting)
 
     def add(self, parts: Sequence[Message], digest: Digest | None = None, sender: Id | None = None) -> None:
-        """Something new, of this node itself unless it has a sender. `digest` is that of its first part."""
+        """Adds a new object; without a sender it is this node's own. `digest` is the digest of its first part."""
         key = hashlib.sha256(parts[0].data).digest() if digest is None else digest
         if key in self._waiting or len(self._waiting) >= MAX_WAITING:
             return
@@ -56,12 +57,12 @@ class Spreading:
             self._timer = loop.call_later(max(0.0, self._sent_s + PAUSE_S - loop.time()), self._send)
 
     def add_payload(self, contribution: Digest, payload: Message) -> None:
-        """It came right behind its contribution."""
+        """Adds a payload that came right behind its contribution."""
         if (waiting := self._waiting.get(contribution)) is not None:
             waiting.parts.append(payload)
 
     def on_known(self, digest: Digest, sender: Id) -> None:
-        """A neighbour has given what is here already."""
+        """Notes that a neighbour has sent an object that is here already."""
         if (waiting := self._waiting.get(digest)) is not None:
             waiting.has_it.add(sender)
 
@@ -80,7 +81,7 @@ class Spreading:
 
 
 def post_parts(transport: Transport, peer: Id, objects: Iterable[Sequence[Message]]) -> None:
-    """Has objects sent in as few messages as they fit into; what is larger than a bundle's part may be, by itself."""
+    """Sends objects in as few messages as they fit into. An object that is too large for a bundle goes by itself."""
     bundle: list[Message] = []
     size = 0
     for parts in objects:

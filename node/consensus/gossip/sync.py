@@ -1,4 +1,4 @@
-"""Catches up by certificates: whoever is ahead proves it, and no single peer is trusted (PROTOCOL §6)."""
+"""Catches up by certificates: a peer that is ahead proves it, and no single peer is trusted (PROTOCOL §6)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from node.p2p.transport.base import MAX_BLOCKS_REPLY_BYTES, PeerUnavailable, Tra
 
 log = logging.getLogger(__name__)
 
-BATCH = 1024  # blocks asked for at once; a reply has room for about 1 MiB of them
-SLICE = 128  # of them verified and adopted together: as many are lost at most when the node dies
-PAUSES_S = (0.25, 0.5, 1.0, 2.0)  # before asking a peer again that had nothing good; the last repeats
-FORGIVEN_S = 60.0  # after this long without another, a peer's failures are forgotten
-PARTING_S = 60.0  # between two searches for where a peer's chain parts from ours
-ANSWER_S = 10.0  # a peer that takes longer has nothing good
-LOOK_S = 0.5  # how often one sees whether a peer that has failed before need be waited for
+BATCH = 1024  # blocks requested at once; a reply has room for about 1 MiB of them
+SLICE = 128  # blocks verified and adopted together; at most so many are lost when the node dies
+PAUSES_S = (0.25, 0.5, 1.0, 2.0)  # before a peer that had nothing good is asked again; the last repeats
+FORGIVEN_S = 60.0  # a peer's failures are forgotten after so long without another
+PARTING_S = 60.0  # between two searches for the block where a peer's chain parts from ours
+ANSWER_S = 10.0  # a peer that takes longer counts as failed
+LOOK_S = 0.5  # how often to check for a better peer while waiting for one that has failed before
 FULL_BYTES = MAX_BLOCKS_REPLY_BYTES - MAX_BLOCK_BYTES - MAX_CERTIFICATE_BYTES - 1024  # with more, the next may not fit
 
 
 class ChainsDiverge(Exception):
-    """Two valid certificates at one height: at least 2q - n members are provably guilty. Nothing may go on."""
+    """Two blocks of one height have valid certificates: at least 2q - n members are provably guilty. The node stops."""
 
     def __init__(self, ours: Block, theirs: Block, certificate: Certificate) -> None:
         super().__init__(f"height {ours.height}: {ours.id.hex()} and {theirs.id.hex()} are both certified")
@@ -46,7 +46,7 @@ class ChainsDiverge(Exception):
 
 
 class _Refused(Exception):
-    """A peer's block of this height does not hold."""
+    """A peer's block of this height is not valid."""
 
     def __init__(self, height: int, error: ChainError) -> None:
         super().__init__(f"height {height}: {error}")
@@ -56,7 +56,7 @@ class _Refused(Exception):
 
 @dataclass(slots=True)
 class _Failures:
-    """How often a peer had nothing good lately, and until when it is passed over for that."""
+    """Counts how often a peer had nothing good lately, and holds the time until which it is not asked."""
 
     count: int = 0
     until_s: float = 0.0
@@ -68,10 +68,9 @@ Adopt = Callable[[Sequence[FinalBlock]], Awaitable[None]]
 class Sync:
     """Follows the peers that are ahead. `adopt` appends verified blocks; it is the service's only writer.
 
-    What a peer says of its head is only its word. Whoever has failed is asked after those who have not, however high it
-    claims to be, and not waited for once somebody better is there: a liar costs one answer's time, and that once. Up to
-    a `checkpoint` nothing is adopted before it is seen that it leads there. `second` looks into other histories below
-    the head.
+    A peer's claim about its head is not trusted. A peer that has failed is asked after those that have not, however
+    high its claim, and not waited for once a better one is there: a liar costs the time of one answer, once. Up to a
+    `checkpoint` no block is adopted before it is known to lead there. `second` checks other histories below the head.
     """
 
     def __init__(
@@ -93,12 +92,12 @@ class Sync:
         self._second = second
         self._wake = asyncio.Event()
         self._failures: dict[Id, _Failures] = {}
-        self._compared: set[tuple[int, Id]] = set()  # (height, id) of other heads already looked into
+        self._compared: set[tuple[int, Id]] = set()  # (height, id) of other heads that were checked
         self._off_the_way: set[Id] = set()  # peers whose blocks do not lead to the checkpoint
-        self._searched_s: dict[Id, float] = {}  # when it was last looked for where a peer's chain parts from ours
+        self._searched_s: dict[Id, float] = {}  # when the parting of a peer's chain from ours was last searched
 
     def on_status(self) -> None:
-        """A peer may be ahead, or elsewhere."""
+        """Notes that a peer may be ahead, or on another chain."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -115,7 +114,7 @@ class Sync:
                 await self._try(peer, self._look_below(peer))
 
     async def _try(self, peer: Peer, work: Coroutine[None, None, None]) -> None:
-        """What `peer` gives may bring about an error that nobody foresaw: then it had nothing good. Raises
+        """Runs `work` on blocks of `peer`. An unforeseen error counts as a failure of the peer. Raises
         ChainsDiverge."""
         with self._boundary.around("sync", peer.id, passing=(ChainsDiverge,)) as crossing:
             await work
@@ -124,20 +123,20 @@ class Sync:
 
     @property
     def is_behind(self) -> bool:
-        """Whether somebody says to be ahead who has not been found to be wrong."""
+        """Says whether a peer claims to be ahead that has not failed."""
         return any(self._get_failures(peer).count == 0 for peer in self._get_ahead())
 
     def is_beyond(self, height: int) -> bool:
-        """Whether a head of this height is no longer on the way to the checkpoint: only then do votes here count."""
+        """Says whether a head of this height has reached the checkpoint: only then do votes count here."""
         return self._checkpoint is None or height >= self._checkpoint.height
 
     @property
     def other_history(self) -> str | None:
-        """Another history that a peer has proved; None where none has."""
+        """Describes another history that a peer has proved; None if none has."""
         return self._second.describe()
 
     def describe_way(self) -> str | None:
-        """The reason why this node does not come to its checkpoint; None where it is there, or on its way."""
+        """Says why this node does not get to its checkpoint; None if it is there, or on its way."""
         height = self._get_tip().height
         if self._checkpoint is None or self.is_beyond(height):
             return None
@@ -157,7 +156,7 @@ class Sync:
     # ---- whom to ask
 
     def _choose(self) -> Peer | None:
-        """Of those that say they are ahead, and are not passed over now, the one that has failed least."""
+        """Returns the peer with the fewest failures among those that claim to be ahead and may be asked now."""
         ahead = [peer for peer in self._get_ahead() if self._get_failures(peer).until_s <= self._get_time_s()]
         return min(ahead, key=lambda peer: (self._get_failures(peer).count, -_get_height(peer)), default=None)
 
@@ -166,12 +165,12 @@ class Sync:
         return [peer for peer in self._peers if _get_height(peer) >= needed]
 
     def _get_leg_end(self, height: int) -> int:
-        """How high the next blocks above this height have to reach to be adopted."""
+        """Returns the height up to which the next blocks above this height have to reach to be adopted."""
         end = None if self._checkpoint is None else self._checkpoint.get_next(height)
         return height + 1 if end is None else end
 
     def _get_pause_s(self) -> float | None:
-        """Until somebody who is passed over may be asked again; None where there is nobody."""
+        """Returns the seconds until one of the peers that are ahead may be asked again; None if there is none."""
         now_s = self._get_time_s()
         waits = [self._get_failures(peer).until_s - now_s for peer in self._get_ahead()]
         return max(0.0, min(waits)) if waits else None
@@ -192,7 +191,7 @@ class Sync:
         return asyncio.get_running_loop().time()
 
     def _get_elsewhere(self) -> list[Peer]:
-        """Peers whose head has our height and another id."""
+        """Returns the peers whose head has our height and another id."""
         head = self._get_tip()
         self._compared = {(height, block_id) for height, block_id in self._compared if height >= head.height}
         return [
@@ -206,7 +205,7 @@ class Sync:
         ]
 
     def _get_below(self) -> list[Peer]:
-        """Peers whose head is another block than ours of that height, below our own."""
+        """Returns the peers whose head is below ours and differs from our block of that height."""
         tip = self._get_tip()
         if not self.is_beyond(tip.height):
             return []
@@ -218,10 +217,10 @@ class Sync:
             and self._get_failures(peer).until_s <= self._get_time_s()
         ]
 
-    # ---- what it gives
+    # ---- what it sends
 
     async def _follow(self, peer: Peer) -> None:
-        """Takes the next blocks from `peer`, as many as hold."""
+        """Fetches the next blocks from `peer`, and adopts those that are valid."""
         tip, claimed = self._get_tip(), _get_height(peer)
         try:
             replies = await self._request_leg(peer, tip.height)
@@ -247,14 +246,14 @@ class Sync:
                 self._on_failed(peer)
 
     async def _take(self, tip: Tip, replies: Sequence[tuple[bytes, bytes]]) -> int:
-        """Verifies and adopts `replies`, which follow `tip`; the height of the last. Raises _Refused at the first that
-        does not hold: those below it are adopted all the same.
+        """Verifies and adopts `replies`, which follow `tip`. Returns the height of the last. Raises _Refused at the
+        first that is not valid; those below it are adopted all the same.
 
-        Others are let in between two blocks: the signatures of one are some milliseconds' work at most.
+        Other tasks may run between two blocks: checking the signatures of one takes some milliseconds at most.
         """
         verified: list[FinalBlock] = []
         for block_bytes, certificate_bytes in replies:
-            if not speaks(tip.state.protocol):  # this node goes no further, and it is nobody's fault
+            if not speaks(tip.state.protocol):  # this release cannot go on, which is nobody's fault
                 break
             try:
                 final = self._verify(tip, block_bytes, certificate_bytes)
@@ -276,8 +275,8 @@ class Sync:
         return self._checkpoint is not None and self._checkpoint.get_id(height) is not None
 
     async def _request_leg(self, peer: Peer, height: int) -> list[tuple[bytes, bytes]]:
-        """The blocks above `height`: as many as one answer holds, on the way to the checkpoint as far as the next mark
-        at least. A peer that gives less than it could has no more."""
+        """Returns the blocks above `height`: as many as one reply holds, and on the way to the checkpoint at least up
+        to the next mark. A peer that sends less than it could has no more."""
         asked, end = BATCH, self._get_leg_end(height)
         replies = more = await self._request(peer, height + 1, asked)
         while height + len(replies) < end and (len(more) == asked or _get_size(more) > FULL_BYTES):
@@ -287,7 +286,8 @@ class Sync:
         return replies
 
     async def _request(self, peer: Peer, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        """Raises PeerUnavailable, also where `peer` has failed before and somebody who has not is ahead meanwhile."""
+        """Requests blocks. Raises PeerUnavailable, also if `peer` has failed before and one without failures is ahead
+        by now."""
         asking = asyncio.create_task(self._transport.request_blocks(peer.id, first, count))
         until_s = self._get_time_s() + ANSWER_S
         try:
@@ -315,7 +315,7 @@ class Sync:
         return FinalBlock(block, certificate)
 
     async def _compare(self, peer: Peer, tip: Tip) -> None:
-        """Asks `peer` for its block at our height. Raises ChainsDiverge if it is another one and certified too."""
+        """Requests from `peer` its block at our height. Raises ChainsDiverge if it is another one and certified too."""
         ours = tip.block
         try:
             replies = await self._request(peer, ours.height, 1)
@@ -337,12 +337,12 @@ class Sync:
             if theirs.height == ours.height and theirs.id != ours.id:
                 if self.is_beyond(ours.height):
                     raise ChainsDiverge(ours, theirs, certificate)
-                self._second.tell(peer, theirs)  # ours leads to the checkpoint: it is theirs that is the other
+                self._second.tell(peer, theirs)  # ours leads to the checkpoint: theirs is the other history
             return
         self._on_failed(peer)
 
     async def _look_below(self, peer: Peer) -> None:
-        """Asks `peer` for the block that is its head, and another than ours of that height."""
+        """Requests from `peer` its head, which differs from our block of that height."""
         if peer.status is None:
             return
         height = peer.status.head_height
@@ -361,9 +361,9 @@ class Sync:
         self._on_failed(peer)
 
     async def _look_for_parting(self, peer: Peer, height: int) -> None:
-        """Looks for the lowest block of `peer` that is another than ours, at `height` at most, where it has another: up
-        to there members are the same, so that its certificate there counts for both, whoever certified what follows.
-        That takes one answer's time at most."""
+        """Searches for the lowest block of `peer`, at `height` at most, that differs from ours. Up to there the members
+        are the same, so its certificate there counts for both chains, whoever certified what follows. The search takes
+        the time of one answer at most."""
         now_s = self._get_time_s()
         if now_s < self._searched_s.get(peer.id, -inf) + PARTING_S:
             return
@@ -382,7 +382,8 @@ class Sync:
             log.warning("%s shows no certificate where its chain parts from ours: %s", peer.name, error)
 
     async def _find_parting(self, peer: Peer, height: int) -> tuple[int, bytes, bytes] | None:
-        """The height, the block and the certificate, by halving; None where `peer` gives less than it did before."""
+        """Returns the height, the block and the certificate, found by halving; None if `peer` sends less than it did
+        before."""
         chain_id, common, other = self._get_tip().state.chain_id, 0, height
         replies = await self._request(peer, other, 1)
         while replies and other - common > 1:
@@ -400,5 +401,5 @@ def _get_size(replies: Sequence[tuple[bytes, bytes]]) -> int:
 
 
 def _get_height(peer: Peer) -> int:
-    """Of the head that it last spoke of; -1 before it has spoken."""
+    """Returns the height of the head in the peer's last status; -1 before the first."""
     return -1 if peer.status is None else peer.status.head_height

@@ -1,1 +1,1 @@
-"""Changes of the federation and the word of a site's operator: proposals, consent, admissions, convictions."""
+"""Changes of the federation and the consent of a site's operator: proposals, consent, admissions, convictions."""

@@ -1,8 +1,9 @@
-"""Admissions: whom this node lets in, as it follows from the state in force and from what its operator approved.
+"""Admissions: the peers that this node admits, by the state in force and by what its operator approved.
 
-Members and observers are those of the state. Guests are the keys that stand before the door (a joiner and the new key
-of a seat, from this operator's approval on; a rotation that its own member proposes, as soon as it is open), and the
-keys that were members up to 1,000 heights ago, so that their nodes learn of it (FEDERATION §2, Keys).
+Members and observers are those of the state. Guests are keys that are not members yet or any more: a joiner and the new
+key of a seat, once this operator has approved the change; a rotation that its own member proposes, as soon as it is
+open; and the keys that were members up to 1,000 heights ago, so that their nodes learn what became of them (FEDERATION
+§2, Keys).
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from node.p2p.transport.base import Transport
 
 log = logging.getLogger(__name__)
 
-FAREWELL_HEIGHTS = 1000  # for so long the key of a former member may ask what has become of it
+FAREWELL_HEIGHTS = 1000  # for so long the key of a former member is admitted as a guest
 
 
 class Admissions:
-    """One node's. What follows is in force in the book of peers and in the transport from the beginning on."""
+    """Decides which peers one node admits. The result is in force in the book of peers and in the transport from the
+    start."""
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Admissions:
         self._peers = peers
         self._transport = transport
         self._state = current.tip.state
-        self._former = _find_former(store, current.tip.height)  # with the height at which it ceased to be a member
+        self._former = _find_former(store, current.tip.height)  # with the height of its removal, and its name
         self._admission = self._compute()
         self._apply()
 
@@ -53,7 +55,7 @@ class Admissions:
         return "<Admissions: {} members, {} observers, {} guests>".format(*kinds)
 
     def on_state(self, state: State) -> None:
-        """Another state is in force: whoever has left is a guest for a while."""
+        """Notes that another state is in force. A member that has left is a guest for a while."""
         for member in self._state.members:
             if state.index_of(member.key) is None:
                 self._former[member.key] = (self._current.tip.height, member.name)
@@ -62,7 +64,7 @@ class Admissions:
         self.on_changes()
 
     def on_changes(self) -> None:
-        """The chain has grown, or other changes are open, or approved here."""
+        """Computes the admissions again after the chain has grown, or other changes are open or approved here."""
         height = self._current.tip.height
         self._former = {
             key: (since, name) for key, (since, name) in self._former.items() if height < since + FAREWELL_HEIGHTS
@@ -95,7 +97,7 @@ class Admissions:
 
 
 def _find_former(store: SqliteStore, head: int) -> dict[Id, tuple[int, str]]:
-    """The keys that ceased to be members lately, each with the height of the block that did it and its name."""
+    """Returns the keys that ceased to be members lately, each with the height of that block and its name."""
     former: dict[Id, tuple[int, str]] = {}
     before: State | None = None
     for height, state in store.read_states(max(0, head - FAREWELL_HEIGHTS), head):
@@ -107,7 +109,7 @@ def _find_former(store: SqliteStore, head: int) -> dict[Id, tuple[int, str]]:
 
 
 def _find_coming(proposals: Iterable[Proposal], me: Id) -> dict[Id, str]:
-    """The new keys of open changes that this node's operator approved, and of rotations, by what to call them."""
+    """Returns the new keys of rotations, and of open changes that this node's operator approved, each with a name."""
     coming: dict[Id, str] = {}
     for proposal in proposals:
         kind = proposal.change.kind

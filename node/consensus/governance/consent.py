@@ -1,11 +1,10 @@
-"""The consent of a site to train: what its operator has approved of the run, its rounds and its members
-(FEDERATION §2).
+"""The consent of a site to train: its operator's approval of the run, its rounds and its members (FEDERATION §2).
 
-With `join_runs: ask` a site trains in a run only after its operator has approved it, up to the rounds that were
-approved, and only beside members whose joining was. What stands in genesis is agreed on by starting with that genesis,
-what was there before this site joined by joining. A run whose method shares samples is trained in only by sites that
-approved that very run before it began, whatever the configuration says; of the run in genesis the configuration says
-so. The chain holds most answers, by seat; what came after a change was executed is kept beside it.
+With `join_runs: ask` a site trains in a run only after its operator has approved it, up to the approved rounds, and
+only with members whose joining was approved. Starting with a genesis approves what is in it, and joining approves what
+was there before. If the method of a run shares samples, only sites train that approved this run before it began,
+whatever the configuration says; for the run in genesis the configuration says so. The chain holds most answers, by
+seat; answers that came after a change was executed are stored beside it.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ExecutedChange:
-    """A change in the block at `height` that training depends on, with the answers in that block by seat. `seat` is
-    that of the member that came with it, if one did."""
+    """Holds a change in the block at `height` that training depends on, with the answers in that block by seat. `seat`
+    is the seat of the member that the change added, if it added one."""
 
     height: int
     id: Digest
@@ -48,14 +47,14 @@ class ExecutedChange:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was read of the chain up to `height`, whose state is `state`."""
+    """Holds what was read of the chain up to `height`, whose state is `state`."""
 
     height: int = 0
     state: State | None = None
     by_id: dict[Digest, ExecutedChange] = field(default_factory=dict)
     starts: dict[int, ExecutedChange] = field(default_factory=dict)  # by number of the run
-    rounds: dict[int, list[ExecutedChange]] = field(default_factory=dict)  # likewise, in order
-    joins: dict[int, ExecutedChange] = field(default_factory=dict)  # by the seat that came
+    rounds: dict[int, list[ExecutedChange]] = field(default_factory=dict)  # by number of the run, in order
+    joins: dict[int, ExecutedChange] = field(default_factory=dict)  # by the seat that was added
 
     def add(self, executed: ExecutedChange) -> None:
         self.by_id[executed.id] = executed
@@ -70,10 +69,12 @@ class _Seen:
 
 
 class Consent:
-    """One node's. `asks`: its operator is asked for each run; else it trains in all but those that share samples, and
-    those that were approved without training.
-    `approves_genesis` is the operator's word on samples that the run in genesis shares. `reason` is why it does not
-    train on the tip it has seen; None where it may."""
+    """Decides whether one node trains. `asks` says that its operator is asked for each run. Else the node trains in all
+    runs but those that share samples and those that were approved without training.
+
+    `approves_genesis` is the operator's consent to share samples in the run of genesis. `reason` says why the node does
+    not train on the tip it has seen; None if it may.
+    """
 
     def __init__(
         self,
@@ -94,41 +95,42 @@ class Consent:
         self._approves_genesis = approves_genesis
         self._own = dict(store.get_own_answers())
         self._seen = _Seen()
-        self._shares: dict[Digest, bool] = {}  # the last state's
+        self._shares: dict[Digest, bool] = {}  # of the last state
 
     def __repr__(self) -> str:
         return f"<Consent up to {self._seen.height}: {self.reason or 'trains'}>"
 
-    # ---- what its operator says
+    # ---- answers of its operator
 
     def note(self, approval: Approval) -> None:
-        """This node's operator has answered, and that is durable."""
+        """Notes an answer of this node's operator, which is in the store."""
         self._own[approval.change_id] = approval.answer
         if self._seen.state is not None:
             self._judge(self._seen.state)
 
     def find(self, change_id: Digest) -> ExecutedChange | None:
-        """A change in a block that training depends on, which can still be approved; None of any other."""
+        """Returns a change in a block that training depends on and that can still be approved; None for any other
+        change."""
         return self._seen.by_id.get(change_id)
 
     @property
     def executed(self) -> Mapping[Digest, ExecutedChange]:
-        """All that `find` finds."""
+        """Returns all changes that `find` finds, by id."""
         return self._seen.by_id
 
     def get_own_answer(self, change_id: Digest) -> Answer | None:
-        """The last word of this node's operator on a change; None where there is none."""
+        """Returns the last answer of this node's operator to a change; None if there is none."""
         return self._own.get(change_id)
 
     def is_too_late(self, executed: ExecutedChange, state: State) -> bool:
-        """Whether an approval of this change would count for nothing: sites share samples as their run begins."""
+        """Says whether an approval of this change no longer counts, since sites share samples when their run begins."""
         kind = executed.kind
         return isinstance(kind, StartRun) and kind.number == state.run.number and self._shares_samples(state)
 
-    # ---- what follows
+    # ---- whether this site trains
 
     async def on_tip(self, tip: Tip) -> None:
-        """The tip has moved: what it has of changes is read, and `reason` told where it is another."""
+        """Reads the changes of new blocks, and publishes `reason` if it is another."""
         if tip.state != self._seen.state:
             for executed in await self._disk.run(self._read, self._seen.height + 1, tip.height):
                 self._seen.add(executed)
@@ -137,7 +139,7 @@ class Consent:
         self._judge(tip.state)
 
     def _judge(self, state: State) -> None:
-        """Finds out whether this site trains for the height after what it has seen, and tells where that is news."""
+        """Decides whether this site trains for the next height, and publishes the reason if it is another."""
         height = self._seen.height + 1
         reason = self.describe(state, height)
         if reason != self.reason:
@@ -145,7 +147,8 @@ class Consent:
             self._tell(is_idle=not state.has_round(height))
 
     def describe(self, state: State, height: int) -> str | None:
-        """The reason why this site does not train for `height`, which `state` judges; None where it does, or nobody."""
+        """Says why this site does not train for `height`, which `state` judges; None if it trains, or if there is
+        nothing to train."""
         me = state.get_member(self._signer.id)
         if me is None or not state.has_round(height):
             return None
@@ -174,14 +177,14 @@ class Consent:
         return f"{what} is not approved here: {_say_approve(started)}"
 
     def _describe_rounds(self, run: Run, height: int, me: Member) -> str | None:
-        """Rounds beyond those that the operator approved, with the run or since."""
+        """Says that this round is beyond those that the operator approved, with the run or later; None if it is not."""
         started, asked = self._seen.starts.get(run.number), None
         changes = self._seen.rounds.get(run.number, [])
         approved = run.rounds
         if started is not None and isinstance(started.kind, StartRun):
             approved = int(started.kind.terms["rounds"])
         elif changes and isinstance(changes[0].kind, SetRounds):
-            approved = changes[0].kind.old  # genesis set them
+            approved = changes[0].kind.old  # by genesis
         for change in changes:
             if not isinstance(change.kind, SetRounds):
                 continue
@@ -196,18 +199,19 @@ class Consent:
     def _describe_members(self, state: State, me: Member) -> str | None:
         for member in state.members:
             joined = self._seen.joins.get(member.seat)
-            if joined is None or member.since <= me.since:  # a founder, or there before this site was
+            if joined is None or member.since <= me.since:  # a founder, or a member before this site
                 continue
             if self._get_answer(joined, me) is not Answer.YES:
                 return f"the joining of {member.name} is not approved here: {_say_approve(joined)}"
         return None
 
     def _get_answer(self, executed: ExecutedChange, me: Member) -> Answer | None:
-        """The operator's last word: what was said here, or else by this seat in the block."""
+        """Returns the operator's last answer: the one given here, or else this seat's answer in the block."""
         return self._own.get(executed.id) or executed.answers.get(me.seat)
 
     def _shares_samples(self, state: State) -> bool:
-        """Whether the run in force shares samples, in whatever form. One that this release does not know may."""
+        """Says whether the run in force shares samples, in any form. A method that this release does not know counts as
+        if it does."""
         if state.digest not in self._shares:
             try:
                 self._shares = {state.digest: make_spec(state.run, state.rules, state.n).shares_samples}
@@ -225,7 +229,7 @@ class Consent:
     # ---- what the chain holds
 
     def _read(self, first: int, last: int) -> list[ExecutedChange]:
-        """Runs on the disk's thread: the changes in these blocks that training depends on."""
+        """Returns the changes in these blocks that training depends on. Runs on the disk's thread."""
         found = []
         for height in self._store.get_change_heights(first, last):
             stored = self._store.get_block(height)

@@ -1,8 +1,8 @@
 """Proposes the conviction of members that signed twice: evidence proves itself, and needs nobody's approval.
 
-All who hold the evidence could do so, and n changes would say the same. So they take turns, beginning with the
-coordinator of the height after the lie: each waits for those before it, and gives up its turn where one of them has
-proposed it (FEDERATION §2).
+All members that hold the evidence could propose it, with n equal changes as the result. So they take turns, from the
+coordinator of the height after the double signature on: each waits for those before it, and does nothing if one of them
+has proposed it (FEDERATION §2).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from node.offload import Offload
 
 log = logging.getLogger(__name__)
 
-TURN_STATUSES = 4  # so long has each member, before it is the next one's turn
+TURN_STATUSES = 4  # statuses that a member's turn lasts
 OPEN_HEIGHTS = 100
 
 
 class Convictions:
-    """One node's. `disk` is the store's thread."""
+    """Proposes convictions for one node. `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -52,19 +52,19 @@ class Convictions:
         self._signer = signer
         self._store = store
         self._disk = disk
-        self._waited: dict[int, int] = {}  # looks since a seat could be convicted, by seat
+        self._waited: dict[int, int] = {}  # calls of `look` since a seat could be convicted, by seat
 
     def __repr__(self) -> str:
         return f"<Convictions on {self._current.tip.height}: {len(self._waited)} could be>"
 
     async def run(self) -> None:
-        """Looks as often as statuses are sent, until cancelled."""
+        """Calls `look` as often as statuses are sent, until cancelled."""
         while True:
             await asyncio.sleep(self._current.tip.state.rules.waits.status_s)
             await self.look()
 
     async def look(self) -> None:
-        """Proposes what it is this node's turn to propose."""
+        """Proposes the convictions for which it is this node's turn."""
         tip = self._current.tip
         if not self._signer.may_sign(tip.state, tip.height + 1) or not self._get_accused():
             self._waited.clear()
@@ -86,8 +86,8 @@ class Convictions:
         self._waited = {seat: waited for seat, waited in self._waited.items() if seat in seats}
 
     def _choose_newest(self, stored: Iterable[StoredEvidence]) -> dict[int, StoredEvidence]:
-        """Of each seat that can be convicted its newest evidence, as the oldest is soon too old. That of heights to
-        come proves nothing yet."""
+        """Returns for each seat that can be convicted its newest evidence, since old evidence soon expires. Evidence of
+        later heights proves nothing yet."""
         newest: dict[int, StoredEvidence] = {}
         for each in stored:
             seat = self._find_seat(each) if each.height <= self._current.tip.height else None
@@ -96,7 +96,7 @@ class Convictions:
         return newest
 
     def _get_accused(self) -> set[Id]:
-        """Keys against which there is evidence, of members that are not suspended: nobody escapes by another key."""
+        """Returns the accused keys of members that are not suspended. A member's earlier keys count too."""
         state = self._current.tip.state
         seats = {old.key: old.seat for old in state.retired} | {member.key: member.seat for member in state.members}
         open_seats = {member.seat for member in state.members if not member.is_suspended}
@@ -104,7 +104,7 @@ class Convictions:
         return {author for author in accused if seats.get(author) in open_seats}
 
     def _find_seat(self, stored: StoredEvidence) -> int | None:
-        """The seat that evidence accuses, if it can be convicted and nobody has proposed that."""
+        """Returns the seat that evidence accuses, if it can be convicted and nobody has proposed that."""
         state = self._current.tip.state
         seat = state.find_holder(stored.author, stored.height)
         member = None if seat is None else state.get_seat(seat)
@@ -128,12 +128,12 @@ class Convictions:
         return Change(kind, seat, tip.height, tip.height + 1, tip.height + OPEN_HEIGHTS)
 
     def _get_turn(self, height: int) -> int:
-        """How many members are to propose it before this one."""
+        """Returns how many members may propose it before this one."""
         active = self._current.tip.state.active_ids
         if self._signer.id not in active:
             return len(active)
         return (active.index(self._signer.id) - (height + 1)) % len(active)
 
     async def _propose(self, change: Change) -> None:
-        with suppress(ChainError, NodeError):  # a block, or another's proposal, came in between
+        with suppress(ChainError, NodeError):  # a block or another proposal came first
             await self._book.propose(change)

@@ -1,8 +1,8 @@
-"""Initial models that changes name: a run may start from one only where every voter holds it, and it fits the run.
+"""Initial models that changes name: a run may start from one only if every voter holds it and it fits the run.
 
-A change that starts a run names its model by digest. Whoever lacks the blob pulls it, from the miner of the block
-first, and neither mines nor prevotes such a block before it is here. What does not fit is never voted for; a quorum
-that finds it good is followed all the same, as this may be for a method of a newer release.
+A change that starts a run names its model by digest. A node that lacks the blob fetches it, first from the miner of the
+block, and neither mines nor prevotes such a block before. A model that does not fit gets no vote here. If a quorum
+votes for it, the node follows all the same, as it may be for a method of a newer release.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from node.payloads.fetcher import BlobFetcher
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 64  # cases
+_REMEMBERED = 64  # cases that are remembered
 
-_Case = tuple[Digest, Digest]  # a change and the state that it meets: other rules have other limits
+_Case = tuple[Digest, Digest]  # a change and the state it applies to, which has the limits
 
 
 class InitialModelRefused(Exception):
@@ -43,8 +43,8 @@ class InitialModelRefused(Exception):
 
 
 class InitialModels:
-    """One node's. `blobs` pulls what is of no height, `arithmetic` is the thread for arrays. `on_judged` hears that
-    there is a model that a change was waiting for."""
+    """Fetches and checks initial models for one node. `blobs` fetches blobs that belong to no height, `arithmetic` is
+    the thread for arrays. `on_judged` is called when a model that a change needs is here and fits."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class InitialModels:
         self._arithmetic = arithmetic
         self._boundary = boundary
         self._on_judged = on_judged
-        self._judged: OrderedDict[_Case, str | None] = OrderedDict()  # what is wrong with its model
+        self._judged: OrderedDict[_Case, str | None] = OrderedDict()  # what is wrong with the model, None if it fits
         self._pulling: dict[_Case, asyncio.Task[None]] = {}
 
     def is_ready(self, change: Change) -> bool:
-        """Whether this node may mine a change: it names no model, or one that is here and fits. If it is not known yet,
-        that is found out."""
+        """Says whether this node may mine a change: it names no model, or one that is here and fits. If that is not
+        known yet, the model is fetched and checked."""
         named = _get_named(change)
         if named is None:
             return True
@@ -88,8 +88,8 @@ class InitialModels:
                 self._on_judged()
 
     async def ensure(self, change: Change, sources: Sequence[Id] = ()) -> None:
-        """Pulls the model that a change on the tip names, for as long as it takes, and looks at it; nothing to do for a
-        change that names none. Raises InitialModelRefused, and InvalidChange where the change does not hold."""
+        """Fetches the model that a change on the tip names, however long it takes, and checks it; does nothing if it
+        names none. Raises InitialModelRefused, or InvalidChange if the change is not valid."""
         named, tip = _get_named(change), self._current.tip
         if named is None:
             return
@@ -114,13 +114,13 @@ def _make_case(change: Change, state: State) -> _Case:
 
 
 def _get_named(change: Change) -> Digest | None:
-    """The model that a change starts a run from, if it names one."""
+    """Returns the digest of the model that a change starts a run from; None if it names none."""
     return change.kind.initial if isinstance(change.kind, StartRun) else None
 
 
 def find_misfit(run: Run, rules: Rules, num_members: int, data: bytes) -> str | None:
-    """What keeps these bytes from being a model that a run can begin from. Of a method that this release does not know
-    it is enough that they are arrays."""
+    """Says why these bytes are not a model that a run can begin from; None if they are. If this release does not know
+    the run's method, any arrays will do."""
     try:
         arrays = decode_arrays(data, len(data))
         try:

@@ -1,7 +1,7 @@
-"""The operator's word that this site lends its own model for an evaluation: for that one alone, and durable.
+"""The operator's agreement that this site lends its own model for one evaluation; it is stored.
 
-It is given with the yes to the change that begins the evaluation, before that is executed; the others see what it comes
-to by what is lent.
+The operator gives it together with the approval of the change that begins the evaluation, before that is executed. The
+others see it by the models that are lent.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MAX_KEPT = 100
 
 
 def get_lendable(kind: Kind) -> Place | None:
-    """The round whose models sites may lend by a change; None of a change that has nothing lent."""
+    """Returns the round whose models sites may lend by a change; None for a change without lending."""
     return find_lendable(kind.terms["method"]) if isinstance(kind, StartRun) else None
 
 
 def find_lendable(method: object) -> Place | None:
-    """As `get_lendable`, by the method of a run."""
+    """Returns the round whose models sites may lend, by the method of a run; None if they lend none."""
     if not isinstance(method, Mapping) or method.get("name") != EVALUATION:
         return None
     try:
@@ -42,7 +42,7 @@ def find_lendable(method: object) -> Place | None:
 
 
 class Lending:
-    """The changes by which this node's operator has agreed to lend."""
+    """Holds the changes by which this node's operator has agreed to lend."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class Lending:
         return change_id.hex() in self._agreed
 
     def note(self, change_id: Digest, *, lends: bool) -> None:
-        """Keeps the operator's last word on a change. Runs on the store's thread."""
+        """Stores the operator's last answer to a change. Runs on the store's thread."""
         others = [known for known in self._agreed if known != change_id.hex()]
         agreed = [*others, *([change_id.hex()] if lends else [])][-MAX_KEPT:]
         if agreed != self._agreed:
@@ -64,7 +64,7 @@ class Lending:
 
 
 def lends_in(store: SqliteStore, runs: RunSpecs, run: Run) -> bool:
-    """Whether this site lends its own model in a run. Runs on the store's thread."""
+    """Says whether this site lends its own model in a run. Runs on the store's thread."""
     start = runs.calendar.get_start(run.number)
     stored = store.get_block(start) if start else None
     if not start or stored is None or stored.block.change is None:

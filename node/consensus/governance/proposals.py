@@ -1,7 +1,8 @@
-"""The node's book of open changes: what members propose and approve, kept before it is told, and chosen from.
+"""The node's book of open changes: stores what members propose and approve, and chooses a change for the next block.
 
-A change travels with its proposer's approval, approvals and readiness by themselves; status repairs what is lost. This
-node approves nothing but by `approve` and `propose`, which an operator calls (FEDERATION §4, I14).
+A change is sent with its proposer's approval; other approvals and the readiness are sent by themselves, and statuses
+repair what is lost. This node approves a change only by `approve` and `propose`, which an operator calls (FEDERATION
+§4, I14).
 """
 
 from __future__ import annotations
@@ -49,14 +50,15 @@ from node.version import get_version
 
 log = logging.getLogger(__name__)
 
-# A change is read at some expense, so that each member has only so many read of any one proposer: an honest one passes
-# on what is open, and proposes a few a day. So nobody uses up what is for another, not with old changes of its either.
+# Reading a change takes time, so each member may send only so many of any one proposer: an honest one sends on what
+# is open, and proposes a few a day. So no sender uses up another's share, not even with old changes of that proposer.
 READS_BURST = 16.0
 READS_PER_S = 0.1
 
 
 class ProposalBook:
-    """One node's. `disk` is the store's thread; `admissions` follow what is open, and approved here."""
+    """Keeps the open changes of one node. `disk` is the store's thread; `admissions` depend on what is open and
+    approved here."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class ProposalBook:
         self._events = events
         self._clock = clock
         self._boundary = boundary
-        self._reads: dict[tuple[Id, Id], TokenBucket] = {}  # by sender and proposer, members both
+        self._reads: dict[tuple[Id, Id], TokenBucket] = {}  # by sender and proposer, both members
         self._ended = store.get_ended_changes()
 
     def __repr__(self) -> str:
@@ -99,7 +101,7 @@ class ProposalBook:
 
     @property
     def num_shares(self) -> int:
-        """Pairs of a sender and a proposer whose share of reading is kept account of."""
+        """Returns the number of pairs of a sender and a proposer whose share of reads is counted."""
         return len(self._reads)
 
     def get(self, change_id: Digest) -> Proposal | None:
@@ -107,11 +109,12 @@ class ProposalBook:
 
     @property
     def ended(self) -> Mapping[Digest, str]:
-        """How changes ended that were open here, as far as that is kept. One that came again may be open."""
+        """Says how changes ended that were open here, by id, as far as that is kept. A change that came again may be
+        open."""
         return self._ended
 
     def list_known(self, digits: str) -> dict[Digest, str]:
-        """Lists all changes whose id begins with these digits, whatever has come of them, with that in words."""
+        """Returns all changes whose id begins with these digits, each with a description of what became of it."""
         known = dict(self._ended)
         known |= {
             each.id: f"{each.kind.name}, executed: in block {each.height}" for each in self._consent.executed.values()
@@ -131,11 +134,12 @@ class ProposalBook:
         raise NotFound(f"change {digits[:8]}: no such change is open here{words}. Open: {names}")
 
     def check(self, change: Change) -> State:
-        """The state that a change would give. Raises InvalidChange where it cannot hold, or there is no room for it."""
+        """Returns the state that a change would lead to. Raises InvalidChange if it is not valid, or there is no room
+        for it."""
         return self._proposals.check(change)
 
     def compute_missing(self, proposal: Proposal) -> Missing:
-        """What an open change lacks to stand in the next block, its height apart."""
+        """Returns what an open change still needs to be in the next block, apart from its height."""
         return self._proposals.compute_missing(proposal)
 
     @property
@@ -145,7 +149,7 @@ class ProposalBook:
     # ---- what peers push
 
     def on_message(self, sender: Peer, message: Message) -> None:
-        """Takes in what is authentic, and news. Raises PeerFault for what the sender could have seen to be bad."""
+        """Accepts what is authentic and new. Raises PeerFault for a fault that the sender should have found."""
         try:
             match message.kind:
                 case MessageKind.PROPOSAL:
@@ -156,12 +160,12 @@ class ProposalBook:
                     self._on_readiness(decode_readiness(message.data))
         except (DecodeError, InvalidSignature) as error:
             raise PeerFault(f"{message.kind.name.lower()}: {error}", get_reason(error)) from error
-        except ChainError as error:  # on another head it may hold
+        except ChainError as error:  # it may be valid on another head
             sender.refusals[get_reason(error)] += 1
             log.debug("%s from %s refused: %s", message.kind.name.lower(), sender.name, error)
 
     def _on_proposal(self, sender: Peer, data: bytes, approval: Approval) -> None:
-        """What was executed, or is more than the sender's share, is seen before any signature is looked at."""
+        """Accepts a change. Its signatures are checked only if it was not executed and is within the sender's share."""
         change_id = compute_change_id(self._chain_id, data)
         if self._proposals.get(change_id) is not None:
             return
@@ -183,7 +187,7 @@ class ProposalBook:
             self._tell_proposal(proposal)
 
     def knows(self, approval: Approval) -> bool:
-        """Whether this very approval is held, and so was verified."""
+        """Says whether exactly this approval is held, and so was verified."""
         return self._proposals.knows(approval)
 
     def _may_read(self, sender: Id, proposer: Id) -> bool:
@@ -200,49 +204,50 @@ class ProposalBook:
             self._keep(ready.change_id, partial(self._store.put_readiness, ready))
 
     def _keep(self, change_id: Digest, put: Callable[[], None]) -> None:
-        """Makes it durable, in its turn, and has it in the next block if nothing is missing any more."""
+        """Queues the write to the store; after it, a change that is complete goes into the next block."""
         self._current.call(partial(self._put, change_id, put))
 
     async def stand_ready(self, ready: Readiness) -> bool:
-        """Keeps the word of this node's own new key; whether it counts."""
+        """Stores the readiness of this node's own new key. Returns whether it counts."""
         await self._disk.run(self._store.put_readiness, ready)
         if self._proposals.get(ready.change_id) is None:  # closed by a block that came in between
             await self._disk.run(self._store.drop_changes, [ready.change_id])
             return False
         try:
             is_news = self._proposals.add_readiness(ready)
-        except ChainError:  # of a block that is too far below by now
+        except ChainError:  # its block is too far below the head by now
             return False
         self.follow_up()
         return is_news
 
     async def _put(self, change_id: Digest, put: Callable[[], None]) -> None:
-        if self._proposals.get(change_id) is None:  # closed since, and its rows are gone
+        if self._proposals.get(change_id) is None:  # closed since, and its rows are deleted
             return
         with self._boundary.around("proposals"):
             await self._disk.run(put)
         self.follow_up()
 
     def on_alive(self, key: Id) -> None:
-        """A key that is no member's is alive, and was not a moment ago: one that joins may have been waited for."""
+        """Notes that a key which is no member's is alive again: a change that adds it may have waited for it."""
         if any(isinstance(each.change.kind, AddMember) and each.change.kind.key == key for each in self._proposals):
             self._try()
 
     def follow_up(self) -> None:
-        """Something has come that a change may have lacked: has it in the next block if it lacks nothing more."""
+        """Puts a change into the next block if nothing is missing any more, after something has come in."""
         self._admissions.on_changes()
         self._gossip.on_step()
         self._try()
 
     def _try(self) -> None:
-        """Has a change in the next block, if one is complete."""
+        """Puts a change into the next block if one is complete."""
         if (approved := self.choose()) is not None:
             self._current.post(self._proposals.height, actions.ChangeCompleted(approved))
 
-    # ---- what this node's operator does
+    # ---- requests of this node's operator
 
     async def propose(self, change: Change) -> Proposal:
-        """Signs a change, keeps it and sends it. What cannot hold is not signed: raises ChainError with the reason."""
+        """Signs a change, stores it and sends it. Raises ChainError with the reason if the change is not valid, and
+        signs nothing."""
         self._require_checkpoint()
         _check_spoken(change)
         self._proposals.check(change)
@@ -251,7 +256,7 @@ class ProposalBook:
         if checked is None:
             raise InvalidRequest("this change is open already")
         await self._disk.run(partial(self._store.put_change, checked.id, checked.data, approval, is_own=True))
-        try:  # only now, since status tells of all that is held
+        try:  # only now, since a status lists all that is held
             proposal = self._proposals.add(change.data, approval)
         except ChainError:  # a block came in between
             await self._disk.run(self._store.drop_changes, [checked.id])
@@ -265,9 +270,9 @@ class ProposalBook:
         return proposal
 
     async def approve(self, change_id: Digest, answer: Answer = Answer.YES) -> Proposal:
-        """Signs this node's yes, keeps it and sends it. What was answered before stays: the others have it. One that
-        comes after its change was executed is for this site's own training alone. Raises NotFound, NotAMember or
-        InvalidRequest."""
+        """Signs this node's approval, stores it and sends it. An earlier answer to an open change stays, since the
+        others have it. An answer after the change was executed only decides whether this site trains. Raises NotFound,
+        NotAMember or InvalidRequest."""
         proposal = self.find(change_id.hex())
         self._require_checkpoint()
         if isinstance(proposal, Proposal):
@@ -291,7 +296,7 @@ class ProposalBook:
         return proposal
 
     async def _approve_executed(self, executed: ExecutedChange, answer: Answer) -> Proposal:
-        """The others need it no more, so it is kept and not sent."""
+        """Signs and stores the approval of an executed change. It is not sent, since the others do not need it."""
         state = self._current.tip.state
         if self._consent.is_too_late(executed, state):
             raise InvalidRequest(
@@ -312,7 +317,7 @@ class ProposalBook:
     # ---- the chain grows
 
     async def on_tip(self) -> None:
-        """The tip has moved: what is open no more is forgotten, and told."""
+        """Forgets the changes that are no longer open, and publishes that."""
         state = self._current.tip.state
         closed = self._proposals.on_tip(self._current.tip)
         self._reads = {pair: bucket for pair, bucket in self._reads.items() if None not in map(state.index_of, pair)}
@@ -328,10 +333,10 @@ class ProposalBook:
         self._admissions.on_changes()
 
     def choose(self) -> ApprovedChange | None:
-        """What the next block may hold; None where nothing is complete."""
+        """Returns the change that the next block may hold; None if none is complete."""
         return self._proposals.choose(self._peers.is_alive, self._is_ready)
 
-    # ---- what is told
+    # ---- what is logged and published
 
     def _tell_proposal(self, proposal: Proposal) -> None:
         change = proposal.change
@@ -346,7 +351,8 @@ class ProposalBook:
             log.warning("%s", upgrade)
 
     def _describe_threat(self, change: Change) -> str | None:
-        """What others would do to the seat of this node, whose operator may know nothing of it."""
+        """Says what a change of another member would do to this node's seat, of which its operator may not know; None
+        if nothing."""
         me, kind = self._current.tip.state.get_member(self._signer.id), change.kind
         if me is None or change.by == me.seat:
             return None
@@ -374,7 +380,7 @@ class ProposalBook:
 
 
 def _check_spoken(change: Change) -> None:
-    """Raise InvalidRequest for a protocol that this release does not speak: its operator would vote itself out."""
+    """Raises InvalidRequest for a protocol that this release does not speak: the operator's own node would stop."""
     kind = change.kind
     if isinstance(kind, Upgrade) and not speaks(kind.protocol):
         raise InvalidRequest(
@@ -384,7 +390,7 @@ def _check_spoken(change: Change) -> None:
 
 
 def _check_same_answer(change_id: Digest, held: Answer, wanted: Answer) -> None:
-    """Raise InvalidRequest where a node would take back what it has told of an open change."""
+    """Raises InvalidRequest if a node would change the answer that it has sent to an open change."""
     if held is not wanted:
         said = "without training in it" if held is Answer.YES_WITHOUT_TRAINING else "with training in it"
         raise InvalidRequest(
@@ -394,23 +400,23 @@ def _check_same_answer(change_id: Digest, held: Answer, wanted: Answer) -> None:
 
 
 def load_proposals(current: CurrentRound, store: SqliteStore) -> Proposals:
-    """What was open when this node went down, as far as it still is. The rest is forgotten."""
+    """Returns the stored changes that are still open. The others are deleted."""
     proposals, chain_id = Proposals(current.tip), current.tip.state.chain_id
     ends: dict[Digest, str] = {}
     for stored in store.get_changes():
         try:
             first, *others = stored.approvals
-            if proposals.add(stored.change, first) is None:  # made above this head: it will come again
+            if proposals.add(stored.change, first) is None:  # made above this head: peers will send it again
                 continue
-        except (ChainError, ValueError) as error:  # it was closed by the last block
+        except (ChainError, ValueError) as error:  # the last block has closed it
             ends[compute_change_id(chain_id, stored.change)] = str(error)
             log.info("an open change was not taken up again: %s", error)
             continue
         for approval in others:
-            with suppress(ChainError):  # of who has left
+            with suppress(ChainError):  # its member has left
                 proposals.add_approval(approval)
         if stored.readiness is not None:
-            with suppress(ChainError):  # of too long ago
+            with suppress(ChainError):  # it is too old
                 proposals.add_readiness(stored.readiness)
     store.end_changes(current.tip.height, ends)
     return proposals

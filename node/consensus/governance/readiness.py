@@ -1,8 +1,9 @@
-"""The word of a new key that it has the chain: signed where an open change brings a key that this node holds.
+"""The readiness of a new key: this node's signed statement that it has the chain, made if an open change brings a key
+of this node.
 
-A node that joins, or whose lost key is replaced, holds that key alone; one that rotates holds it beside the old one.
-The word names a final block and counts for READY_HEIGHTS above it, so it is given anew in good time (FEDERATION §2).
-The first is given once the node's worker has started: whoever stands ready contributes soon after it is let in.
+A node that joins, or whose lost key is replaced, holds only that key; a node that rotates holds it beside the old one.
+The statement names a final block and counts for READY_HEIGHTS above it, so it is renewed in good time (FEDERATION §2).
+The first one is signed once the node's worker has started: such a node contributes soon after it is admitted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RENEW_HEIGHTS = READY_HEIGHTS // 2
 
 
 class StandsReady:
-    """One node's."""
+    """Signs and sends the readiness of one node's new key."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class StandsReady:
         sync: Sync,
         prepare: Callable[[], bool],
     ) -> None:
-        """`prepare` has the worker started, and says whether that is done."""
+        """`prepare` starts the worker, and returns whether that is done."""
         self._current = current
         self._book = book
         self._signer = signer
@@ -54,13 +55,14 @@ class StandsReady:
         return f"<StandsReady on {self._current.tip.height}>"
 
     async def run(self) -> None:
-        """Looks as often as statuses are sent, until cancelled."""
+        """Calls `renew` as often as statuses are sent, until cancelled."""
         while True:
             await asyncio.sleep(self._current.tip.state.rules.waits.status_s)
             await self.renew()
 
     async def renew(self) -> None:
-        """Signs what is due, and tells all; what was signed before it gives to whoever says that it lacks it."""
+        """Signs what is due and sends it to all members; sends an earlier statement to those that lack it by their
+        status."""
         for proposal in list(self._book):
             new_key = proposal.change.kind.get_new_key()
             if new_key is None or not self._signer.holds(new_key) or not self._is_for_this_node(proposal):
@@ -73,8 +75,8 @@ class StandsReady:
                 self._give(proposal.readiness, _lacks)
 
     def _is_for_this_node(self, proposal: Proposal) -> bool:
-        """A member's other key is for its own seat: another member that has seen it could name it for its own, and so
-        have it out of the way."""
+        """Says whether a change puts this node's key in its own seat. Another member that has seen the key could name
+        it for its own seat, and so use it up."""
         me, kind = self._current.tip.state.get_member(self._signer.id), proposal.change.kind
         return me is None or (isinstance(kind, ReplaceKey) and kind.seat == me.seat)
 
@@ -83,7 +85,7 @@ class StandsReady:
         return ready is None or self._current.tip.height - ready.height >= RENEW_HEIGHTS
 
     def _is_synced(self) -> bool:
-        """Whether this head is the chain's, as far as any member in sight says."""
+        """Says whether this head is the chain's, as far as the members in reach say."""
         if self._sync.is_behind or not self._signer.has_reached_checkpoint(self._current.tip.height):
             return False
         return self._is_member_here() or any(peer.is_member and self._peers.is_alive(peer.id) for peer in self._peers)
@@ -107,7 +109,7 @@ class StandsReady:
 
 
 def _lacks(peer: Peer, ready: Readiness) -> bool:
-    """Whether a peer that has the change has an older word of it or none."""
+    """Says whether a peer that has the change has no readiness of it, or an older one."""
     told = () if peer.status is None else peer.status.open
     held = next((change for change in told if change.id == ready.change_id), None)
     return held is not None and (held.ready_height is None or held.ready_height < ready.height)

@@ -1,7 +1,6 @@
-"""The standing of this node's own key: a member, one that leaves, one that is to be admitted, or one that was removed
-or replaced.
+"""The standing of this node's own key: a member, about to leave, to be admitted, removed or replaced.
 
-It is in the chain, and told where it changes: a node that does not take part says why.
+It follows from the chain, and is logged when it changes: a node that does not take part says why.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Standing:
-    """One node's, which goes by the state in force. What was in force is kept for as long as the store is."""
+    """Holds the standing of one node by the state in force."""
 
     def __init__(self, me: Id, state: State, proposals: Proposals, store: SqliteStore, events: Events) -> None:
         self._me = me
@@ -38,7 +37,7 @@ class Standing:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this node has proposed that it goes, and that is open: it contributes no more, and votes."""
+        """Says whether this node's own proposal to leave is open: it contributes no more, and still votes."""
         member = self._state.get_member(self._me)
         return member is not None and any(
             isinstance(proposal.change.kind, RemoveMember)
@@ -47,7 +46,7 @@ class Standing:
         )
 
     def on_state(self, state: State) -> None:
-        """Another state is in force: tells where this node has come or gone by it."""
+        """Notes that another state is in force, and logs it if this node was admitted or removed by it."""
         was_member, self._state = self.is_member, state
         if was_member == self.is_member:
             return
@@ -60,7 +59,7 @@ class Standing:
         self._events.publish("standing", member=self.is_member, reason=self.describe())
 
     def describe(self) -> str | None:
-        """The reason why this node signs nothing, or contributes nothing any more; None for a member that stays."""
+        """Says why this node signs nothing, or contributes nothing any more; None for a member that stays."""
         if self.is_leaving:
             return "leaving: contributes nothing any more, and votes until that is final"
         if self.is_member:
@@ -74,7 +73,7 @@ class Standing:
         return "no member: signs nothing, and follows the chain once members have agreed to its join request"
 
     def _describe_retired(self, old: RetiredKey) -> str:
-        """Removed, or replaced: by this site, by the others, or by whoever had this key, too."""
+        """Says that this key was removed or replaced, be it by this site, by the others, or by a thief of the key."""
         member = self._state.get_seat(old.seat)
         if member is None:
             return f"removed at height {old.last}: signs nothing any more, and goes on to serve the chain"
@@ -86,5 +85,5 @@ class Standing:
 
 
 def _find_retired(me: Id, state: State) -> RetiredKey | None:
-    """When this key went out of force, as far as the state remembers."""
+    """Returns the entry of this key among the state's retired keys; None if it has none."""
     return next((old for old in state.retired if old.key == me), None)

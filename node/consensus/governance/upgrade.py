@@ -1,4 +1,4 @@
-"""The protocols to come, and whether this release speaks them: said long before, and a clean stop where it does not."""
+"""Coming protocols, and whether this release speaks them: a warning long before, and a clean stop if it does not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from node.version import get_version
 
 
 class ReleaseTooOld(ConfigError):
-    """A protocol is in force that this release does not speak. Nothing is signed under it, and all that was stays."""
+    """A protocol is in force that this release does not speak. Nothing is signed under it, and all data stay."""
 
 
 def check_release(tip: Tip, peers: Peers) -> None:
-    """Raise ReleaseTooOld where what follows this tip cannot be judged here."""
+    """Raises ReleaseTooOld if this release cannot judge the block after this tip."""
     protocol = tip.state.protocol
     if not speaks(protocol):
         raise ReleaseTooOld(
@@ -30,7 +30,7 @@ def check_release(tip: Tip, peers: Peers) -> None:
 
 
 def describe_upgrade(proposals: Iterable[Proposal], peers: Peers, quorum: int) -> str | None:
-    """What an open change would do to a node of this release that stays as it is; None where none does it harm."""
+    """Says what an open change would do to a node that keeps this release; None if it does no harm."""
     coming = [each for each in proposals if _is_beyond(each)]
     if not coming:
         return None
@@ -51,7 +51,7 @@ def _is_beyond(proposal: Proposal) -> bool:
 
 
 def _describe_releases(peers: Peers, protocol: int) -> str:
-    """The releases, by their members' own word, that speak a protocol."""
+    """Returns the releases that speak a protocol, as the members' statuses say."""
     speakers: defaultdict[str, list[str]] = defaultdict(list)
     for peer in peers:
         if peer.status is not None and peer.status.protocol >= protocol:

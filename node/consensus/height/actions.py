@@ -1,6 +1,6 @@
-"""Events and actions: the words between `RoundMachine` and its service.
+"""Events and actions: all that `RoundMachine` and its service exchange.
 
-Events say what came in, actions what to carry out; both are data and nothing else.
+Events say what came in, actions what to carry out. Both are plain data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from node.p2p.refusals import Reason
 
 
 class RoundPhase(StrEnum):
-    """Where this node stands in its own round. Voting runs beside every phase."""
+    """Names the phase of this node's own round. Voting goes on beside every phase."""
 
     TRAIN = "train"
     COLLECT = "exchange"
@@ -25,15 +25,15 @@ class RoundPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The instant an event is handled: seconds on a steady clock, and the milliseconds of Unix time that candidates are
-    judged by (`node.consensus.gossip.member_clocks`)."""
+    """Holds the instant at which an event is handled: seconds on a monotonic clock, and the milliseconds of Unix time
+    by which candidates are judged (`node.consensus.gossip.member_clocks`)."""
 
     monotonic_s: float
     wall_ms: int
 
 
 class Absence(StrEnum):
-    """Why a final block has no contribution of a member, as far as this node has seen it."""
+    """Lists the reasons, as far as this node has seen them, why a final block lacks the contribution of a member."""
 
     NOT_SENT = "no contribution came"
     NOT_FETCHED = "its payloads did not come"
@@ -45,7 +45,7 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """What speaks against a candidate here. `kind` as in `CandidateRefused`."""
+    """Says why this node does not accept a candidate in view 0, or at all. `kind` as in `CandidateRefused`."""
 
     kind: Reason | None
     why: str
@@ -58,12 +58,13 @@ class CollectTimer:
 
 @dataclass(frozen=True, slots=True)
 class ClockTimer:
-    """Fires when the time of a candidate that was held may have come."""
+    """Fires when it is time to judge again a candidate that was held, for its time or until others could send more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossingTimer:
-    """Fires when candidates that cross the first one should be here."""
+    """Fires `crossing_s` after the first acceptable candidate, when others that were mined at the same time should have
+    arrived."""
 
 
 Timer = finality.Timer | CollectTimer | ClockTimer | CrossingTimer
@@ -74,7 +75,7 @@ Timer = finality.Timer | CollectTimer | ClockTimer | CrossingTimer
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The height begins, or is taken up again after a restart with what was durable."""
+    """The height begins, or goes on after a restart with the node's own signed objects that are in the store."""
 
     contribution: Contribution | None = None
     candidate: Block | None = None
@@ -84,21 +85,22 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ContributionSeen:
-    """An authentic contribution for this height; its payloads are not yet looked at."""
+    """An authentic contribution for this height has arrived. Its payloads are not checked yet."""
 
     contribution: Contribution
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadsVerified:
-    """Every voted blob of this contribution is here and fits its schema."""
+    """Every voted blob of this contribution has arrived and fits its schema."""
 
     contribution: Contribution
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadsRefused:
-    """A voted blob of this contribution does not fit: the contribution is dropped, its author keeps its votes."""
+    """A voted blob of this contribution does not fit its schema. The contribution is dropped; its author still
+    votes."""
 
     contribution: Contribution
     reason: str
@@ -120,7 +122,7 @@ class MemberAbstains:
 
 @dataclass(frozen=True, slots=True)
 class MemberSilent:
-    """Nothing has come of a member for some time, though a quorum is in sight."""
+    """A member has sent nothing for some time, though a quorum of members is in reach."""
 
     member: Id
 
@@ -132,7 +134,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class ChangeCompleted:
-    """A change lacks nothing any more: it may be in the block of this height."""
+    """A change has all its approvals: it may be in the block of this height."""
 
     change: ApprovedChange
 
@@ -144,36 +146,36 @@ class TrainingFailed:
 
 @dataclass(frozen=True, slots=True)
 class AggregateComputed:
-    """What the contributions at the cutoff give."""
+    """Carries the digest of the aggregate of the contributions in this node's candidate."""
 
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """This node's own candidate, already durable."""
+    """Carries this node's own candidate, which is in the store."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateSeen:
-    """An authentic candidate with good work; its aggregate is not yet recomputed."""
+    """An authentic candidate with valid work has arrived. Its aggregate is not recomputed yet."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateValidated:
-    """The recomputed aggregate equals the candidate's bit for bit."""
+    """The aggregate that this node recomputed equals the candidate's bit for bit."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateRefused:
-    """The candidate could not be recomputed: its blobs are not to be had, or (`wrong`) they give something else. `kind`
-    is what that counts as against its miner, None for nothing it need have done."""
+    """The candidate could not be recomputed: its blobs did not come, or (`wrong`) they give another aggregate. `kind`
+    is the reason that is counted against its miner, None where the miner is not at fault."""
 
     block: Block
     reason: str
@@ -183,14 +185,14 @@ class CandidateRefused:
 
 @dataclass(frozen=True, slots=True)
 class VoteSeen:
-    """An authentic vote for this height, this node's own included once it is durable."""
+    """An authentic vote for this height has arrived, or this node's own vote is in the store."""
 
     vote: Vote
 
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """Others have shown that this member signed two objects for one slot."""
+    """Peers have shown evidence that this member signed two objects for one slot."""
 
     member: Id
 
@@ -227,21 +229,21 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class FetchPayloads:
-    """Pull and check the voted blobs; answer with `PayloadsVerified` or `PayloadsRefused`."""
+    """Requests that the voted blobs be fetched and checked. The answer is `PayloadsVerified` or `PayloadsRefused`."""
 
     contribution: Contribution
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeAggregate:
-    """Answer with `AggregateComputed`."""
+    """Requests the aggregate of these contributions. The answer is `AggregateComputed`."""
 
     contributions: tuple[Contribution, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Mine:
-    """Seal and search until `Mined` or `StopMining`."""
+    """Requests that a candidate be mined, until it is `Mined` or `StopMining` follows."""
 
     contributions: tuple[Contribution, ...]
     aggregate: bytes
@@ -249,7 +251,7 @@ class Mine:
 
 @dataclass(frozen=True, slots=True)
 class MineChange:
-    """As `Mine`, a block that holds this change."""
+    """Requests, as `Mine` does, a candidate that holds this change."""
 
     change: ApprovedChange
 
@@ -261,14 +263,16 @@ class StopMining:
 
 @dataclass(frozen=True, slots=True)
 class CheckCandidate:
-    """Pull missing blobs, recompute; answer with `CandidateValidated` or `CandidateRefused`."""
+    """Requests that missing blobs be fetched and the aggregate recomputed. The answer is `CandidateValidated` or
+    `CandidateRefused`."""
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class CastVote:
-    """Sign, make durable, send, then answer with `VoteSeen`. With a lock, its block and prevotes go to disk first."""
+    """Requests that a vote be signed, stored and sent. The answer is `VoteSeen`. If it locks this node on a block, the
+    block and its prevotes are stored first."""
 
     cast: finality.Cast
     block: Block | None
@@ -276,7 +280,7 @@ class CastVote:
 
 @dataclass(frozen=True, slots=True)
 class FetchBlock:
-    """Votes name a block that is not here: ask the peers that have it."""
+    """Requests from the peers a block that votes name and this node lacks."""
 
     block_id: Id
 
@@ -289,7 +293,7 @@ class StartTimer:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """Two signed objects for one slot: keep them, pass them on."""
+    """Requests that the evidence, two signed objects for one slot, be stored and sent to the peers."""
 
     evidence: Evidence
     author: Id
@@ -297,7 +301,8 @@ class Accuse:
 
 @dataclass(frozen=True, slots=True)
 class Finalise:
-    """Commit. `audited` is false when the certificate is followed before this node could recompute the aggregate."""
+    """Requests that the block be committed. `audited` is false if this node follows the certificate before it could
+    recompute the aggregate."""
 
     block: Block
     certificate: Certificate
@@ -306,12 +311,13 @@ class Finalise:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """A quorum certified what this node knows to be wrong: more members lie than the quorum rule allows for."""
+    """Requests that the node stop: a quorum certified a block that this node knows to be wrong, so more members lie
+    than the quorum rule allows for."""
 
     reason: str
 
 
-Effect = (  # an action that leaves the height in hand
+Effect = (  # an action that does not end the height
     FetchPayloads
     | ComputeAggregate
     | Mine
@@ -328,7 +334,7 @@ Action = Effect | Finalise
 
 
 def get_source(event: Event) -> Id | None:
-    """Whose bytes an event is about; None where it is about nobody's."""
+    """Returns the id of the member whose bytes an event is about; None for an event about no member."""
     match event:
         case ContributionSeen(contribution) | PayloadsVerified(contribution) | PayloadsRefused(contribution):
             return contribution.author

@@ -1,8 +1,8 @@
-"""The candidates of one height: which are kept, which are acceptable in view 0, and which are held until their time
-comes (PROTOCOL §3, §4).
+"""The candidates of one height: which this node keeps, which are acceptable in view 0, and which it holds back from the
+vote for some time (PROTOCOL §3, §4).
 
-A block is never refused for its time: clocks are set, and two members could else lock on a block that a third refuses
-for ever. It is held, and looked at again.
+A block is never refused for its time. Clocks are set, and two members could lock on a block that a third refuses for
+ever. The block is held, and judged again later.
 """
 
 from __future__ import annotations
@@ -17,62 +17,63 @@ from node.consensus.height.collecting import Collecting
 from node.p2p.refusals import Reason
 
 FUTURE_MS = 2_000  # how far a candidate's time may be ahead of the clock to be acceptable in view 0 (PROTOCOL §3)
-EARLY_MS = 10_000  # and to be valid at all: one that is further ahead is held until its time comes, never refused
-LOOK_S = 1.0  # between two looks at what is held, at most: clocks are set
+EARLY_MS = 10_000  # how far to be valid: a candidate further ahead is held until its time comes, never refused
+LOOK_S = 1.0  # the longest time until held candidates are judged again: clocks are set
 OUTDONE = Objection(None, "another candidate leaves out fewer")
-MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only where votes name them
+MAX_CANDIDATES_PER_MINER = 2  # the second is evidence (I6); more only if votes name them
 
 
 class Candidates:
-    """One height's, as one member sees it, on a parent of the time `parent_ms`."""
+    """Keeps and judges the candidates of one height for one member. `parent_ms` is the time of the parent block."""
 
     def __init__(self, state: State, parent_ms: int) -> None:
         self.blocks: dict[Id, Block] = {}
         self.recomputed: set[Id] = set()  # valid, once their time has come
-        self.early: set[Id] = set()  # of these, those that time still speaks against
-        self._hasty: set[Id] = set()  # of these, those whose miner did not wait for whom this node waits for
+        self.early: set[Id] = set()  # of these, those that may become acceptable with time
+        self._hasty: set[Id] = set()  # of these, those whose miner did not wait for members that this node awaits
         self.refusals: dict[Id, CandidateRefused] = {}
-        self.objections: dict[Id, Objection] = {}  # why one is not to be prevoted in view 0, or at all
+        self.objections: dict[Id, Objection] = {}  # why a block is not prevoted in view 0, or at all
         self._state = state
         self._parent_ms = parent_ms
         self._first_seen_s: dict[Id, float] = {}
-        self._ripe_at_s: dict[Id, float] = {}  # when one that was held is to be voted on after all
-        self._wanted: set[Id] = set()  # blocks that votes name and that were asked for
-        self._look_at_s = inf  # when those that are early are looked at again
-        self._first_s: float | None = None  # when the first acceptable candidate was here
-        self._last_s = 0.0  # and the newest valid one
+        self._ripe_at_s: dict[Id, float] = {}  # when a block that was held may be voted on
+        self._wanted: set[Id] = set()  # blocks that votes name
+        self._look_at_s = inf  # when early blocks are judged again
+        self._first_s: float | None = None  # when the first acceptable candidate arrived
+        self._last_s = 0.0  # when the newest valid candidate arrived
 
-    # ---- which are kept
+    # ---- which candidates are kept
 
     def has_room_for(self, block: Block, coming: Collection[Id] = ()) -> bool:
-        """Two of each miner are kept (I6), and whatever the votes have asked for: a miner that made three must not be
-        able to leave its quorum without the one that was locked. Votes ask for a proposal once a view, so this stays
-        small. Those of the miner that are `coming` count as if they were here."""
+        """Says whether a block may be kept: two of each miner (I6), and any block that votes name. Without the latter,
+        a miner that made three blocks could leave this node without the one that others are locked on. Votes name one
+        proposal a view, so there are few. `coming` are ids of blocks of the same miner that count as kept."""
         if block.id in self._wanted:
             return True
         rivals = {other.id for other in self.blocks.values() if other.header.miner == block.header.miner}
         return len(rivals.union(coming)) < MAX_CANDIDATES_PER_MINER
 
     def find_rival(self, block: Block) -> Block | None:
-        """Another block of the same miner: both are evidence."""
+        """Returns another block of the same miner, which is evidence together with this one; None if there is none."""
         return next((other for other in self.blocks.values() if other.header.miner == block.header.miner), None)
 
     def want(self, block_id: Id) -> bool:
-        """Votes name a block. Whether it is to be asked for."""
+        """Notes that votes name a block. Returns whether it has to be requested."""
         self._wanted.add(block_id)
         return block_id not in self.blocks
 
     def refuse(self, refusal: CandidateRefused) -> None:
-        """A block was recomputed, and does not fit, or cannot be judged here."""
+        """Notes that a block does not fit what was recomputed, or cannot be judged here."""
         self.objections[refusal.block.id] = Objection(refusal.kind, refusal.reason)
         self.refusals[refusal.block.id] = refusal
 
-    # ---- which are acceptable
+    # ---- which candidates are acceptable
 
     def judge(self, block: Block, collecting: Collecting, view: int, now: Now) -> Objection | None:
-        """View 0's subjective rule: no time ahead of the clock, no author left out that was here in good time. What a
-        miner alone knew, or leaves out somebody who is here or is waited for, is held for a while."""
-        self.objections.pop(block.id, None)  # its blobs have come since, or its time
+        """Returns this node's objection to a valid block in view 0, None if it is acceptable. Its time must not be
+        ahead of the clock, and it must not leave out an author whose payloads were here in good time. A block is held
+        for a while if its miner alone knew the body, or if it leaves out an author that is here or is still awaited."""
+        self.objections.pop(block.id, None)  # its blobs may have arrived since, or its time may have come
         self.early.discard(block.id)
         self._hasty.discard(block.id)
         objection = self._hold_hasty(block, collecting, view, now) or self._find_objection(block, collecting, now)
@@ -83,8 +84,9 @@ class Candidates:
         return objection
 
     def _hold_hasty(self, block: Block, collecting: Collecting, view: int, now: Now) -> Objection | None:
-        """Keeps a block out of the vote of view 0 until this node has waited as well, `collect_s` at most: a miner that
-        does not wait for the slow would else win every block, and none would have their contributions."""
+        """Keeps a block out of the vote of view 0 until this node has waited for contributions as well, `collect_s` at
+        most. Otherwise a miner that does not wait for slow members would win every block, and no block would have their
+        contributions."""
         until_s = self._first_seen_s.setdefault(block.id, now.monotonic_s) + collecting.collect_s
         awaited = collecting.find_not_awaited(block)
         if not awaited or now.monotonic_s >= until_s:
@@ -109,8 +111,9 @@ class Candidates:
         return ", ".join(member.name for member in self._state.members if member.key in keys)
 
     def _hold(self, block: Block, collecting: Collecting, now: Now) -> Objection | None:
-        """Gives the others time to mine as long on a body that its miner had to itself, and 2 Delta for a block that
-        leaves nobody out who is here."""
+        """Returns an objection to a block that is to be held for now; later None, or OUTDONE if a better one has
+        arrived. Its miner may have had the body to itself: then the others get as much time to mine on it. Or it leaves
+        out an author that is here: then a block that leaves out none gets 2 Delta to arrive."""
         begun_s = max(self._first_seen_s.setdefault(block.id, now.monotonic_s), collecting.cutoff_s or -inf)
         equal_at_s, is_short = collecting.find_equal_at_s(block) or -inf, collecting.is_short(block)
         whole_at_s = begun_s + 2 * self._state.rules.waits.delta_s if is_short else -inf
@@ -122,16 +125,17 @@ class Candidates:
         return Objection(None, f"held for {self._ripe_at_s[block.id] - now.monotonic_s:.3f} s more: {why}")
 
     def is_held(self, block: Block, now: Now) -> bool:
-        """Whether it is kept out of the vote for now."""
+        """Says whether a block is kept out of the vote for now."""
         return block.id in self._hasty or self._is_ahead(block, now)
 
     def _is_ahead(self, block: Block, now: Now) -> bool:
-        """Whether its time is too far ahead for it to be valid yet. A time that the parent forces never is."""
+        """Says whether the time of a block is too far ahead for the block to be valid yet. The lowest time that the
+        parent allows is always valid."""
         time_ms = block.header.time_ms
         return time_ms > self._parent_ms + 1 and time_ms > now.wall_ms + EARLY_MS
 
     def plan_look(self, block: Block, now: Now) -> float | None:
-        """In how many seconds to look at an early block again; None where that is done anyway before."""
+        """Returns after how many seconds an early block has to be judged again; None if that happens sooner anyway."""
         limit_ms = EARLY_MS if self._is_ahead(block, now) else FUTURE_MS
         ahead_s = (block.header.time_ms - limit_ms - now.wall_ms) / 1000
         after_s = min(LOOK_S, max(ahead_s, self._ripe_at_s.get(block.id, -inf) - now.monotonic_s))
@@ -141,18 +145,18 @@ class Candidates:
         return after_s
 
     def take_early(self) -> list[Block]:
-        """Those that are to be looked at again now."""
+        """Returns the early blocks, which are to be judged again now."""
         self._look_at_s = inf
         return [self.blocks[block_id] for block_id in sorted(self.early)]
 
     def release_hasty(self) -> bool:
-        """Holds none any more because its miner did not wait. Whether one was."""
+        """Releases the blocks that were held because their miner did not wait. Returns whether there were any."""
         were_held = bool(self._hasty)
         self._hasty.clear()
         return were_held
 
     def outdo(self, collecting: Collecting) -> list[Block]:
-        """Those that are not acceptable any more, since by now one is that leaves out fewer."""
+        """Returns the blocks that are no longer acceptable because another acceptable one leaves out fewer authors."""
         acceptable = self.get_acceptable()
         short = [block for block in acceptable if collecting.is_short(block)]
         if len(short) == len(acceptable):
@@ -161,13 +165,13 @@ class Candidates:
         return short
 
     def get_acceptable(self) -> list[Block]:
-        """Those that nothing speaks against."""
+        """Returns the valid blocks without an objection, in order of their ids."""
         return [self.blocks[block_id] for block_id in sorted(self.recomputed) if block_id not in self.objections]
 
-    # ---- how far apart they come
+    # ---- how far apart candidates arrive
 
     def note_arrival(self, now: Now, *, acceptable: bool) -> bool:
-        """A valid candidate is here. Whether it is the first acceptable one."""
+        """Notes when a valid candidate arrived. Returns whether it is the first acceptable one."""
         self._last_s = now.monotonic_s
         if not acceptable or self._first_s is not None:
             return False
@@ -176,7 +180,8 @@ class Candidates:
 
     @property
     def apart_s(self) -> float | None:
-        """How long after the first acceptable candidate the newest one was here; None where there was none."""
+        """Returns the seconds between the first acceptable candidate and the newest valid one; None if none was
+        acceptable."""
         return None if self._first_s is None else max(0.0, self._last_s - self._first_s)
 
     def __repr__(self) -> str:

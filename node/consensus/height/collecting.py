@@ -1,8 +1,9 @@
 """The contributions of one height, and the wait for those that are missing (PROTOCOL §3).
 
-A member is awaited while it may still send a contribution worth waiting for. Once a quorum is verified a timer runs, or
-once fewer are, but `min_contributions`, where no others are to come. The body of this node's candidate is fixed when
-everybody awaited is there, or the timer has fired. How long was waited for whom in vain is what credit is charged with.
+A member is awaited while it may still send a contribution that is worth waiting for. A timer starts when a quorum of
+contributions is verified, or at least `min_contributions` if no more can come. The body of this node's candidate is
+fixed when all awaited members are verified, or when the timer fires. A member's credit is charged with the time that
+was waited for it in vain.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from node.consensus.height.credit import VainWait
 
 
 class Collecting:
-    """One height's, as one member sees it; `me` is None for an observer.
+    """Collects the contributions of one height for one member; `me` is None for an observer.
 
-    `awaited` are the members worth waiting for, `collect_s` at most (the state's own by default): the parent's authors,
-    and those seen alive since, but for the `overdrawn`, whose credit is used up. `accused` are the authors with
-    evidence, left out of the body. `contributes`: whether this node does. A contribution that `is_empty` is one, and
-    does not count towards the quorum that others are waited for after, while one of `may_give` may come: a member that
-    sends nothing at once would have the slower ones left out.
+    `awaited` are the members that are worth waiting for: the parent's authors, and members that are at work on this
+    height, without the `overdrawn`, whose credit is used up. The wait takes at most `collect_s` (by default the state's
+    own). `accused` are authors against whom there is evidence; the body leaves them out. `contributes` says whether
+    this node contributes.
+
+    `is_empty` says whether a contribution of a run of masked sums is empty. While enough members of `may_give` may
+    still send one that is not, only those count towards the quorum that starts the timer. Otherwise a member that sends
+    an empty one at once would have the slower ones left out.
     """
 
     def __init__(
@@ -55,40 +59,40 @@ class Collecting:
             for member in awaited
             if member in state.active_ids and member not in self._overdrawn and (contributes or member != me)
         }
-        self._abstaining: set[Id] = set()  # others that are not to be waited for, as they say
-        self._silent: set[Id] = set()  # others that nothing is heard of; of their contributions none is expected
+        self._abstaining: set[Id] = set()  # other members that have said that they do not contribute
+        self._silent: set[Id] = set()  # other members from which nothing comes; no contribution of theirs is expected
         self._verified_at_s: dict[Id, float] = {}
-        self._waiting_s: float | None = None  # since when enough contributions are verified, and the timer runs
-        self._waited_s: dict[Id, float] = {}  # in vain, by member, in waits that have ended
+        self._waiting_s: float | None = None  # when the timer started
+        self._waited_s: dict[Id, float] = {}  # seconds waited in vain, by member, in waits that have ended
 
-    # ---- what is here
+    # ---- what has arrived
 
     @property
     def awaited(self) -> frozenset[Id]:
-        """Who is waited for, or was and is here."""
+        """Returns the members that this node waits for, or waited for before they were verified."""
         return frozenset(self._awaited - self.accused)
 
     @property
     def verified(self) -> Collection[Id]:
-        """Authors whose payloads are here, and fit."""
+        """Returns the authors whose payloads have arrived and fit."""
         return self._verified_at_s.keys()
 
     @property
     def eligible(self) -> set[Id]:
-        """Authors whose contribution may go into the body built here."""
+        """Returns the authors whose contribution may go into the body of this node's candidate."""
         return self._verified_at_s.keys() - self.accused
 
     @property
     def has_all_awaited(self) -> bool:
-        """Whether there is nobody left to wait for, and enough are here."""
-        if len(self._verified_at_s) < len(self._awaited) - len(self.accused):  # asked at every contribution
+        """Says whether enough contributions are verified and no member is left to wait for."""
+        if len(self._verified_at_s) < len(self._awaited) - len(self.accused):  # a cheap test first
             return False
         return self._has_enough and self.eligible >= self._awaited - self.accused
 
     @property
     def _has_enough(self) -> bool:
-        """Whether those that are here begin the wait for the others: a quorum, or all of whom a contribution may come,
-        where these are fewer; and of contributions that are not empty a quorum, where one may come."""
+        """Says whether enough contributions are verified to start the timer: a quorum, or fewer if no more can come. In
+        a run of masked sums a quorum of them must not be empty, unless so many cannot come."""
         eligible, q = self.eligible, self._state.q
         if len(eligible) < min(q, max(self._state.min_contributions, len(self._may_come | eligible))):
             return False
@@ -96,14 +100,14 @@ class Collecting:
 
     @property
     def _may_come(self) -> set[Id]:
-        """Those whose contribution may come, or is here. Sites abstain that have not approved a run; others are silent,
-        or were refused."""
+        """Returns the members whose contribution has arrived or may arrive: all active ones without those that abstain
+        (their site has not approved the run), are silent, were refused or are accused."""
         out = self._abstaining | self._silent | self.refused.keys() | self.accused
         return set(self._state.active_ids) - (out if self.contributes else out | {self._me})
 
     @property
     def _empty(self) -> set[Id]:
-        """Authors whose contribution is empty."""
+        """Returns the authors whose contribution is empty."""
         is_empty = self._is_empty
         return set() if is_empty is None else {author for author, sent in self.contributions.items() if is_empty(sent)}
 
@@ -112,50 +116,52 @@ class Collecting:
 
     @property
     def _may_have_quorum(self) -> bool:
-        """Whether a quorum of contributions that are not empty is here, or may come."""
+        """Says whether a quorum of contributions that are not empty has arrived or may arrive."""
         return self._count_given(self._may_come & self._may_give | self.eligible) >= self._state.q
 
     def lacks_given(self, block: Block) -> bool:
-        """Whether a block has too many empty contributions, though enough that are not are here, or may come."""
+        """Says whether a block has less than a quorum of contributions that are not empty, though a quorum of them has
+        arrived or may arrive."""
         is_empty = self._is_empty
         if is_empty is None or block.change is not None or not self._may_have_quorum:
             return False
         return sum(not is_empty(contribution) for contribution in block.contributions) < self._state.q
 
     def add(self, contribution: Contribution) -> bool:
-        """A contribution was seen. Whether it is its author's first."""
+        """Notes a contribution. Returns whether it is its author's first."""
         if contribution.author in self.contributions:
             return False
         self.contributions[contribution.author] = contribution
         return True
 
     def has_room_for(self, author: Id) -> bool:
-        """Of an author whose two contributions are evidence against it no third one is taken in."""
+        """Says whether another contribution of an author may be accepted. After two that are evidence it may not."""
         return author not in self.accused or author not in self.contributions
 
     def find_rival(self, contribution: Contribution) -> Contribution | None:
-        """The author's first contribution, if it says something else: both are evidence."""
+        """Returns the author's first contribution if it differs from this one, so that both are evidence; else None."""
         known = self.contributions.get(contribution.author)
         if known is None or known == contribution:
             return None
-        if codec.contribution_fields(known) == codec.contribution_fields(contribution):  # signed anew
+        if codec.contribution_fields(known) == codec.contribution_fields(contribution):  # the same, signed again
             return None
         return known
 
     def verify(self, contribution: Contribution, now: Now) -> None:
-        """The payloads of a contribution fit."""
+        """Notes that the payloads of a contribution fit."""
         if self.contributions.get(contribution.author) == contribution:
             self._verified_at_s.setdefault(contribution.author, now.monotonic_s)
 
     def begin_wait(self, now: Now) -> bool:
-        """Whether the timer is to be started: enough are here, and it does not run yet."""
+        """Returns whether the timer has to start: enough contributions are verified, and it does not run yet."""
         if self._waiting_s is not None or self.cutoff_s is not None or not self._has_enough:
             return False
         self._waiting_s = now.monotonic_s
         return True
 
     def fix_body(self, now: Now) -> tuple[Contribution, ...] | None:
-        """The body, once: everyone verified by now, without the accused. None where it is fixed, or too few are."""
+        """Fixes the body once and returns it: the contributions that are verified by now, without the accused. Returns
+        None if it is fixed already, or has too few contributions."""
         eligible = self.eligible
         if self.cutoff_s is not None or len(eligible) < self._state.min_contributions:
             return None
@@ -166,7 +172,7 @@ class Collecting:
     # ---- whom to wait for
 
     def on_alive(self, member: Id) -> None:
-        """A member is at work on this height."""
+        """Notes that a member is at work on this height."""
         if member in self._state.active_ids and member not in self.refused:
             self._abstaining.discard(member)
             self._silent.discard(member)
@@ -174,13 +180,13 @@ class Collecting:
                 self._awaited.add(member)
 
     def on_resumed(self) -> None:
-        """This node is at work on this height after all."""
+        """Notes that this node contributes to this height after all."""
         if self._me is not None:
             self.contributes = True
             self.on_alive(self._me)
 
     def on_abstains(self, member: Id, now: Now) -> bool:
-        """A member says that it does not contribute. Whether that counts."""
+        """Notes that a member does not contribute, as it says. Returns whether that changes anything."""
         if member not in self._state.active_ids or member in self.contributions:
             return False
         self._abstaining.add(member)
@@ -188,83 +194,84 @@ class Collecting:
         return True
 
     def on_silent(self, member: Id) -> None:
-        """Nothing is heard of a member. It is awaited as before, but not for ever."""
+        """Notes that a member is silent. It is awaited as before, but the timer may start without its contribution."""
         self._silent.add(member)
 
     def refuse(self, author: Id, reason: str, now: Now) -> None:
-        """The payloads of an author do not fit."""
+        """Notes that the payloads of an author do not fit."""
         self.refused[author] = reason
         self.stop_awaiting(author, now)
 
     def leave_out(self, author: Id, now: Now) -> None:
-        """There is evidence against an author: it is neither awaited nor taken into a body."""
+        """Notes evidence against an author: it is neither awaited nor in a body from now on."""
         self._give_up(author, now)
         self.accused.add(author)
 
     def stop_awaiting(self, member: Id, now: Now) -> None:
-        """A member need not be waited for."""
+        """Notes that this node need not wait for a member."""
         self._give_up(member, now)
         self._awaited.discard(member)
 
     def end_wait(self, now: Now) -> None:
-        """Long enough. Where evidence has since left too few, the wait starts anew once there are enough again."""
+        """Ends the wait. If evidence has left too few contributions since, it starts again once there are enough."""
         self._waited_s = self._get_waited_s(now)
         self._waiting_s = None
 
     def _give_up(self, member: Id, now: Now) -> None:
-        """Notes how long was waited for one that is not awaited any more."""
+        """Notes how long this node waited for a member that it does not await any more."""
         waited_s = self._get_waited_s(now)
         if member in waited_s:
             self._waited_s[member] = waited_s[member]
 
     def _get_waited_s(self, now: Now) -> dict[Id, float]:
-        """For whom more was waited than for the q-th contribution, until now, and did not come then."""
+        """Returns the seconds waited for each member that was still missing after the timer started."""
         waited_s = dict(self._waited_s)
         if self._waiting_s is not None:
             for member in self._awaited - self.accused - self._verified_at_s.keys() - {self._me}:
                 waited_s[member] = waited_s.get(member, 0.0) + now.monotonic_s - self._waiting_s
         return waited_s
 
-    # ---- what a block has of it
+    # ---- how a block compares with it
 
     def is_complete(self, block: Block) -> bool:
-        """Whether it may be prevoted at once, since nobody is missing: if candidates cross, the votes of all settle it.
+        """Says whether a block may be prevoted at once since no member is missing from it. If there are several such
+        blocks, the votes of all members decide between them.
 
-        With a member away only its silence is left between a split vote and its timers, so Delta is well spent on
-        seeing the other candidates first: the best of them is then everybody's.
+        If a member is away, its missing vote can split the vote and leave the decision to timers. So it pays to wait
+        Delta for other candidates first: all members then prevote the best.
         """
-        # These vote, whatever became of their contributions.
+        # These members vote, whatever became of their contributions.
         here = self.accused | self.refused.keys() | self._abstaining | {self._me}
         return block.change is not None or _get_authors(block) >= set(self._state.active_ids) - here
 
     def find_left_out(self, block: Block, now: Now) -> set[Id]:
-        """Authors that the block leaves out though they were in good time here: by 2 Delta before the cut-off."""
+        """Returns the authors that the block leaves out though their payloads were here 2 Delta before the cut-off."""
         if block.change is not None:
             return set()
         reference_s = now.monotonic_s if self.cutoff_s is None else self.cutoff_s
         return self._find_verified(reference_s - 2 * self._state.rules.waits.delta_s) - _get_authors(block)
 
     def _find_verified(self, until_s: float | None) -> set[Id]:
-        """Eligible authors whose payloads were here by then; None: by now."""
+        """Returns the eligible authors whose payloads were here by `until_s`; None stands for now."""
         return {
             author for author, at_s in self._verified_at_s.items() if until_s is None or at_s <= until_s
         } - self.accused
 
     def find_not_awaited(self, block: Block) -> set[Id]:
-        """Others that the block leaves out while this node waits for them, and may do so in its own."""
+        """Returns the other members that the block leaves out while this node still waits for them."""
         if block.change is not None or self.cutoff_s is not None or block.header.miner == self._me:
             return set()
         return set(self.awaited - _get_authors(block) - {self._me})
 
     def is_short(self, block: Block) -> bool:
-        """Whether it leaves out an author of the body that this node mines, or would, who is worth waiting for: another
-        could hold everybody up for nothing, by sending late to some."""
+        """Says whether a block leaves out an author that is in the body of this node and is worth waiting for. Others
+        do not count: such a member could delay every height by sending its contribution late to some."""
         return block.change is None and not self._find_verified(self.cutoff_s) & self.awaited <= _get_authors(block)
 
     def find_equal_at_s(self, block: Block) -> float | None:
-        """When the others may have worked on this body for as long as its miner may have had it to itself, whose own
-        contribution was the last to come; None where it was not. Else a member that keeps its contribution back until
-        it has mined on it would win every block."""
+        """Returns when the others have had this body for as long as its miner may have had it alone; None if the
+        miner's own contribution was not the last to arrive. Otherwise a member could win every block: it would send its
+        contribution only once it has mined on it."""
         at_s = self._verified_at_s.get(block.header.miner)
         others = [self._verified_at_s[author] for author in _get_authors(block) & self._verified_at_s.keys()]
         if at_s is None or block.change is not None or block.header.miner not in _get_authors(block):
@@ -273,7 +280,8 @@ class Collecting:
         return 2 * at_s - before_s if before_s < at_s else None
 
     def get_vain_waits(self, block: Block, now: Now) -> dict[Id, VainWait]:
-        """For whom was waited in vain at this height, which ends with `block`."""
+        """Returns the members that were awaited in vain at this height, which ends with `block`, each with its
+        `VainWait`."""
         if block.change is not None:
             return {}
         authors = _get_authors(block)
@@ -284,14 +292,15 @@ class Collecting:
         }
 
     def explain_left_out(self, block: Block) -> Mapping[Id, str]:
-        """Of each member that this final block has no contribution of, why that may be, as this node has seen it."""
+        """Returns the members that have no contribution in this final block, each with the reason as this node has seen
+        it."""
         if block.change is not None:
             return {}
         authors = _get_authors(block)
         return {member: self._explain_absence(member) for member in self._state.active_ids if member not in authors}
 
     def explain_not_awaited(self, member: Id) -> str:
-        """Why nobody need wait for a member at this height, as far as the height itself shows it."""
+        """Returns the reason at this height why a member is not awaited."""
         if member in self.accused:
             return Absence.SIGNED_TWICE
         if member in self.refused:

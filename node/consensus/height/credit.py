@@ -1,9 +1,9 @@
-"""Credit: for how long each member's contribution is worth waiting for, by how it has kept its promises (PROTOCOL §3).
+"""Credit: limits how long a member is waited for, by how often it kept the others waiting (PROTOCOL §3).
 
-A wait for a contribution costs everybody `collect_s`. Each member's credit pays for two of them at first and at most;
-a wait in vain is taken off, and every final height gives a 32nd of one back. So whatever pattern a mute, withholding or
-late member chooses, it costs two waits at first and a 32nd of one a round after. Halving patience instead would starve
-a slow honest member.
+A wait for a contribution costs every member up to `collect_s`. Each member's credit pays for two such waits at first
+and at most. A wait in vain is deducted, and every final height adds 1/32 of a wait. So a mute, withholding or late
+member costs two waits at first and 1/32 of a wait a round after, whatever its pattern. Halving the wait instead would
+starve a slow honest member.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from chain.block import Id
 
 FULL = 2.0  # waits that a member's credit pays for, at first and at most
-PER_HEIGHT = 1 / 32  # of a wait, that each final height gives back
-LEAST = 1.0  # below which a member is not awaited
+PER_HEIGHT = 1 / 32  # the part of a wait that each final height adds
+LEAST = 1.0  # with less credit a member is not awaited
 
 
 @dataclass(frozen=True, slots=True)
 class VainWait:
-    """What was waited for in vain, as a share of the longest wait of its height, and why it did not come."""
+    """Describes a wait in vain: its share of the longest wait of its height, and why nothing came."""
 
     share: float
     why: str
@@ -35,30 +35,31 @@ class _Account:
 
 
 class Credits:
-    """One node's accounts of the other members. A member that it has no account of begins with two waits."""
+    """Keeps this node's accounts of the other members' credit. A member without an account has the full two waits."""
 
     def __init__(self, members: Iterable[Id]) -> None:
         self._accounts = {member: _Account() for member in members}
 
     def on_members(self, members: Iterable[Id]) -> None:
-        """These are the members now: the accounts of others are closed, and new ones opened in full."""
+        """Closes the accounts of those who are no longer members, and opens full ones for new members."""
         self._accounts = {member: self._accounts.get(member) or _Account() for member in members}
 
     def get_waits(self, member: Id) -> float:
-        """How many waits the member's credit pays for."""
+        """Returns how many waits the member's credit pays for."""
         account = self._accounts.get(member)
         return FULL if account is None else account.waits
 
     def get_overdrawn(self) -> frozenset[Id]:
-        """Who is not awaited, since it has cost too much."""
+        """Returns the members that are not awaited, since they have cost too much."""
         return frozenset(member for member, account in self._accounts.items() if account.waits < LEAST)
 
     def get_patience(self, members: Collection[Id]) -> float:
-        """The share of the longest wait that any of these is worth: all of it, or a moment where each is overdrawn."""
+        """Returns the share of the longest wait that is spent on these members: 1, or a 32nd if all of them are
+        overdrawn."""
         return PER_HEIGHT if self.get_overdrawn() >= set(members) else 1.0
 
     def explain(self, member: Id) -> str | None:
-        """Why a member is not awaited; None where its credit suffices."""
+        """Says why a member is not awaited; None if its credit suffices."""
         account = self._accounts.get(member)
         if account is None or account.waits >= LEAST:
             return None
@@ -66,7 +67,8 @@ class Credits:
         return f"waited for in vain {times}, last at height {account.last_height}: {account.last_why}"
 
     def on_final(self, height: int, vain: Mapping[Id, VainWait]) -> frozenset[Id]:
-        """A height is final that was waited for like this. Who is not awaited any more by it."""
+        """Charges the vain waits of a final height, and adds 1/32 to every account. Returns the members that are
+        overdrawn by it."""
         before = self.get_overdrawn()
         for member, wait in vain.items():
             self.charge(member, height, wait)
@@ -75,7 +77,7 @@ class Credits:
         return self.get_overdrawn() - before
 
     def charge(self, member: Id, height: int, wait: VainWait) -> bool:
-        """A wait that was not for a contribution. Whether the member is not awaited any more by it."""
+        """Charges a member with one wait. Returns whether it is overdrawn by it."""
         account = self._accounts.get(member)
         if account is None or wait.share <= 0:
             return False

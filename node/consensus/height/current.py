@@ -1,8 +1,8 @@
-"""The chain's tip, the round on top of it, and the queue of what is to happen to that round.
+"""The chain's tip, the round on top of it, and the queue of events for that round.
 
-Every part of a node sees the same tip and the same machine here. Whatever comes in is queued, and the round service
-takes one step at a time: so the machine sees one event at a time, and nothing is signed or committed at once with
-anything else. `Committer` alone moves the tip, `RoundService` alone sets the machine.
+Every part of a node reads the tip and the machine here. All that comes in is queued, and the round service handles one
+item at a time: so the machine sees one event at a time, and no two steps sign or commit at once. `Committer` alone
+moves the tip, `RoundService` alone sets the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from node.consensus.height.machine import RoundMachine
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Final blocks that this node was not there for; `done` once those that follow the tip are appended."""
+    """Carries final blocks that this node fetched from peers. `done` is set once those that follow the tip are
+    appended."""
 
     blocks: Sequence[FinalBlock]
     done: asyncio.Future[None]
@@ -32,14 +33,14 @@ Step = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """An event for the round at `height`, which is dropped if another is in hand when its turn comes."""
+    """Carries an event for the round at `height`. It is dropped if its turn comes in another round."""
 
     height: int
     event: Event
 
 
 class CurrentRound:
-    """One node's. `machine` is None once the set rounds are done."""
+    """Holds the tip and the round of one node. `machine` is None before the first round."""
 
     def __init__(self, tip: Tip) -> None:
         self.tip = tip
@@ -48,29 +49,29 @@ class CurrentRound:
 
     @property
     def num_waiting(self) -> int:
-        """Steps that nobody has taken yet."""
+        """Returns the number of queued items."""
         return self._queue.qsize()
 
     def post(self, height: int, event: Event) -> None:
-        """Hands an event to the round at `height`, if that is still the one in hand when its turn comes."""
+        """Queues an event for the round at `height`. It is dropped if its turn comes in another round."""
         self._queue.put_nowait(Posted(height, event))
 
     async def adopt(self, blocks: Sequence[FinalBlock]) -> None:
-        """Has those of some final blocks appended that follow the tip, once it is their turn."""
+        """Queues final blocks, and returns when those that follow the tip are appended."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put_nowait(Adopted(blocks, done))
         await done
 
     def call(self, step: Step) -> None:
-        """Has a step of another kind made in its turn."""
+        """Queues a step of another kind."""
         self._queue.put_nowait(step)
 
     def fail(self, error: BaseException) -> None:
-        """What went wrong in a task of its own ends the service, where it is heard."""
+        """Queues an error of a background task, which then ends the service."""
         self.call(partial(_raise, error))
 
     async def next(self) -> Posted | Adopted | Step:
-        """What comes next, once there is something."""
+        """Waits for the next item of the queue and returns it."""
         return await self._queue.get()
 
     def __repr__(self) -> str:

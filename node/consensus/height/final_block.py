@@ -1,4 +1,4 @@
-"""Final blocks: what sync verifies, the vote makes, and the tip moves on to."""
+"""Final blocks: sync verifies them, votes make them, and the tip moves on to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chain.block import Block, Certificate
 
 @dataclass(frozen=True, slots=True)
 class FinalBlock:
-    """A block and the certificate that makes it final, both verified."""
+    """Holds a block and the certificate that makes it final, both verified."""
 
     block: Block
     certificate: Certificate

@@ -1,4 +1,4 @@
-"""The error that ends a node whose chain cannot be trusted, or followed, any more (PROTOCOL §9)."""
+"""The error that ends a node whose chain it can no longer trust or follow (PROTOCOL §9)."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from node.errors import NodeError
 
 
 class Halted(NodeError):
-    """The chain cannot be trusted any more; the text says why. The node stops and stays readable."""
+    """Says why the chain cannot be trusted any more. The node stops and stays readable."""

@@ -1,8 +1,8 @@
-"""One height of the ledger, as one member lives it: events in, actions out, nothing that waits (PROTOCOL §3).
+"""One height of the ledger for one member: events in, actions out, and no waiting (PROTOCOL §3).
 
-`RoundMachine` decides when contributions are enough, what goes into this node's candidate, which candidates are
-acceptable, and passes votes through `chain.finality`. `node.consensus.service` hands it the events and has the actions
-carried out; every socket, clock, disk and process is behind that. The same events give the same actions.
+`RoundMachine` decides when there are enough contributions, what goes into this node's candidate and which candidates
+are acceptable, and passes votes through `chain.finality`. `node.consensus.service` sends it the events and carries out
+the actions; all sockets, clocks, disks and processes are there. The same events lead to the same actions.
 
     TRAIN ──► COLLECT ──► MINE ──► VOTE ──► (finalised)      votes and collecting go on in every phase
 """
@@ -61,13 +61,14 @@ from node.consensus.height.collecting import Collecting
 
 
 class RoundMachine:
-    """The rules of one height for one node, as `state` has them, on a parent of the time `parent_ms`.
+    """Applies the rules of `state` to one height for one node. `parent_ms` is the time of the parent block.
 
-    `collecting` says whom the height waits for, and whether this node contributes. `me` is None for an observer. A
-    member that does not contribute collects, mines and votes like any other. `crossing_s` is for how long a candidate
-    that nobody is missing from waits for others that may cross it, and `delta_s` for how long one that somebody is
-    missing from does (the state's own by default). A complete `change` is mined at once; with a run's rounds over
-    nothing else is.
+    `collecting` says which members are awaited, and whether this node contributes. `me` is None for an observer. A
+    member that does not contribute collects, mines and votes like any other.
+
+    A candidate with the contributions of all members waits `crossing_s` before it is prevoted, since other members may
+    have mined one at the same time. A candidate without some of them waits `delta_s` (by default the state's own). A
+    `change` with all approvals is mined at once; after a run's last round only changes are mined.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class RoundMachine:
         self._body: tuple[Contribution, ...] = ()
         self._candidates = Candidates(state, parent_ms)
         self._crossing_s = crossing_s
-        self._crossed = crossing_s <= 0  # what crosses the first candidate is here
-        self._satisfied = False  # an acceptable candidate is here: mining on would only split the vote
+        self._crossed = crossing_s <= 0  # candidates mined at the same time have had time to arrive
+        self._satisfied = False  # there is an acceptable candidate: mining on would only split the vote
         self._mining = False
-        self._computing = False  # the aggregate to mine on: a change need not wait for it
+        self._computing = False  # computing the aggregate to mine on; a change need not wait for it
         self._finalised = False
         members, coordinators, waits = state.member_ids, state.active_ids, state.rules.waits
         waits = waits if delta_s is None else replace(waits, delta_s=delta_s)
@@ -103,7 +104,7 @@ class RoundMachine:
             height=height, members=members, coordinators=coordinators, quorum=state.q, me=me, waits=waits
         )
 
-    # ---- what others may ask
+    # ---- state that others may read
 
     @property
     def phase(self) -> RoundPhase:
@@ -117,17 +118,18 @@ class RoundMachine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do at this height: no round, and no change so far."""
+        """Says whether there is nothing to do at this height: it has no round, and no change so far."""
         return not (self._has_round or self._mining or self.candidates)
 
     @property
     def contributes(self) -> bool:
-        """Whether others have reason to await this node's contribution."""
+        """Says whether this node contributes, so that others await it."""
         return self._collecting.contributes
 
     @property
     def abstains(self) -> bool:
-        """Whether others need not wait for this node's contribution, since there will be none."""
+        """Says whether this node is a member that does not contribute to this round, so that others need not await
+        it."""
         return self._me is not None and self._has_round and not self.contributes
 
     @property
@@ -136,48 +138,48 @@ class RoundMachine:
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether the body of this node's candidate is fixed."""
+        """Says whether the body of this node's candidate is fixed."""
         return self._collecting.cutoff_s is not None
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether there is a candidate to prevote, so that nobody need mine any more."""
+        """Says whether there is a candidate to prevote, so that nobody need mine any more."""
         return self._satisfied
 
     @property
     def contributions(self) -> Mapping[Id, Contribution]:
-        """By author, the first seen of each."""
+        """Returns the first contribution seen of each author."""
         return self._collecting.contributions
 
     @property
     def refused(self) -> Mapping[Id, str]:
-        """Authors whose payloads did not fit, and why."""
+        """Returns the authors whose payloads did not fit, each with the reason."""
         return self._collecting.refused
 
     @property
     def verified(self) -> Collection[Id]:
-        """Authors whose payloads are here, and fit."""
+        """Returns the authors whose payloads have arrived and fit."""
         return self._collecting.verified
 
     @property
     def awaited(self) -> frozenset[Id]:
-        """Members whose contribution is worth waiting for."""
+        """Returns the members whose contribution is worth waiting for."""
         return self._collecting.awaited
 
     @property
     def candidates(self) -> Mapping[Id, Block]:
-        """By id, those that are kept."""
+        """Returns the candidates that are kept, by id."""
         return self._candidates.blocks
 
     @property
     def objections(self) -> Mapping[Id, Objection]:
-        """By candidate, why it is not one to prevote in view 0, or at all."""
+        """Returns for each candidate that is not prevoted in view 0, or at all, the reason, by id."""
         return self._candidates.objections
 
     def has_room(self, thing: Contribution | Block | Vote, coming: Collection[Id] = ()) -> bool:
-        """Whether this would be taken in, were it authentic: of an author whose two contributions are evidence against
-        it no third one is, of a miner no third candidate, and votes are bounded by the book they go into. `coming` are
-        the ids of candidates of the same miner that were taken in and have not had their turn."""
+        """Says whether an object would be accepted if it is authentic: no third contribution of an author after two
+        that are evidence, and no third candidate of a miner. The number of votes is bounded where they are counted.
+        `coming` are ids of candidates of the same miner that are queued already."""
         match thing:
             case Contribution(author=author):
                 return self._has_round and self._collecting.has_room_for(author)
@@ -188,7 +190,7 @@ class RoundMachine:
 
     @property
     def collecting(self) -> Collecting:
-        """What has come of contributions, who is waited for, and why some are not."""
+        """Returns the contributions of this height, and who is awaited."""
         return self._collecting
 
     @property
@@ -198,7 +200,7 @@ class RoundMachine:
     # ---- events
 
     def on(self, event: Event, now: Now) -> list[Action]:
-        """Apply one event and say what to do about it. After the height is finalised nothing more happens."""
+        """Applies one event. Returns the actions that follow from it, none once the height is finalised."""
         if self._finalised:
             return []
         match event:
@@ -275,7 +277,7 @@ class RoundMachine:
         return self._compare(contribution, now)
 
     def _compare(self, contribution: Contribution, now: Now) -> list[Action]:
-        """An authentic contribution that says something else than its author's first one is evidence."""
+        """Accuses an author of whom two different authentic contributions were seen."""
         rival = self._collecting.find_rival(contribution)
         return [] if rival is None else self._accuse(contribution.author, rival, contribution, now)
 
@@ -287,18 +289,18 @@ class RoundMachine:
         return self._settle(now)
 
     def _settle(self, now: Now) -> list[Action]:
-        """Begins the wait once enough are here, and ends it when all are."""
+        """Starts the wait once enough contributions are verified, and ends it when all awaited are."""
         starts = self._collecting.begin_wait(now)
         wait: list[Action] = [StartTimer(CollectTimer(), self._collecting.collect_s)] if starts else []
         return wait + (self._cut_off(now) if self._collecting.has_all_awaited else [])
 
     def _cut_off(self, now: Now) -> list[Action]:
-        """Fix the body: everyone verified by now, without the accused."""
+        """Fixes the body: all contributions that are verified by now, without those of the accused."""
         body = self._collecting.fix_body(now)
         if body is None:
             return []
         self._body = body
-        actions = self._look_again(now)  # at what was held while this node waited
+        actions = self._look_again(now)  # at candidates that were held while this node waited
         if not self._mines or self._mining or self._satisfied or self._finalised:
             return actions
         self._mining = self._computing = True
@@ -307,7 +309,8 @@ class RoundMachine:
     # ---- MINE
 
     def _mine_change(self, change: ApprovedChange) -> list[Action]:
-        """At once, whatever has come of contributions: so a round without an end can be ended or mended."""
+        """Mines a change at once, whatever contributions there are. So a change can end or repair a round that does not
+        finish."""
         if not self._mines or self._satisfied or (self._mining and not self._computing):
             return []
         self._mining, self._computing = True, False
@@ -347,7 +350,7 @@ class RoundMachine:
         return self._judge(block, now)
 
     def _judge(self, block: Block, now: Now) -> list[Action]:
-        """Takes a recomputed candidate into the vote once its time has come, and holds it until then."""
+        """Puts a recomputed candidate to the vote if it is not held, and judges it again later if it is."""
         objection = self._candidates.judge(block, self._collecting, self.view, now)
         actions: list[Action] = []
         if block.id in self._candidates.early and (after_s := self._candidates.plan_look(block, now)) is not None:
@@ -369,7 +372,7 @@ class RoundMachine:
         return self._from_voting(voting, now)
 
     def _on_crossing_timer(self, now: Now) -> list[Action]:
-        """The best of the candidates that nobody is missing from, if there is one, is prevoted now."""
+        """Lets the best of the acceptable candidates that no member is missing from be prevoted."""
         self._crossed = True
         actions: list[Action] = []
         for block in self._candidates.get_acceptable():
@@ -378,7 +381,7 @@ class RoundMachine:
         return actions
 
     def _look_again(self, now: Now) -> list[Action]:
-        """At the candidates that time spoke against."""
+        """Judges the candidates again that may have become acceptable with time."""
         actions: list[Action] = []
         for block in self._candidates.take_early():
             if not self._finalised:
@@ -387,7 +390,8 @@ class RoundMachine:
 
     @property
     def apart_s(self) -> float | None:
-        """How long after the first acceptable candidate the newest one was here; None where there was none."""
+        """Returns the seconds between the first acceptable candidate and the newest valid one; None if none was
+        acceptable."""
         return self._candidates.apart_s
 
     def _accuse(
@@ -396,7 +400,7 @@ class RoundMachine:
         return [Accuse(make_evidence(first, second), author), *self._leave_out(author, now)]
 
     def _leave_out(self, author: Id, now: Now) -> list[Action]:
-        """From now on this node neither awaits the author nor takes it into a body."""
+        """Makes this node neither await an author nor include it in a body from now on."""
         self._collecting.leave_out(author, now)
         return self._settle(now)
 
@@ -415,13 +419,13 @@ class RoundMachine:
                     actions += self._accuse(first.voter, first, second, now)
                 case finality.Finalise(block_id, certificate):
                     actions += self._finalise(block_id, certificate)
-        if self.view > 0 and self._candidates.release_hasty():  # where nobody need have waited
+        if self.view > 0 and self._candidates.release_hasty():  # from view 1 on a miner need not have waited
             actions += self._look_again(now)
         return actions + self._follow_certificate()
 
     def _follow_certificate(self) -> list[Action]:
-        """A certificate suffices, whatever the clock here says. Whoever cannot get the blobs follows it too, and audits
-        when they arrive."""
+        """Finalises a certified block, whatever the clock says. A node that cannot get the blobs follows the
+        certificate too, and audits the block when they arrive. Halts if the block is certified but wrong."""
         certified = self._voting.certified
         if self._finalised or certified is None:
             return []

@@ -1,8 +1,7 @@
-"""Participation in rounds, as the operator has ordered it: paused until resumed, and for how long at all.
+"""Participation in rounds, as the operator has ordered it: paused until resumed, or only up to some round.
 
-A pause is kept in `DATA/paused.json`, so that a restart does not resume in silence; it is the file that counts, not
-what is in it. After which round the node stops is an order to this process and ends with it: a daemon that is always
-started again would else stop again for ever.
+A pause is kept in `DATA/paused.json`, so that it outlasts a restart. The file's existence counts, not its content. The
+last round is an order to this process only. Otherwise a daemon that is always restarted would stop again for ever.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ PAUSED = "paused.json"
 
 
 def is_after(place: Place, last: Place) -> bool:
-    """Whether a round comes after another, be it in a later run."""
+    """Says whether a round comes after another, also one of an earlier run."""
     return (place.run, place.round) > (last.run, last.round)
 
 
 class Participation:
-    """What an operator has said of one node's part in the rounds."""
+    """Holds the operator's orders on this node's part in the rounds."""
 
     def __init__(self, data_dir: Path) -> None:
-        """Raises NodeError when it cannot be read whether the node was paused."""
+        """Raises NodeError if the pause file cannot be read."""
         self._path = data_dir / PAUSED
         self.is_paused = read_private(self._path) is not None
         self.last_round: Place | None = None  # the node ends once this round is final, or its run is over
@@ -35,9 +34,9 @@ class Participation:
         return not self.is_paused and not (self.last_round is not None and is_after(place, self.last_round))
 
     def save_pause(self, now_ms: int) -> None:
-        """Durable when it returns. Raises NodeError."""
+        """Writes the pause file. It is durable on return. Raises NodeError."""
         write_private(self._path, json.dumps({"since": format_time(now_ms)}).encode())
 
     def forget_pause(self) -> None:
-        """As `save_pause`."""
+        """Deletes the pause file. That is durable on return. Raises NodeError."""
         remove_private(self._path)

@@ -1,1 +1,2 @@
-"""A site's learning in the rounds: what its worker trains for, what it sends, masks, and recomputes afterwards."""
+"""A site's learning in the rounds: what its worker trains, what the site sends and masks, and what it recomputes
+later."""

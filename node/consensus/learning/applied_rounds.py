@@ -1,4 +1,4 @@
-"""Applied rounds: notes what the model was worth once it had taken in an aggregate, and what was not taken in."""
+"""Applied rounds: records how good the model is once it has taken in an aggregate, and what was not taken in."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class AppliedRounds:
-    """Listens to the learner, and leaves what was trained to the `contributor`. `keep` notes a round's metrics and
-    deletes models that are kept no longer, off the event loop: a large file takes its time."""
+    """Handles the learner's reports, and passes what was trained to the `contributor`. `keep` stores a round's metrics
+    and deletes models that are no longer kept, off the event loop since a large file takes its time."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AppliedRounds:
         await self._contributor.on_training_failed(height, reason)
 
     def on_applied(self, height: int, metrics: Metrics) -> None:
-        """The worker has applied the aggregate of `height`."""
+        """Records that the worker has applied the aggregate of `height`."""
         self._records.on_applied(height, metrics)
         span = self._runs.calendar.get_span(height)
         self._measure.note(span.run, span.run.get_round(height), metrics, span.rules.limits.max_weight)
@@ -78,8 +78,8 @@ class AppliedRounds:
             await self._keep(run, number, metrics, best)
 
     def on_measured(self, height: int, measured: Measured) -> None:
-        """The worker has measured the model that this aggregate left, and has perhaps trained since: that is the last
-        thing there is to know of the round, but for training alone, which may catch up later."""
+        """Completes the record of a round, once the worker has measured the model after this aggregate. It may have
+        trained since. Only training alone, without the others, may report later."""
         classes = tuple(self._runs.calendar.get_span(height).run.classes)
         alone = None if measured.alone is None else measured.alone.with_classes(classes)
         record = self._records.get(height)
@@ -100,7 +100,7 @@ class AppliedRounds:
         self._records.on_measured(height)
 
     def on_peer_refused(self, height: int, peer: Id, reason: str) -> None:
-        """What this peer offered would have harmed the client, and was not taken."""
+        """Records that what a peer offered was not taken, since it would have harmed this client."""
         number, name = self._runs.get_number(height), self._peers.get_name(peer)
         log.warning("round %d: what %s offered is not taken here, as it does harm: %s", number, name, reason)
         self._peers.refuse(peer, Reason.HARM)
@@ -110,8 +110,8 @@ class AppliedRounds:
         self._events.publish("rejected", height=height, author=peer.hex(), reason=reason)
 
     def on_spoiled(self, height: int, reason: str) -> None:
-        """The aggregate of this height is not in the client's model; of one that was, and that the next training has
-        undone, the next round's record tells."""
+        """Records that the aggregate of this height is not in the client's model. If the next training has removed one
+        that was applied, the next round's record says so."""
         number = self._runs.get_number(height)
         log.warning("round %d: its aggregate is spoiled, and this node goes on from its own model: %s", number, reason)
         if (record := self._records.get(height)) is not None and not record.is_applied:
@@ -120,7 +120,7 @@ class AppliedRounds:
 
 
 def has_trained(round_: RunRound) -> bool:
-    """Whether the model that a round leaves comes of training: not of statistics, or first keys."""
+    """Says whether the model after a round comes from training, and not from statistics or first keys."""
     if isinstance(round_.spec, MaskedSpec):
         own = round_.spec.to_inner(round_.number)
         return own > 0 and round_.spec.inner.get_local_work(own) > 0

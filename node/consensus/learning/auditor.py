@@ -1,8 +1,8 @@
-"""Recomputes, afterwards, what this node followed by certificate alone; what does not fit halts it (PROTOCOL §9).
+"""Recomputes later what this node followed by certificate alone; a wrong aggregate halts it (PROTOCOL §9).
 
-A node that was away takes finalised blocks on the word of a quorum. Their blobs come later, from whoever still has
-them: then the aggregate is recomputed like any other, and `chain verify --deep` finds the height covered. Large blobs
-are only asked for while peers still keep them: of the newest heights, and of those that later rounds go on reading.
+A node that was away accepts final blocks on the word of a quorum. Their blobs come later, from any peer that still has
+them; then the aggregate is recomputed like any other, and `chain verify --deep` finds the height covered. Large blobs
+are requested only while peers still keep them: for the newest heights, and for those that later rounds read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from node.runs.specs import RunRound, RunSpecs
 
 log = logging.getLogger(__name__)
 
-IMPORT_BATCH = 64  # heights read at once of what was imported
+IMPORT_BATCH = 64  # imported heights that are read at once
 MAX_WAITING = 4096  # heights; of a longer catch-up the oldest stay unaudited, and `chain verify --deep` lists them
 
 
 class Auditor:
-    """Works through followed heights one at a time, behind everything else this node does. `disk` is the store's
-    thread, `arithmetic` the one for arrays."""
+    """Audits followed heights one at a time, after everything else this node does. `disk` is the store's thread,
+    `arithmetic` the one for arrays."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Auditor:
         self._idle.set()
 
     def add(self, block: Block, parent: Block) -> None:
-        """`block`, on `parent`, was followed without being recomputed. Of a change there is nothing to recompute."""
+        """Adds a `block` on `parent` that was followed without being recomputed. A change has nothing to recompute."""
         if block.change is not None:
             return
         self._waiting.append((block, parent))
@@ -69,8 +69,7 @@ class Auditor:
         self._idle.clear()
 
     async def audit_imported(self, head: int) -> None:
-        """What was imported while this node was stopped, up to height `head`, is recomputed like what it catches up
-        with."""
+        """Audits what was imported while this node was stopped, up to height `head`."""
         noted = await self._disk.run(self._store.get_meta, IMPORTED)
         if noted is None:
             return
@@ -83,15 +82,15 @@ class Auditor:
         await self._disk.run(self._store.put_meta, IMPORTED, None)
 
     def _read_blocks(self, first: int, last: int) -> list[Block]:
-        """Runs on the disk's thread."""
+        """Reads blocks, on the disk's thread."""
         return [stored.block for stored in self._store.blocks(first, last)]
 
     async def wait_until_idle(self) -> None:
-        """Until all that was added has been looked at."""
+        """Waits until all added blocks have been audited."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Until cancelled. Raises Halted for a certified block whose aggregate is another one."""
+        """Audits added blocks until cancelled. Raises Halted for a certified block with a wrong aggregate."""
         while True:
             await self._added.wait()
             self._added.clear()
@@ -101,7 +100,7 @@ class Auditor:
                     round_ = self._runs.find(block.height)
                     if round_ is not None and self._is_worth_asking_for(block, round_):
                         await self._audit(block, parent, round_)
-                if crossing.failure is not None:  # which says nothing of the block
+                if crossing.failure is not None:  # the block itself may be right
                     log.warning("height %d stays unaudited: %s", block.height, UNFORESEEN)
             self._idle.set()
 
@@ -111,7 +110,7 @@ class Auditor:
         is_recent = len(self._waiting) < self._runs.calendar.get_span(newest + 1).rules.keep_heights
         is_needed = self._runs.is_needed(round_, newest) or self._runs.is_kept(round_)
         if spec.get_lent(number):
-            return is_needed  # nobody has it any more
+            return is_needed  # no other node has the lent blobs any more
         voted = {kind_code(kind) for kind in spec.rules(number)}
         refs = [ref for contribution in block.contributions for ref in contribution.payloads]
         is_small = all(ref.size <= LARGE_BYTES for ref in refs if ref.kind in voted)
@@ -134,7 +133,8 @@ class Auditor:
             raise Halted(f"height {block.height}: certified, but {error}") from error
 
     async def _recompute(self, payloads: RoundPayloads, block: Block, round_: RunRound) -> Digest:
-        """Raises TimeoutError when nothing has come in for `waits.collect_s`, or not all in the time its round had."""
+        """Returns the digest of the recomputed aggregate. Raises TimeoutError if nothing has come in for
+        `waits.collect_s`, or not all in the time that its round had."""
         quiet_s = round_.rules.waits.collect_s
         work = asyncio.create_task(self._compute(payloads, block))
         try:

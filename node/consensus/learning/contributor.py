@@ -1,8 +1,8 @@
 """Contributor: signs and sends what the worker has learned.
 
-A contribution's blobs are durable first, then the contribution, then it is sent. Where training fails, or the disk is
-full, the round goes on without this node's contribution. Where a change took the height that a contribution was for, it
-is signed anew for the next: nothing is trained again.
+A contribution's blobs are stored first, then the contribution, then it is sent. If training fails or the disk is full,
+the round goes on without this node's contribution. If a change took the height that a contribution was for, it is
+signed again for the next height, without new training.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Contributor:
-    """Contributes for one node. `evaluation` makes what it sends where a run is evaluated, and nothing is trained."""
+    """Contributes for one node. `evaluation` makes what it sends if a run is evaluated, when nothing is trained."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Contributor:
         self._measure = evaluation.measure
 
     async def on_trained(self, height: int, trained: Trained) -> None:
-        """The worker's local phase is done: make its blobs durable, then the contribution, then send it."""
+        """Stores the blobs of the worker's local phase, then signs and sends the contribution."""
         tip, record = self._current.tip, self._records.current
         if record is None or tip.height + 1 != height:
             return
@@ -83,7 +83,7 @@ class Contributor:
         if round_ is not None and is_masked(round_):
             machine = self._current.machine
             if machine is not None and self._signer.id in machine.contributions:
-                return  # a second input of one height would give away the difference of two trainings
+                return  # a second input of one height would reveal the difference of two trainings
             try:
                 trained = await self._masking.mask(tip, round_, trained)
             except MaskingRefused as error:
@@ -101,7 +101,7 @@ class Contributor:
         self._send(contribution, round_, trained)
 
     def _send(self, contribution: Contribution, round_: RunRound | None, trained: Trained) -> None:
-        """With those of its payloads that are small."""
+        """Sends a contribution with its small payloads."""
         height = contribution.height
         self._authenticator.add_own(contribution)
         pushed = tuple(choose_pushed(round_.spec, round_.number, contribution, trained.payloads)) if round_ else ()
@@ -111,9 +111,9 @@ class Contributor:
         self._current.post(height, ContributionSeen(contribution))
 
     async def send_untrained(self, tip: Tip, round_: RunRound) -> None:
-        """Sends what is not trained for. In a run of masked sums: shows a key for the round to come, and opens what
-        this member has in the sum; or says that it has no part in it. At the end of a run that evaluates: what this
-        site has measured of the best round's model."""
+        """Sends a contribution that needs no training. In a run of masked sums it has a key for the next round and the
+        seeds that this member opens, or says that it has no part in the sum. At the end of a run that evaluates, it has
+        this site's measures of the best round's model."""
         machine = self._current.machine
         if machine is not None and self._signer.id in machine.contributions:
             return
@@ -124,8 +124,8 @@ class Contributor:
             self._send(contribution, round_, made)
 
     async def close(self) -> None:
-        """At the first height that closes a run which selects: sends what this node has measured of its last round,
-        once it has taken that in."""
+        """Sends this node's measures of the last round at the first height that closes a run with selection, once it
+        has taken that round in."""
         tip, machine, run = self._current.tip, self._current.machine, self._current.tip.state.run
         height = tip.height + 1
         if not run.is_closing(height) or run.is_evaluating(height):
@@ -140,12 +140,12 @@ class Contributor:
             self._send(contribution, self._runs.find(height), told)
 
     async def renew(self) -> bool:
-        """Signs anew, for the height after a change, what this node has contributed to the same round for the height
-        that the change took. Whether there was such."""
+        """Signs again, for the height after a change, what this node contributed to the same round for the height that
+        the change took. Returns whether there was such a contribution."""
         tip = self._current.tip
         round_ = self._runs.find(tip.height + 1)
         if tip.block.change is None or round_ is None or (is_masked(round_) and not is_opening(round_)):
-            return False  # an input is hidden anew for each height: it is trained again
+            return False  # an input is masked for one height only: it is trained again
         renewed = await self._signer.renew_contribution(
             tip, self._runs.list_lost_heights(round_), partial(_fits, round_)
         )
@@ -156,7 +156,7 @@ class Contributor:
         return renewed is not None
 
     async def on_training_failed(self, height: int, reason: str) -> None:
-        """The round at `height` goes on without this node's contribution."""
+        """Notes that the round at `height` goes on without this node's contribution."""
         if (record := self._records.current) is not None and record.height == height:
             record.failure = reason
         me = self._signer.id.hex()
@@ -165,7 +165,7 @@ class Contributor:
 
 
 def _fits(round_: RunRound, contribution: Contribution) -> bool:
-    """Whether the rules in force would still take it."""
+    """Says whether the rules in force would still accept a contribution."""
     try:
         check_refs(round_.spec, round_.number, contribution)
     except PayloadRefused:

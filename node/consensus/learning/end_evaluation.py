@@ -1,7 +1,7 @@
-"""The evaluation at the end of a run that selects: what this site tells of the best round's model.
+"""The evaluation at the end of a run with selection: this site's measures of the best round's model.
 
-The height comes by the calendar, and nobody proposes it. A site that hides its samples by noise of its own, has too few
-test samples, or cannot have the model, sends a payload that tells nothing: others need not wait for it.
+The calendar sets the height, and nobody proposes it. A site that hides its samples by noise of its own, has too few
+test samples, or cannot get the model sends a payload without measures, so that the others need not wait for it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from node.training.trainer import AnswerRefused, Trained, WorkerDied, WorkerFail
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS = 2  # a worker that dies is asked once more
+ATTEMPTS = 2  # a worker that dies is tried once more
 
 
 class EndEvaluation:
-    """One site's, which takes part from so many test samples on as `measure_from` of its node and the run say."""
+    """Measures for one site, if it has at least as many test samples as `measure_from` of its node and the run
+    require."""
 
     def __init__(self, c: NodeContext, aggregates: Aggregates, measure: RoundMeasure) -> None:
         self._runs = c.runs
@@ -39,9 +40,9 @@ class EndEvaluation:
         self.measure = measure
 
     async def make(self, tip: Tip, round_: RunRound) -> Trained:
-        """What is sent at the height after `tip`, once this site's worker has taken in the last round."""
+        """Makes the contribution to the height after `tip`, once this site's worker has taken in the last round."""
         if not isinstance(round_.spec, ClosingEvaluationSpec):
-            return Trained(1, {}, {})  # of a run that has no whole model in common
+            return Trained(1, {}, {})  # the run has no whole model in common
         told = await self._tell(tip, round_, round_.spec) if self.measure.tells else None
         if told is None:
             task = round_.spec.task
@@ -67,7 +68,8 @@ class EndEvaluation:
         return None
 
     async def _find_model(self, place: Place, wait_s: float) -> bytes | None:
-        """The aggregate of a round: held here, or had from a peer within `wait_s`."""
+        """Returns the aggregate of a round that is held here or fetched from a peer within `wait_s`; None if there is
+        none."""
         height = self._runs.calendar.get_height(place)
         stored = None if height is None else await self._disk.run(self._store.get_block, height)
         if stored is None:

@@ -1,7 +1,7 @@
-"""Block inputs: what the learner gets of final blocks, to apply them and to train on.
+"""Block inputs: what the learner needs of final blocks, to apply them and to train on.
 
-An aggregate is computed from what is here, or had from any peer. What single peers offer (blobs on demand, shared sets)
-is pulled, and a round goes on without those of whom it cannot be had.
+An aggregate is computed from blobs that are here, or fetched from any peer. What single peers offer (blobs on demand,
+shared sets) is fetched, and a round goes on without the peers from which it does not come.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from node.training.exchange import Exchange
 from node.training.target import RoundInput
 from node.training.trainer import RunTask, TrainingFailed
 
-RECALLED_ROUNDS = 64  # before the last, in which an older aggregate is looked for
+RECALLED_ROUNDS = 64  # newest rounds in which an older aggregate is searched
 
 
 class BlockInputs:
-    """One learner's `RoundInputs`. `me` is this client; `disk` is the store's thread."""
+    """Makes the `RoundInputs` of one learner. `me` is this client; `disk` is the store's thread."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class BlockInputs:
         self._boundary = boundary
 
     async def prepare(self, height: int, head: Block) -> Exchange:
-        """What the worker's local phase for `height` reads of an earlier block. Raises TrainingFailed where it is not
-        certain what this site has told before."""
+        """Returns what the worker's local phase for `height` reads of an earlier block. Raises TrainingFailed if it is
+        not certain what this site has revealed before."""
         if (failure := await self._recount.catch_up()) is not None:
             raise TrainingFailed(failure)
-        pulled = Pulled(Exchange(compute_beacon(head), self._me))  # where it fails, nobody's
+        pulled = Pulled(Exchange(compute_beacon(head), self._me))  # if it fails: of no peer
         with self._boundary.around("shared sets"):
             pulled = await self._shared_sets.gather(height, head)
         record, round_ = self._records.current, self._runs.find(height)
@@ -86,7 +86,8 @@ class BlockInputs:
     # ---- a run
 
     async def open_run(self, state: State) -> RunTask:
-        """What the worker needs to begin a run: its terms, and its initial model, from a peer where it is not here."""
+        """Returns what the worker needs to begin a run: its terms and its initial model, which is fetched if need
+        be."""
         run, blobs = state.run, list[BlobSource]()
         for origin in self._runs.list_origins(run.number):
             if not self._store.has_blob(origin.initial_model):
@@ -102,15 +103,16 @@ class BlockInputs:
 
     @staticmethod
     def _combine(run: Run, blobs: Sequence[BlobSource]) -> BlobSource:
-        """Runs on the disk's thread. Where there is no making sense of the blobs, the newest: the worker says why."""
+        """Combines the blobs to one model, on the disk's thread. If that fails it returns the newest, and the worker
+        says why."""
         try:
             return combine(run, blobs)
         except (PayloadError, SpecError, OSError):
             return blobs[0]
 
     def _find_last_round(self, run: Run) -> int | None:
-        """The last round of the run before, if this one goes on from its aggregate with the same method and model, and
-        shares no sets anew. Runs on the disk's thread."""
+        """Returns the last round of the run before, if this one goes on from its aggregate with the same method and
+        model, and shares no sets again; else None. Runs on the disk's thread."""
         calendar = self._runs.calendar
         before, start = calendar.get_run(run.number - 1), calendar.get_start(run.number)
         if before is None or start is None or start == 0:
@@ -126,12 +128,13 @@ class BlockInputs:
     # ---- a round
 
     async def gather(self, height: int) -> RoundInput:
-        """What the worker needs of a round's block: its aggregate, and what the method wants of single peers."""
-        await self._recount.catch_up()  # the worker is ready, and has said how many samples there are
+        """Returns what the worker needs of a round's block: its aggregate, and what the method needs of single
+        peers."""
+        await self._recount.catch_up()  # the worker is ready, so the number of samples is known
         block, parent = [await self._disk.run(self._read_block, each) for each in (height, height - 1)]
         beacon = compute_beacon(parent)
         aggregate = await self._aggregates.get(block)
-        pulled = Pulled(Exchange(beacon, self._me))  # where it fails, of nobody
+        pulled = Pulled(Exchange(beacon, self._me))  # if it fails: of no peer
         with self._boundary.around("blobs on demand"):
             pulled = await self._on_demand.take(block, beacon, aggregate)
         record, round_ = self._records.get(block.height), self._runs.find(block.height)
@@ -143,7 +146,7 @@ class BlockInputs:
         return RoundInput(aggregate, pulled.exchange)
 
     def _read_block(self, height: int) -> Block:
-        """Runs on the disk's thread."""
+        """Returns the block at a height. Runs on the disk's thread."""
         if height == self._current.tip.height:
             return self._current.tip.block
         stored = self._store.get_block(height)
@@ -152,7 +155,8 @@ class BlockInputs:
         return stored.block
 
     async def recall(self, before: Place) -> tuple[int, bytes] | None:
-        """The newest aggregate of the run before a round that is held here, with the round it is of."""
+        """Returns the number and the aggregate of the newest round before `before`, in its run, whose aggregate is held
+        here; None if there is none."""
         made = self._runs.calendar.count_rounds(before.run, self._current.tip.height)
         for number in range(before.round - 1, max(0, made - RECALLED_ROUNDS), -1):
             height = self._runs.calendar.get_height(Place(before.run, number))

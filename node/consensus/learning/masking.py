@@ -1,7 +1,7 @@
-"""Masking: has a member's payloads masked and opened, off the event loop, with what the chain has for that.
+"""Masking: masks a member's payloads and opens its seeds, off the event loop, with what the chain holds for that.
 
-`node.consensus.learning.masks` says how. The store is read, and keys are written, on the disk's thread; vectors are
-masked on another.
+`node.consensus.learning.masks` has the arithmetic. The store is read and keys are written on the disk's thread; vectors
+are masked on another.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from node.training.trainer import Trained
 
 log = logging.getLogger(__name__)
 
-MAX_SPOILED = 3  # sums in a row, and then no more inputs are sent until there was a change
+MAX_SPOILED = 3  # after so many sums in a row no inputs are sent until a change
 
 
 class Masking:
-    """One node's, of the member `me`."""
+    """Masks inputs and opens seeds for the member `me`."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Masking:
         bulk: Offload,
     ) -> None:
         self.reason: str | None = None  # why this member has no part in the sum of the height in hand
-        self.pause: str | None = None  # why nobody has
-        self.has_inputs = False  # whether the height in hand is one of inputs
+        self.pause: str | None = None  # why no member has
+        self.has_inputs = False  # whether members send inputs at the height in hand
         self.masker = masker
         self._runs = runs
         self._aggregates = aggregates
@@ -49,7 +49,7 @@ class Masking:
         self._bulk = bulk
 
     async def on_tip(self, tip: Tip) -> None:
-        """A height begins."""
+        """Prepares for the height after `tip`: whether it has inputs, and whether this member has a part in the sum."""
         height = tip.height + 1
         round_ = self._runs.find(height)
         before = self.reason, self.pause
@@ -60,7 +60,7 @@ class Masking:
             self.reason = await self._disk.run(self.masker.begin, round_, parent)
             self.pause = _explain_pause(parent)
         elif self.masker.num_keys:
-            run = tip.state.run  # of which there may be more, once its rounds are over
+            run = tip.state.run  # a change may add rounds once its rounds are over
             is_over = run.is_masked and not run.is_ended and tip.state.is_active(self.masker.me)
             await self._disk.run(self.masker.rest if is_over else self.masker.forget)
         why = self.pause or self.reason
@@ -74,16 +74,16 @@ class Masking:
         return None if data is None else decode_arrays(data, len(data))
 
     def is_opening(self, height: int) -> bool:
-        """Whether seeds are opened at a height, and keys shown."""
+        """Says whether members open seeds and send keys at a height."""
         return is_opening(self._runs.find(height))
 
     async def owes_openings(self, height: int) -> bool:
-        """Whether others wait for what this member opens."""
+        """Says whether others wait for the seeds that this member has to open."""
         round_ = self._runs.find(height)
         return round_ is not None and is_masked(round_) and await self._disk.run(self.masker.owes_openings, round_)
 
     async def mask(self, tip: Tip, round_: RunRound, trained: Trained) -> Trained:
-        """What has been trained, hidden. Raises MaskingRefused."""
+        """Returns what has been trained, masked. Raises MaskingRefused."""
         parent = await self._aggregates.get_arrays(tip.block)
         spec = get_masked_spec(round_)
         data = trained.payloads[spec.coding.kind]
@@ -92,16 +92,16 @@ class Masking:
 
     @staticmethod
     def is_empty(contribution: Contribution) -> bool:
-        """Whether a contribution of a height of inputs has none."""
+        """Says whether a contribution at a height of inputs has no input."""
         sizes = {ref.kind: ref.size for ref in contribution.payloads}
         return is_empty_input({MASKED: sizes.get(KINDS[MASKED], 0)})
 
     def has_to_send(self, height: int) -> bool:
-        """Whether there is something to send at a height that nothing is trained for."""
+        """Says whether there is something to send at a height without training for it."""
         return self.is_opening(height) or self.reason is not None
 
     async def open(self, tip: Tip, round_: RunRound) -> Trained:
-        """A key, and what is to be opened; at a height of inputs that there is none of this member. Raises
+        """Returns a new key and the seeds that this member opens; at a height of inputs, an empty input. Raises
         NodeError."""
         if not is_opening(round_):
             empty = get_masked_spec(round_).empty_input
@@ -124,7 +124,7 @@ def make_masking(
     disk: Offload,
     bulk: Offload,
 ) -> Masking:
-    """Of the member `me`, whose keys lie beside its store. Raises NodeError."""
+    """Makes the masking of the member `me`, whose keys lie beside its store. Raises NodeError."""
 
     def get_block(height: int) -> Block:
         stored = store.get_block(height)
@@ -137,8 +137,9 @@ def make_masking(
 
 
 def _explain_pause(parent: Arrays | None) -> str | None:
-    """Why nobody sends an input: sum after sum is out of range, and nobody knows who lies. A change says what is to
-    become of that. Who has not computed the aggregate itself sends one, and waits with the others."""
+    """Says why no member sends an input: several sums in a row are out of range, and nobody knows who lies. A change
+    has to decide what follows. A member that has not computed the aggregate itself sends an input, and waits with the
+    others."""
     spoiled = count_spoiled(parent)
     if spoiled < MAX_SPOILED:
         return None

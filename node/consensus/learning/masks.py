@@ -1,15 +1,15 @@
-"""The masks of one member in a run of masked sums: the keys it shows, what hides its inputs, and what it opens.
+"""The masks of one member in a run of masked sums: the keys it sends, the masks of its inputs, and the seeds it opens.
 
-For each round it makes a key of X25519 and shows the public half beside its openings of the round before. With the
-other members' it comes to the seeds that two share, and with none to its own:
+For each round the member makes an X25519 key, and sends the public half along with its openings of the round before.
+With another member's public key it yields the seed that the two share, and alone the member's own seed:
 
     s_ij = HKDF(X25519(k_i, K_j), tag | chain id | id of the block before the inputs | both members, and keys, in order)
     b_i  = HKDF(k_i, the same, with itself and its own key alone)
 
-The id fixes run, height and roster, so that no seed is ever that of two heights; with the members in it, who shows a
-copy of another's key comes to other seeds. Private halves lie in `DATA/masks.json`, durable before the public half is
-sent, in no backup, and go as soon as the openings are final that they were for. A node that has lost
-them takes part again from the next roster on.
+The block id fixes run, height and roster, so that no two heights have the same seed. The members are in it, so that a
+member that sends a copy of another's key gets other seeds. Private halves lie in `DATA/masks.json`. They are stored
+before the public half is sent, are in no backup, and are deleted as soon as the openings that need them are final. A
+node that has lost them takes part again from the next roster on.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MaskingRefused(NodeError):
 
 @dataclass(frozen=True, slots=True)
 class MaskKey:
-    """A key for one round. Never shown: its repr is the public half."""
+    """Holds a key for one round. The private half is never shown: its repr is the public half."""
 
     private: X25519PrivateKey
 
@@ -68,10 +68,10 @@ class MaskKey:
 
 
 class MaskKeys:
-    """The private halves that this member holds, oldest first, as they lie on disk."""
+    """Holds the private halves of this member's keys, oldest first, as they lie on disk."""
 
     def __init__(self, path: Path) -> None:
-        """Raises NodeError where the file cannot be read, or is none of ours."""
+        """Raises NodeError if the file cannot be read, or is not a file of mask keys."""
         self._path = path
         self._keys: tuple[MaskKey, ...] = ()
         data = read_private(path)
@@ -97,7 +97,7 @@ class MaskKeys:
         return next((key for key in self._keys if key.public == public), None)
 
     def keep(self, keys: Sequence[MaskKey]) -> None:
-        """Exactly these, durable when it returns; all others are gone. Raises NodeError."""
+        """Stores exactly these keys, durable on return; all others are deleted. Raises NodeError."""
         if tuple(keys) == self._keys:
             return
         secrets = [key.private.private_bytes_raw().hex() for key in keys]
@@ -106,15 +106,15 @@ class MaskKeys:
 
 
 def derive_seed(secret: bytes, chain_id: Digest, before: Digest, members: Mapping[Id, bytes]) -> bytes:
-    """A seed for the inputs on the block `before`, of one or two members, by their public keys."""
+    """Returns a seed for the inputs on the block `before`, of one or two members, from their public keys."""
     info = _SEED_TAG + chain_id + before + b"".join(member + members[member] for member in sorted(members))
     return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=info).derive(secret)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundMasks:
-    """What hides the inputs of the member `me` on the block `before`, by its key and those of the roster, which it is
-    in."""
+    """Masks the inputs of the member `me` on the block `before`, by its key and those of the roster, which has `me`
+    too."""
 
     me: Id
     key: MaskKey
@@ -124,7 +124,7 @@ class RoundMasks:
     keys: tuple[bytes, ...]
 
     def derive(self, other: bytes) -> bytes:
-        """The seed that is shared with a member of the roster; of `me` its own."""
+        """Returns the seed that is shared with a member of the roster; for `me` its own seed."""
         public = self.keys[self.members.index(other)]
         if other == self.me:
             secret = self.key.private.private_bytes_raw()
@@ -133,7 +133,7 @@ class RoundMasks:
         return derive_seed(secret, self.chain_id, self.before, {self.me: self.key.public, other: public})
 
     def mask(self, spec: MaskedSpec, arrays: Arrays, weight: int) -> Arrays:
-        """The payload that hides these arrays, of the method's own kind."""
+        """Returns the payload that masks these arrays, which are of the method's own kind."""
         seeds = {other: self.derive(other) for other in self.members}
         values = spec.coding.encode(arrays, weight, spec.fraction_bits)
         shared = [(other, seed) for other, seed in seeds.items() if other != self.me]
@@ -141,13 +141,13 @@ class RoundMasks:
         return {"values": masked, "commitments": to_rows([commit(seeds[other]) for other in self.members])}
 
     def open(self, summed: Sequence[bytes]) -> list[bytes]:
-        """The seeds that this member opens once the block of inputs has these members."""
+        """Returns the seeds that this member opens if the block of inputs has these members."""
         return [self.derive(other) for other in list_opened(self.me, self.members, summed)]
 
 
 class Masker:
-    """One member's. `get_block` reads the block at a height, and `find_round` says which round that is. Not to be used
-    on two threads at once."""
+    """Masks inputs and opens seeds for one member. `get_block` reads the block at a height, and `find_round` returns
+    the round at a height. It must not be used on two threads at once."""
 
     def __init__(
         self,
@@ -166,11 +166,11 @@ class Masker:
     # ---- what this member has a part in
 
     def rest(self) -> None:
-        """There is nothing to open. Of the keys only the newest may be wanted again."""
+        """Keeps only the newest key, since there is nothing to open."""
         self._keys.keep([] if self._keys.newest is None else [self._keys.newest])
 
     def forget(self) -> None:
-        """Nothing that was hidden by any key will be opened."""
+        """Deletes all keys, since no input masked by them will be opened."""
         self._keys.keep([])
 
     @property
@@ -182,8 +182,9 @@ class Masker:
         return self._me
 
     def begin(self, round_: RunRound, parent: Arrays | None) -> str | None:
-        """A height of a run of masked sums begins. Why this member has no part in its sum; None where it has, as far as
-        blocks show, and the aggregate before where it is at hand. A key whose openings are final is forgotten."""
+        """Prepares for a height of a run of masked sums, and deletes keys whose openings are final. Says why this
+        member has no part in the sum; None if it has, as far as the blocks show, and the `parent` aggregate if it is
+        there."""
         if is_opening(round_):
             return None
         self.rest()
@@ -199,14 +200,15 @@ class Masker:
         return "it has lost its key for this round, and shows another for the next"
 
     def owes_openings(self, round_: RunRound) -> bool:
-        """Whether this member's input is in a block whose sum waits to be opened at this height."""
+        """Says whether this member's input is in a block whose sum is to be opened at this height."""
         return is_opening(round_) and round_.number > 1 and self._is_author(self._find_before(round_))
 
     def _is_author(self, block: Block | None) -> bool:
         return block is not None and any(c.author == self._me for c in block.contributions)
 
     def _find_before(self, round_: RunRound) -> Block | None:
-        """The block of the height before in the run, changes apart; None where a change has left that out."""
+        """Returns the block of the height before in the run, changes left out; None if a change has left that height
+        out."""
         before = next((found for h in range(round_.height - 1, 0, -1) if (found := self._find_round(h))), None)
         if before is None or before.place != Place(round_.run.number, round_.number - 1):
             return None
@@ -215,8 +217,8 @@ class Masker:
     # ---- what it sends
 
     def mask(self, tip: Tip, round_: RunRound, parent: Arrays | None, data: bytes, weight: int) -> bytes:
-        """The payload of inputs on `tip`, whose aggregate is `parent`, from that of the method. Raises
-        MaskingRefused."""
+        """Returns the payload of inputs on `tip`, whose aggregate is `parent`, made from the method's own payload.
+        Raises MaskingRefused."""
         spec, roster = get_masked_spec(round_), read_roster(parent)
         if tip.state.n < LEAST_MEMBERS:
             raise MaskingRefused(f"the federation has {tip.state.n} members, too few to hide any of them in a sum")
@@ -229,8 +231,8 @@ class Masker:
         return encode_arrays(masks.mask(spec, decode_arrays(data, len(data)), weight))
 
     def open(self, round_: RunRound, parent: Arrays | None) -> bytes:
-        """The payload of openings after the aggregate `parent`: what this member opens of the sum, if it can,
-        and a new key, which is durable. Raises NodeError."""
+        """Returns the payload of openings after the aggregate `parent`: the seeds that this member opens of the sum, if
+        it can, and a new key, which is stored. Raises NodeError."""
         summed = get_masked_spec(round_).read_summed(parent, round_.number)
         masks = None if summed is None else self._find_masks(round_, summed)
         seeds = [] if summed is None or masks is None else masks.open(summed.members)
@@ -239,7 +241,7 @@ class Masker:
         return encode_arrays({"key": np.frombuffer(key.public, np.uint8), "seeds": to_rows(seeds)})
 
     def _find_masks(self, round_: RunRound, summed: Summed) -> RoundMasks | None:
-        """What hides this member's input in a sum; None where it has none in it, or has lost the key."""
+        """Returns the masks of this member's input in a sum; None if it has no input in it, or has lost the key."""
         inputs = self._find_before(round_)
         if (
             self._me not in summed.members
@@ -262,12 +264,12 @@ def is_masked(round_: RunRound | None) -> bool:
 
 
 def is_opening(round_: RunRound | None) -> bool:
-    """Whether a height is one at which nothing is trained for, but seeds are opened and keys shown."""
+    """Says whether members open seeds and send keys at a height, and train nothing."""
     return round_ is not None and isinstance(round_.spec, MaskedSpec) and not round_.spec.has_inputs(round_.number)
 
 
 def get_masked_spec(round_: RunRound) -> MaskedSpec:
-    """Raises ValueError of any other run's round."""
+    """Returns the masked spec of a round. Raises ValueError if its run has no masked sums."""
     if not isinstance(round_.spec, MaskedSpec):
         raise ValueError("expected a run of masked sums")
     return round_.spec

@@ -1,23 +1,24 @@
-"""Recount: what this site has told by contributions that are on the chain, and its account does not know of.
+"""Recount: counts what this site has revealed of its samples by contributions that are on the chain, but not in its
+privacy account.
 
-An account that was put back from a backup, or is gone, is behind the chain. So whenever blocks have been appended, and
-before anything is trained, the node looks for its own contributions to rounds with noise that are not counted, and
-counts them. What is not certain makes it more, never less:
+An account that was restored from a backup, or lost, is behind the chain. So whenever blocks have been appended, and
+before anything is trained, the node searches for its own contributions to rounds with noise that are not counted, and
+counts them. What is uncertain makes the count larger, never smaller:
 
-- How many samples the site had then, the weight says where it is their number, and within a factor of two where it is
-  bucketed. Else it is what the site has now, or what its account says. Of several numbers the smallest gives the chance
-  that a step has a sample, and the largest the steps of an epoch.
-- A phase that was broken off lives on in those after it. So all rounds from the last that was counted are, too, whether
-  or not the chain shows a contribution to them.
-- A contribution may have been sent and not have been taken. So the UNSEEN rounds after each are counted as well, and
-  where no round of the run was counted before, the UNSEEN rounds before it.
+- The weight says how many samples the site had then if it is their number, and within a factor of two if it is
+  bucketed. Else the number is what the site has now, or what its account says. Of several numbers the smallest gives
+  the chance that a step has a sample, and the largest the steps of an epoch.
+- A phase that was broken off lives on in those after it. So all rounds since the last counted one are counted too,
+  whether or not the chain shows a contribution to them.
+- A contribution may have been sent, but not be in a block. So the UNSEEN rounds after each are counted as well, and if
+  no round of the run was counted before, the UNSEEN rounds before it.
 
-With `budget_s` the number of steps was chosen by measurements, and is in no block: it is taken to be what this node
-would choose now, or the method's own if that is more.
+With `budget_s` measurements chose the number of steps, which is in no block. It is assumed to be what this node would
+choose now, or the method's own number if that is larger.
 
-No block says either by which release a contribution was made, and the noise of earlier ones can be guessed. What this
-data directory has signed since a release with secret noise first opened it is such a release's, and so is what the
-member signed after that. All else counts as noise that can be guessed.
+Nor does a block say by which release a contribution was made, and the noise of earlier releases can be guessed. What
+this data directory has signed since a release with secret noise first opened it is from such a release, and so is what
+the member signed after that. All else counts as noise that can be guessed.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ from node.training.privacy_ledger import change_account, describe_guessable, rea
 
 log = logging.getLogger(__name__)
 
-UNSEEN = UNKNOWN_HEIGHTS  # rounds around a contribution of which it is not certain that nothing was sent
-SLICE = 256  # blocks that are looked at together, while votes wait for the disk's thread
-NOTED = 1024  # blocks that are looked at again after a start, at most
+UNSEEN = UNKNOWN_HEIGHTS  # rounds around a contribution in which something may have been sent
+SLICE = 256  # blocks searched at once, while votes wait for the disk's thread
+NOTED = 1024  # blocks searched again after a start, at most
 OWN_SINCE = "own_since"  # the key of a store's `meta` for what an account has under that name: {"height": …}, or null
 OPENED_AT = "secret_noise"  # the key of a store's `meta` for up to where something may have been signed when a release
 # that draws noise from a secret stream first opened it: {"height": …}
@@ -58,7 +59,7 @@ OPENED_AT = "secret_noise"  # the key of a store's `meta` for up to where someth
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """A round that tells something, and the spec that this site trains by in it."""
+    """Holds a round that reveals something, and the spec by which this site trains in it."""
 
     round: RunRound
     spec: MethodSpec
@@ -66,8 +67,8 @@ class _Told:
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """A round that is not counted though the chain has this site's contribution to it, and between which numbers that
-    of its samples was."""
+    """Holds a round that is not counted though the chain has this site's contribution to it, and the bounds of the
+    number of its samples."""
 
     round: RunRound
     spec: MethodSpec
@@ -75,9 +76,9 @@ class _Missing:
 
 
 class Recount:
-    """One site's, of the keys of the member `me`. `own` is the site's own noise, by key. `get_samples` is how many
-    samples the worker has, None before it is ready; `get_iterations` what a round would be trained with now, None for
-    the method's own number."""
+    """Recounts for one site; `me` are the keys of its member. `own` is the site's own noise, by key. `get_samples`
+    returns the number of samples the worker has, None before it is ready. `get_iterations` returns the number of
+    iterations a round would be trained with now, None for the method's own number."""
 
     def __init__(
         self,
@@ -98,25 +99,25 @@ class Recount:
         self._runs = runs
         self._store = store
         self._disk = disk
-        self._mine = frozenset[Id]()  # all that the member has had, as far as the chain here has come
-        self._mine_since = -1  # the height of the change that they were listed after
+        self._mine = frozenset[Id]()  # all keys that the member has had, up to this head
+        self._mine_since = -1  # the height of the change after which they were listed
         self._own = own
         self._get_samples = get_samples
         self._get_iterations = get_iterations
-        self._account: Account | None = None  # as it was when it was last read
-        self._checked = 0  # the height up to which nothing is missing in it
+        self._account: Account | None = None  # as it was last read
+        self._checked = 0  # the height up to which it is complete
         self._own_since: int | None = None  # the height above which the site's own noise is in force
-        self._own_specs: tuple[MethodSpec, MethodSpec | None] | None = None  # the last without that noise, and with it
+        self._own_specs: tuple[MethodSpec, MethodSpec | None] | None = None  # the last: without and with that noise
         self._failure: str | None = None
-        self._idle_since: int | None = None  # the change after which there is nothing to count, and was not before
+        self._idle_since: int | None = None  # the last change, if nothing counts after it
         self._turn = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<Recount up to {self._checked}>"
 
     async def catch_up(self) -> str | None:
-        """Counts what is missing, durably, as far as that can be said by now. Why it could not: the account cannot be
-        read or written. In a run that hides nothing, of a site that does not either, the disk is left alone."""
+        """Counts what is missing, durably, as far as that is known by now. Says why it could not, if the account cannot
+        be read or written; else returns None. If neither the run nor the site hides anything, the disk is not used."""
         async with self._turn:
             newest = self._runs.calendar.newest.since
             if newest == self._idle_since:
@@ -135,14 +136,14 @@ class Recount:
             return self._failure
 
     def _tells(self) -> bool:
-        """Whether rounds to come are counted, until the next change."""
+        """Says whether coming rounds are counted, until the next change."""
         spec = self._runs.find_newest(self._store.head_height)
         return bool(self._own) or (spec is not None and spec.hyperparameters.is_counted)
 
     # ---- on the disk's thread
 
     def _look(self, num_samples: int | None, num_iterations: int | None) -> bool:
-        """Whether there is more to look at, after some blocks."""
+        """Searches some blocks. Returns whether there are more."""
         head = self._store.head_height
         account = read_account(self._path)
         if not self._is_followed(account):
@@ -160,8 +161,8 @@ class Recount:
         return reached == last < head
 
     def _is_followed(self, account: Account) -> bool:
-        """Whether this is what has become of the account as it was read last; not where the file is another, or as it
-        was before, as somebody has put it there."""
+        """Says whether this is the account that was read last, with what was added since; not if somebody has put back
+        another file, or an older one."""
         known = self._account
         if known is None or account.is_guessable:
             return False
@@ -172,10 +173,11 @@ class Recount:
         return (account.checked or 0) >= (known.checked or 0) and account.told.phases >= known.told.phases
 
     def _open(self, account: Account, head: int) -> Account:
-        """The account, of this chain from now on. What earlier releases wrote knows of no rounds, and of all up to
-        here. The site's own noise is in force above the height at which it was first there."""
+        """Returns the account, which is of this chain from now on. An account of an earlier release has no rounds, but
+        all that was revealed up to here. The site's own noise is in force above the height at which it was first
+        configured."""
         since = self._choose_since(account, head) if self._own else None
-        if account.is_guessable or self._store.get_meta(OPENED_AT) is None:  # such a release may have run here again
+        if account.is_guessable or self._store.get_meta(OPENED_AT) is None:  # an older release may have run here
             self._store.put_meta(OPENED_AT, {"height": self._find_signed(head)})
         if account.told.guessable and not account.is_set_aside:
             log.warning("What this site has told has no bound: %s", describe_guessable(account.told))
@@ -197,8 +199,8 @@ class Recount:
         return account
 
     def _look_for_keys(self, account: Account, head: int) -> None:
-        """Whatever changes have said of the member's keys. Where that is more than before, blocks are looked at again:
-        what a key signed was a stranger's until then, and is noted as looked at nowhere."""
+        """Reads the member's keys after a change. If it has more than before, blocks are searched again: what such a
+        key signed counted as another member's until then."""
         since = self._runs.calendar.newest.since
         if since == self._mine_since:
             return
@@ -208,8 +210,8 @@ class Recount:
         self._mine, self._mine_since = mine, since
 
     def _choose_since(self, account: Account, head: int) -> int:
-        """The smaller of what the account and the store know. Where neither knows, what was signed for the next height
-        before this start was trained without the site's own noise."""
+        """Returns the smaller of the heights in the account and in the store. If neither has one, what was signed for
+        the next height before this start was trained without the site's own noise."""
         noted = self._store.get_meta(OWN_SINCE)
         known = [] if noted is None else [int(noted["height"])]
         if account.own_since is not None and account.chain == self._chain:
@@ -217,7 +219,7 @@ class Recount:
         return min(known, default=self._find_signed(head))
 
     def _find_secret_since(self, account: Account) -> int | None:
-        """The smaller of what the account and the store know."""
+        """Returns the smaller of the heights in the account and in the store."""
         first = self._store.find_contribution(int(self._store.get_meta(OPENED_AT)["height"]))
         known = [] if first is None else [first - 1]
         if account.secret_since is not None and account.chain == self._chain:
@@ -225,7 +227,7 @@ class Recount:
         return min(known, default=None)
 
     def _find_signed(self, head: int) -> int:
-        """The height up to which something was signed, or could be."""
+        """Returns the height up to which something was signed, or could be."""
         return head if self._store.get_contribution(head + 1) is None else head + 1
 
     def _change(self, change: Callable[[Account], Account]) -> Account:
@@ -234,7 +236,8 @@ class Recount:
     def _find_missing(
         self, account: Account, first: int, last: int, num_samples: int | None
     ) -> tuple[Sequence[_Missing], int]:
-        """Those of these heights, up to the one that is reached: what cannot be counted yet is waited for."""
+        """Returns the rounds of these heights that are not counted, and the height that was reached: it stops before a
+        round that cannot be counted yet."""
         counted = {height: found for height in range(first, last + 1) if (found := self._find_counted(height))}
         if not counted:
             return (), last
@@ -260,7 +263,7 @@ class Recount:
         return missing, last
 
     def _find_counted(self, height: int) -> _Told | None:
-        """The round at a height, where what it tells is counted: by the noise of the run, or by the site's own."""
+        """Returns the round at a height if it counts, by the noise of the run or by the site's own; else None."""
         round_ = self._runs.find(height)
         if round_ is None:
             return None
@@ -268,25 +271,27 @@ class Recount:
         return None if plan_release(spec, 1, round_.number) is None else _Told(round_, spec)
 
     def _plan_round(self, missing: _Missing, num_iterations: int | None, number: int) -> Release | None:
-        """What a phase for a round of the same run can have told: by its own spec, where its height is known."""
+        """Returns what a phase for a round of the same run can have revealed, by its own spec if its height is
+        known."""
         round_ = self._runs.find_round(missing.round.run.number, number)
         spec = missing.spec if round_ is None else self._get_spec(round_)
         return plan_phase(spec, missing.between, number, num_iterations)
 
     def _is_old(self, missing: _Missing, since: int | None, number: int) -> bool:
-        """Whether a phase for a round of the same run may have been of a release whose noise can be guessed."""
+        """Says whether a phase for a round of the same run may be from a release whose noise can be guessed."""
         round_ = self._runs.find_round(missing.round.run.number, number) or missing.round
         return since is None or round_.height <= since
 
     def _get_spec(self, round_: RunRound) -> MethodSpec:
-        """The spec that the site trains a round by. That of the run where its method cannot have the site's noise:
-        nothing is trained then, but it may have been before."""
+        """Returns the spec by which the site trains a round. It is the run's if its method cannot have the site's
+        noise: nothing is trained then, but it may have been before."""
         is_own = self._own_since is not None and round_.height > self._own_since
         own = self._get_own_spec(round_) if is_own else None
         return round_.spec if own is None else own
 
     def _get_own_spec(self, round_: RunRound) -> MethodSpec | None:
-        """The spec that the site trains by; None where it does not, as the method cannot have its noise."""
+        """Returns the spec with the site's own noise; None if the method cannot have it, so that the site does not
+        train."""
         if self._own_specs is None or self._own_specs[0] is not round_.spec:
             run, rules = round_.run, round_.rules
             num_members = round_.spec.task.num_members
@@ -301,13 +306,13 @@ class Recount:
         return self._own_specs[1]
 
     def _list_keys(self) -> frozenset[Id]:
-        """All keys that the member has had, as it keeps its seat."""
+        """Returns all keys that the member has had in its seat."""
         states = [state for _, state in self._store.read_states(0, MAX_HEIGHT)]
         held = {member.seat for state in states for member in state.members if member.key in self._me}
         return frozenset(member.key for state in states for member in state.members if member.seat in held)
 
     def _count(self, missing: Sequence[_Missing], reached: int, num_iterations: int | None) -> bool:
-        """Whether that could be done: not in a file that was put there since."""
+        """Counts the missing rounds. Returns whether that worked; it does not in a file that was put back since."""
         is_followed = True
 
         def change(account: Account) -> Account:
@@ -336,7 +341,7 @@ class Recount:
 
 
 def _begin(account: Account, chain: str, checked: int) -> Account:
-    """As the account of this chain: what it knows of the rounds of another one says nothing of this."""
+    """Returns the account for this chain: what it knows of the rounds of another chain does not count for this one."""
     if account.chain is None:
         return replace(account, chain=chain, checked=checked)
     return replace(account, chain=chain, checked=checked, runs={}, secret_since=None)
@@ -348,8 +353,9 @@ def _add(
     plan: Callable[[int], Release | None],
     is_guessable: Callable[[int], bool],
 ) -> Account:
-    """With a round that the chain shows, and those around it that may have been told, too, as far as they are not
-    counted. `plan` says of a round how much, `is_guessable` whether by noise that can be guessed."""
+    """Returns the account with a round that the chain shows and the rounds around it that may have revealed something,
+    as far as they are not counted. `plan` returns what a round revealed, `is_guessable` whether its noise can be
+    guessed."""
     run, number = missing.round.place.run, missing.round.place.round
     if account.is_certain(run, number):
         return account
@@ -363,7 +369,7 @@ def _add(
 
 
 def plan_phase(spec: MethodSpec, between: tuple[int, int], number: int, num_iterations: int | None) -> Release | None:
-    """The most that a phase can have told."""
+    """Returns the most that a phase can have revealed."""
     asked = [(num, iterations) for num in between for iterations in (None, num_iterations)]
     planned = [plan_release(spec, num, number, iterations) for num, iterations in asked]
     releases = [release for release in planned if release is not None]
@@ -374,7 +380,8 @@ def plan_phase(spec: MethodSpec, between: tuple[int, int], number: int, num_iter
 
 
 def read_samples(spec: MethodSpec, number: int, contribution: Contribution) -> tuple[int, int] | None:
-    """Between which numbers that of a site's samples is, by the weight that it signs; None where that says nothing."""
+    """Returns the bounds of the number of a site's samples by the weight that it signs; None if the weight does not
+    show it."""
     if isinstance(spec, StatisticsSpec) and spec.is_statistics(number):
         return None
     hyper, weight = spec.hyperparameters, contribution.weight
@@ -384,5 +391,5 @@ def read_samples(spec: MethodSpec, number: int, contribution: Contribution) -> t
 
 
 def sends_nothing(spec: MethodSpec, contribution: Contribution) -> bool:
-    """Whether nothing was sent: in a run of masked sums, a word that there is no part of this member in the sum."""
+    """Says whether a contribution has no content: in a run of masked sums, one without a part in the sum."""
     return isinstance(spec, MaskedSpec) and Masking.is_empty(contribution)

@@ -1,6 +1,7 @@
-"""The measure that this node signs of the round before, where the run selects its best round by such (`chain.select`).
+"""The measure of the round before that this node signs, if the run selects its best round by such measures
+(`chain.select`).
 
-It is told by three digits, and by no site with fewer val samples than its operator allows.
+It has three digits. A site with fewer val samples than its operator requires sends none.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ DIGITS = 3
 
 
 class RoundMeasure:
-    """One site's: the newest only. It tells nothing of fewer than `least_samples`, and nothing at all unless it
-    `tells`: a site that hides its samples by noise of its own has none in what it measures."""
+    """Holds the newest measure of one site. There is none with fewer than `least_samples` samples, and none unless it
+    `tells`: a site that hides its samples by noise of its own has no noise in what it measures."""
 
     def __init__(self, least_samples: int, *, tells: bool = True) -> None:
         self._least_samples = least_samples
@@ -28,7 +29,7 @@ class RoundMeasure:
         self._newest: tuple[int, int, Measure | None] | None = None  # with its run and round
 
     def note(self, run: Run, number: int, metrics: Mapping[str, float], max_weight: int) -> None:
-        """The node has taken in this round of a run, and measured this."""
+        """Notes the measures after the node has taken in this round of a run."""
         if run.select is None:
             return
         measure = make_measure(run.select, metrics, max_weight, self._least_samples) if self.tells else None
@@ -42,11 +43,11 @@ class RoundMeasure:
             await self._noted.wait()
 
     def has(self, run: Run, number: int) -> bool:
-        """Whether this round was taken in, whatever was measured."""
+        """Says whether this round was taken in, whatever was measured."""
         return self._newest is not None and self._newest[:2] == (run.number, number)
 
     def get(self, run: Run, number: int) -> Measure | None:
-        """The measure of a round; None where there is none to tell."""
+        """Returns the measure of a round; None if there is none to send."""
         return self._newest[2] if self._newest is not None and self.has(run, number) else None
 
     def __repr__(self) -> str:
@@ -56,7 +57,7 @@ class RoundMeasure:
 def make_measure(
     select: Select, metrics: Mapping[str, float], max_weight: int, least_samples: int = 1
 ) -> Measure | None:
-    """Makes the measure that a run selects by of what a client has measured; None where there is none to tell."""
+    """Returns the measure by which a run selects, from what a client has measured; None if there is none to send."""
     found = ValMeasures.from_metrics(metrics)
     if found is None or found.num_samples < least_samples:
         return None
@@ -67,7 +68,7 @@ def make_measure(
 
 
 def write(value: float) -> int | None:
-    """Writes a measure as the chain has it, in millionths of three digits at most; None where it is no number."""
+    """Returns a measure as the chain has it, in millionths of three digits at most; None if it is not a number."""
     if not math.isfinite(value) or value < 0:
         return None
     millionths = round(value * ONE)

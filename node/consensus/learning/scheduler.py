@@ -1,8 +1,8 @@
-"""Training scheduler: sets what the worker trains for at each height, and with how many local iterations.
+"""Training scheduler: sets the height that the worker trains for, and the number of local iterations.
 
-A round that this node has contributed to already, in an earlier life or before a change took its height, is trained for
-with the same number of iterations as then, should the worker's model not hold that training. Of a set that was shared
-there nothing is left to do.
+This node may have contributed to a round already, before a restart or before a change took its height. Then the worker
+trains with the same number of iterations as before, if its model does not hold that training. After sharing a set there
+is nothing left to do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from node.training.target import Target
 
 
 class TrainingScheduler:
-    """One node's; `me` is its id. `num_iterations` is E of the round in hand. `needs_seat`: there is a worker for
-    members, and for who is about to be one: a process that imports torch and builds the model takes seconds."""
+    """Schedules for one node; `me` is its id. `num_iterations` is E of the round in hand. `needs_seat` says that only
+    members, and those about to become members, have a worker: a process that imports torch and builds the model takes
+    seconds."""
 
     def __init__(
         self,
@@ -53,15 +54,15 @@ class TrainingScheduler:
         return 0 if round_ is None else round_.spec.get_local_work(round_.number)
 
     def measure(self) -> None:
-        """The round in hand ends: what it has taken counts in the choice for the next."""
+        """Adds the times of the round in hand, which ends, to the choice of E for the next."""
         if (record := self._records.current) is not None:
             self._local_work.add_round(record.train, record.beta_s, self._learner.progress, self.num_iterations)
 
     def begin(
         self, machine: RoundMachine, before: SignedBefore, *, is_renewed: bool = False, trains: bool = True
     ) -> None:
-        """Has the worker train for this height, unless it has been trained for in an earlier life, or before a
-        change, or nothing `trains` for it."""
+        """Sets what the worker does for this height: it trains if this node contributes and the height `trains`. If the
+        node has contributed already, before a restart or a change, the worker trains only what its model lacks."""
         has_contributed = is_renewed or before.started.contribution is not None
         round_ = self._runs.find(machine.height)
         if round_ is not None:
@@ -71,7 +72,7 @@ class TrainingScheduler:
             self._learner.set_target(self._make_target(trains=False, only_starts=True))
             return
         is_sharing = round_ is not None and round_.number <= round_.spec.sharing_heights
-        is_over = has_contributed and is_sharing  # nothing is left but what is signed
+        is_over = has_contributed and is_sharing  # only the signed contribution is left
         self._set_target(
             machine,
             before.num_iterations or self._local_work.choose_iterations(),
@@ -80,15 +81,16 @@ class TrainingScheduler:
         )
 
     def resume(self, machine: RoundMachine) -> None:
-        """Has the worker train for this height after all."""
+        """Sets the worker to train for this height after all."""
         self._set_target(machine, self._local_work.choose_iterations(), trains=True)
 
     def end(self) -> None:
-        """The set rounds are over: the worker takes in the last block, and trains no more."""
+        """Sets the worker to apply the last block and train no more, since the set rounds are over."""
         self._learner.set_target(self._make_target(trains=False))
 
     def prepare(self) -> bool:
-        """Has the worker started for a node that is about to be a member. Whether that is done, as far as it can be."""
+        """Starts the worker of a node that is about to be a member. Returns whether it is ready, as far as it can
+        be."""
         if self._has_part:
             return True
         if not self._is_coming:
@@ -113,7 +115,8 @@ class TrainingScheduler:
         num_iterations: int | None = None,
         only_starts: bool = False,
     ) -> Target:
-        """On the tip, whose run's last round is to be applied, unless the worker `only_starts`."""
+        """Returns the target on the tip. The last round of its run is to be applied, unless the worker
+        `only_starts`."""
         tip = self._current.tip
         run = tip.state.run
         made_height = self._runs.calendar.get_height(Place(run.number, run.get_trained(tip.height)))
@@ -134,7 +137,8 @@ class TrainingScheduler:
         return not self._needs_seat or self._current.tip.state.index_of(self._me) is not None
 
     def _holds_initial_model(self) -> bool:
-        """Whether all that the run in force begins from is here: nobody gives blobs to who is no member yet."""
+        """Says whether all that the run in force begins from is here: peers send no blobs to a node that is not a
+        member yet."""
         run = self._current.tip.state.run.number
         return all(self._store.has_blob(origin.initial_model) for origin in self._runs.list_origins(run))
 

@@ -1,1 +1,1 @@
-"""Mining a candidate: the header sealed anew, and its nonce searched for in processes."""
+"""Mining a candidate: sealing the header again and again, and searching its nonce in processes."""

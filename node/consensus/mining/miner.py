@@ -1,8 +1,8 @@
-"""Mining out of the event loop: one warm child process per slot, each given a bounded range of nonces (PROTOCOL §10).
+"""Mining out of the event loop: one warm child process per slot, each with a bounded range of nonces (PROTOCOL §10).
 
-A child is told to stop in band and looks every 1024 hashes, so it is idle again 0.2 ms after a cancellation (0.8 ms
-and a new process for SIGKILL), while `mine` itself returns at once. A child that dies, whoever killed it, is replaced
-and its range begun again; `miner_child` says what goes over the socket between the two.
+A child is stopped by a message, for which it looks every 1024 hashes. So it is idle 0.2 ms after a cancellation (0.8 ms
+and a new process with SIGKILL), while `mine` itself returns at once. A child that dies, whoever killed it, is replaced,
+and its range is searched from the start; `miner_child` documents the messages between the two.
 """
 
 from __future__ import annotations
@@ -29,37 +29,35 @@ MINER_MAIN = Path(miner_child.__file__)
 MAX_NONCE = 2**64
 MAX_CRASHES = 5  # in a row: children that died before their first answer
 BACKOFF_S = 0.05  # doubles with each crash after the first
-SHORT_SEARCH = 128  # hashes that take less time here than a child takes to hear of them
+SHORT_SEARCH = 128  # hashes that take less time here than a message to a child
 
 
 class MinerFailed(NodeError):
-    """Mining is not possible here: child after child died before its first answer."""
+    """Mining is not possible here: one child after the other died before its first answer."""
 
 
 class Miner(Protocol):
-    """Searches nonces, one range at a time. `hashes` counts what was tried since the start."""
+    """Searches for nonces, one range at a time. `hashes` counts the tries since the start."""
 
     @property
     def hashes(self) -> int: ...
 
     async def start(self) -> None:
-        """Gets ready, so that the first `mine` need not. Raises MinerFailed only from `mine`."""
+        """Prepares the miner, so that the first `mine` need not. Raises MinerFailed only from `mine`."""
         ...
 
     async def mine(self, seal: bytes, difficulty: int, start_nonce: int, count: int) -> int | None:
-        """A nonce of start_nonce .. start_nonce + count - 1 with int(SHA256(seal || nonce)) * difficulty < 2**256.
-
-        None if there is none in that range. Cancelling ends the search. Raises MinerFailed, and ValueError for a
-        range outside 64 bits or a difficulty below 1.
-        """
+        """Returns a nonce of start_nonce .. start_nonce + count - 1 with int(SHA256(seal || nonce)) * difficulty <
+        2**256, or None if there is none in that range. Cancelling ends the search. Raises MinerFailed, or ValueError
+        for a range outside 64 bits or a difficulty below 1."""
         ...
 
     async def close(self) -> None: ...
 
 
 class MinerProcess:
-    """Mines in `workers` child processes that share out each range. Children wait between calls at no cost, and are not
-    asked where a few hashes will do."""
+    """Mines in `workers` child processes, each with a part of the range. Children wait between calls at no cost. A
+    search that takes a few hashes is done without them."""
 
     def __init__(self, workers: int = 1, *, python: str = sys.executable) -> None:
         if workers < 1:
@@ -76,7 +74,7 @@ class MinerProcess:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The children alive now."""
+        """Returns the process ids of the children that are alive."""
         return tuple(slot.process.pid for slot in self._slots if slot.process is not None)
 
     async def start(self) -> None:
@@ -123,7 +121,7 @@ class MinerProcess:
         return results
 
     async def close(self) -> None:
-        """Ends the children. A `mine` still running is cancelled."""
+        """Ends the children. A `mine` that still runs is cancelled."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -149,7 +147,7 @@ class _Job:
 
 
 class _Slot:
-    """A place for one child: keeps it filled, and carries a job over to the next child when one dies."""
+    """Keeps one child alive, and hands a job over to the next child when one dies."""
 
     def __init__(self, python: str) -> None:
         self.hashes = 0
@@ -160,7 +158,7 @@ class _Slot:
         self._failure: Exception | None = None
 
     def give(self, job: _Job) -> None:
-        """Starts `job` in place of whatever runs."""
+        """Starts `job` in place of the running one."""
         if self._failure is not None:
             job.result.set_exception(self._failure)
             return
@@ -168,27 +166,27 @@ class _Slot:
         self._send(job.encode())
 
     def stop(self) -> None:
-        """Drops the job; its future is left alone."""
+        """Drops the job; its future stays as it is."""
         if self._job is not None:
             number, self._job = self._job.number, None
             self._send(miner_child.REQUEST.pack(number, bytes(32), bytes(32), 0, 0))
 
     async def run(self) -> None:
-        """Keeps a child alive until cancelled. Gives up after MAX_CRASHES, and on what nobody foresaw, failing the job
-        and all later ones."""
+        """Keeps a child alive until cancelled. Gives up after MAX_CRASHES and after an unforeseen error; then this job
+        and all later ones fail."""
         try:
             await self._keep_alive()
         except asyncio.CancelledError:
             if self._job is not None:
                 self._job.result.cancel()
             raise
-        except Exception as error:  # noqa: BLE001  # whoever mines hears of it
+        except Exception as error:  # noqa: BLE001  # raised from `mine`
             self._failure = error
             if self._job is not None:
                 self._job.result.set_exception(error)
 
     async def _keep_alive(self) -> None:
-        """Raises MinerFailed."""
+        """Restarts the child whenever it dies. Raises MinerFailed."""
         crashes = 0
         while crashes < MAX_CRASHES:
             if crashes > 1:
@@ -200,7 +198,8 @@ class _Slot:
         raise MinerFailed(f"the miner process {self._python} {MINER_MAIN} died {crashes} times before its first answer")
 
     async def _live(self) -> bool:
-        """One child's life, from its start to its death: whether it answered anything rightly, or lived a while."""
+        """Runs one child from its start to its death. Returns whether it gave a correct answer, or lived for a
+        while."""
         born = time.monotonic()
         answered = False
         ours, theirs = socket.socketpair()
@@ -236,7 +235,7 @@ class _Slot:
         return answered or time.monotonic() - born > 1
 
     async def _receive(self, ours: socket.socket) -> bytes:
-        """One reply; empty once the child is gone."""
+        """Returns one reply; empty once the child is gone."""
         loop = asyncio.get_running_loop()
         data = b""
         while len(data) < miner_child.REPLY.size:
@@ -250,7 +249,7 @@ class _Slot:
         return data
 
     def _on_reply(self, number: int, outcome: int, nonce: int, hashes: int) -> bool:
-        """Takes note of an answer. False if it is wrong, which no working child gives."""
+        """Handles an answer. Returns False if it is wrong, which no working child sends."""
         self.hashes += hashes
         job = self._job
         if job is None or job.number != number:
@@ -265,7 +264,7 @@ class _Slot:
 
     def _send(self, data: bytes) -> None:
         if self._socket is None:
-            return  # between two children: the next one is given the job when it starts
+            return  # between two children: the next one gets the job when it starts
         try:
             self._socket.send(data)
         except OSError:  # gone, or has not read for hundreds of messages: the next child takes over

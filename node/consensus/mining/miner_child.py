@@ -1,4 +1,4 @@
-"""The miner child: searches nonces until it finds one, runs out of range, or is told otherwise (PROTOCOL §1, §10).
+"""The miner child: searches nonces until it finds one, has tried its range, or is stopped (PROTOCOL §1, §10).
 
 Run by its file path as `python -I -S miner_child.py`: it imports a handful of built-in modules and nothing of fednode,
 so that it starts in about 15 ms and costs 6 MB. Standard input is a socket that carries both directions:
@@ -7,8 +7,8 @@ so that it starts in about 15 ms and costs 6 MB. Standard input is a socket that
     out   job u64 | outcome u8 | nonce u64 | hashes u64              exactly one answer per job with a count
 
 An id is SHA256(seal || nonce u64) and good enough if, read as a number, it is at most `limit`. Big-endian throughout,
-so comparing the bytes compares the numbers. The input is looked at every `CHECK_EVERY` hashes, a third of a
-millisecond; end of file means that the daemon is gone, and ends the child.
+so comparing the bytes compares the numbers. The input is checked every `CHECK_EVERY` hashes, a third of a millisecond;
+end of file means that the daemon is gone, and ends the child.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _SIGKILL = 9
 
 
 def search(seal: bytes, limit: bytes, start: int, count: int, is_stopped: Callable[[], bool]) -> tuple[int, int, int]:
-    """The (outcome, nonce, hashes done) of looking at nonces start .. start + count - 1, the lowest good one first.
+    """Returns (outcome, nonce, hashes done) of a search through the nonces start .. start + count - 1, the lowest good
+    one first.
 
-    The seven high bytes of the nonce are joined to the seal once per 256 hashes: 3.1 million hashes per CPU second
+    The seven high bytes of the nonce are joined to the seal once per 256 hashes: 3.1 million hashes per CPU second,
     where building each nonce gives 2.5 and copying a midstate 2.0.
     """
     digest_of = sha256
@@ -79,7 +80,7 @@ def main() -> None:
 
 
 def _read_request() -> bytes:
-    """One request, waiting for it; empty at the end of the input."""
+    """Waits for one request and returns it; empty at the end of the input."""
     data = b""
     while len(data) < REQUEST.size:
         chunk = os.read(0, REQUEST.size - len(data))
@@ -93,4 +94,4 @@ if __name__ == "__main__":
     try:
         main()
     except (BrokenPipeError, ConnectionResetError):
-        sys.exit(0)  # the daemon went away between a question and its answer
+        sys.exit(0)  # the daemon ended between a request and its answer

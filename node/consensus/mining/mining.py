@@ -1,7 +1,7 @@
-"""Mines this node's candidate: seals the header, searches a while, and seals anew with a fresh time (PROTOCOL §3).
+"""Mines this node's candidate: seals the header, searches a while, and seals it again with a fresh time (PROTOCOL §3).
 
-What a header says of how long mining took is as exact as a search is short. Where difficulty follows it (PROTOCOL §6)
-searches are a fraction of what mining should take: a block found in the first of them says nothing.
+The header's time of mining is only as exact as a search is short. If difficulty follows it (PROTOCOL §6), each search
+is a fraction of the time that mining should take: a block found in the first one says nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from node.clock import Clock
 from node.consensus.mining.miner import Miner
 
 RESEAL_S = 0.2  # between two seals, at most
-SLICES = 16  # of the time that mining should take, where difficulty follows it
+SLICES = 16  # searches in the time that mining should take, if difficulty follows it
 FIRST_COUNT = 1 << 12  # hashes in the first search; later ones are sized to last until the next seal
 MAX_COUNT = 1 << 32
 
-Sign = Callable[[Header, int, Body], Awaitable[Block]]  # of a header, the nonce found, and a body
+Sign = Callable[[Header, int, Body], Awaitable[Block]]  # signs a block of a header, the nonce found, and a body
 
 
 async def mine_block(
@@ -34,10 +34,8 @@ async def mine_block(
     clock: Clock,
     random: Random,
 ) -> Block:
-    """A block on `tip` that meets the next difficulty, signed. Takes as long as it takes; cancel it to stop.
-
-    `random` says where the search begins.
-    """
+    """Returns a signed block on `tip` that meets the next difficulty, however long that takes; cancel it to stop.
+    `random` draws the nonce that the search begins with."""
     state = tip.state
     state_next = tip.compute_state(body)
     body_digest = codec.compute_body_digest(body)

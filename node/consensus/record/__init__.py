@@ -1,1 +1,1 @@
-"""Records of rounds: what each was like, a watch over what is learned, and one for rounds that stand still."""
+"""Records of rounds: what happened in each, a watch over what is learned, and one for rounds that stand still."""

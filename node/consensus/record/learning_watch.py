@@ -1,8 +1,8 @@
-"""A watch over what this site's model learns: signs against it, once they last.
+"""A watch over what this site's model learns: reports signs that something is wrong, once they last.
 
-A young model shows signs that go by themselves. One that has shown in several rounds in a row is told to the operator,
-in the log once and in the status for as long as it lasts. What is no alarm is in the round's record alone. Some signs
-are of a run's rounds together: the watch keeps their losses.
+A young model shows signs that pass by themselves. A sign in several rounds in a row is reported to the operator, once
+in the log, and in the status for as long as it lasts. Other signs are in the round's record only. Some signs need
+several rounds of a run: the watch keeps their losses.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ml.measures.signs import Losses
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 3  # rounds in a row
-MAX_LOSSES = 100  # rounds of a run that are looked back at
+PATIENCE = 3  # rounds in a row with a sign, for it to last
+MAX_LOSSES = 100  # rounds of a run whose losses are kept
 
 
 class LearningWatch:
-    """One node's. `lasting` has the signs that last, by name, in the words of the newest round."""
+    """Watches the model of one node. `lasting` has the signs that last, by name, in the words of the newest round."""
 
     def __init__(self) -> None:
         self.lasting: Mapping[str, str] = {}
@@ -33,8 +33,8 @@ class LearningWatch:
 
     @classmethod
     def load(cls, store: SqliteStore, height: int) -> Self:
-        """Of what the newest rounds up to a height have shown; heights that a change took are none. Raises
-        StoreCorrupted."""
+        """Makes a watch from the records of the newest rounds up to a height, without heights that a change took.
+        Raises StoreCorrupted."""
         watch = cls()
         for record in store.newest_rounds(height, MAX_LOSSES):
             watch._count(record)
@@ -42,22 +42,22 @@ class LearningWatch:
 
     @property
     def not_learned(self) -> list[str]:
-        """The lasting signs that the model does not learn."""
+        """Returns the lasting signs that the model does not learn."""
         return [text for name, text in self.lasting.items() if name in NOT_LEARNED]
 
     @property
     def others(self) -> list[str]:
-        """The lasting signs of what is wrong with a model that learns."""
+        """Returns the lasting signs of other faults, of a model that learns."""
         return [text for name, text in self.lasting.items() if name not in NOT_LEARNED]
 
     def list_losses(self, place: Place, train: Mapping[str, Any], applied: Mapping[str, Any]) -> list[Losses]:
-        """The losses of a run's rounds until this one."""
+        """Returns the losses of a run's rounds up to this one."""
         before = self._losses if place.run == self._run else []
         own = Losses.of(place.round, train, applied)
         return before if own is None else [*(one for one in before if one.round < place.round), own]
 
     def observe(self, record: Mapping[str, Any]) -> None:
-        """A round has been applied; its record."""
+        """Adds the record of a round that has been applied, and logs new lasting signs."""
         before = self.lasting
         self._count(record)
         for name in self.lasting.keys() - before.keys():

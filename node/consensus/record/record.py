@@ -1,4 +1,4 @@
-"""Records of rounds on this node: who took part, how long each phase took, what it did to the accuracy."""
+"""Records of rounds on this node: who took part, how long each phase took, and how the accuracy changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from node.p2p.transport.base import Transport
 
 log = logging.getLogger(__name__)
 
-# A candidate counts from when it was found acceptable here, not from when it came.
+# A candidate counts from when it was found acceptable here, not from its arrival.
 PHASE_ENDS = {"train": "contributed", "exchange": "cutoff", "mine": "candidate", "vote": "final", "apply": "applied"}
 
 # The steps of a round on one node, in the order in which they follow from each other, and what each of them is.
@@ -53,14 +53,14 @@ STEPS: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class RoundRecord:
-    """Gathered while the round runs; times are seconds on the node's steady clock. `bytes_before` and `bytes_after`
-    are the bytes sent since the node started, by kind of message. `pulled_bytes` are those of blobs that were taken of
-    single peers, before training or after the block, None where the method takes none, and `gone` are the peers it was
-    in vain to ask, with the reason. `spoiled` says why the round's aggregate was not taken over here, `went_back` why
-    training began from this node's own model instead of the aggregate before, and `failure` why there was no training,
-    None of what was as always. `clipped` is how many numbers of a masked sum's mean were outside of the run's
-    `masked_radius`. `refusals_before` and `refusals_after` are what was not taken since the node
-    started, by peer; `left_out` says of members that are not in the block why, as far as this node can tell."""
+    """Collects the facts of a round while it runs. Times are seconds on the node's monotonic clock. `bytes_before` and
+    `bytes_after` are the bytes sent since the node started, by kind of message. `pulled_bytes` are those of blobs
+    fetched from single peers, before training or after the block, None if the method fetches none; `gone` are the peers
+    that did not send theirs, with the reason. `spoiled` says why the round's aggregate was not applied here,
+    `went_back` why training began from this node's own model instead of the aggregate before, and `failure` why there
+    was no training; all are None in a normal round. `clipped` is how many numbers of a masked sum's mean were outside
+    of the run's `masked_radius`. `refusals_before` and `refusals_after` count what was refused since the node started,
+    by peer; `left_out` says why members are not in the block, as far as this node can tell."""
 
     height: int
     began_s: float
@@ -81,22 +81,22 @@ class RoundRecord:
     went_back: str | None = None
     data_change: str | None = None  # how the site's data differ from those of the round before
     failure: str | None = None
-    place: Place | None = None  # None where a change takes the height
+    place: Place | None = None  # None if a change takes the height
     measures: AnyMeasures | None = None  # of the site's own test samples, after the aggregate was applied
-    alone: TrainedAlone | None = None  # what the model is worth that was trained without the others
-    privacy: Mapping[str, Any] | None = None  # what the site has told of its samples, where the run hides them
+    alone: TrainedAlone | None = None  # the measures of a model trained without the others
+    privacy: Mapping[str, Any] | None = None  # the privacy that the site has spent, if the run hides its samples
     signs: Mapping[Sign, str] = field(default_factory=dict)  # that the model has not learned
-    leaves_nothing: bool = False  # to apply: it holds what the next block has the sum of
+    leaves_nothing: bool = False  # to apply: it holds inputs, and the next block has their sum
     block: Block | None = None
     certificate: Certificate | None = None
     _marks: dict[str, float] = field(default_factory=dict)
 
     def mark(self, what: str, at_s: float) -> None:
-        """Something happened for the first time."""
+        """Notes the time of an event, the first time that it happens."""
         self._marks.setdefault(what, at_s)
 
     def mark_last(self, what: str, at_s: float) -> None:
-        """Something happened that may happen again: the last time counts."""
+        """Notes the time of an event that may happen several times; the last time counts."""
         self._marks[what] = at_s
 
     def on_final(self, block: Block, certificate: Certificate, at_s: float, machine: RoundMachine) -> None:
@@ -120,7 +120,7 @@ class RoundRecord:
 
     @property
     def is_applied(self) -> bool:
-        """Whether the worker has taken in the round's aggregate, or passed it over."""
+        """Says whether the worker has applied the round's aggregate, or left it out."""
         return "applied" in self._marks
 
     def on_taken(self, pulled_bytes: int, gone: Mapping[Id, str]) -> None:
@@ -128,15 +128,14 @@ class RoundRecord:
 
     @property
     def beta_s(self) -> float | None:
-        """Seconds that mining took: from when the contributions were settled until a candidate could be voted for.
-
-        None where this node saw only one of the two, as when it followed a certificate.
-        """
+        """Returns the seconds that mining took: from the cut-off of contributions until a candidate was acceptable.
+        Returns None if this node saw only one of the two, as when it followed a certificate."""
         cutoff_s, candidate_s = self._marks.get("cutoff"), self._marks.get("candidate")
         return None if cutoff_s is None or candidate_s is None else max(0.0, candidate_s - cutoff_s)
 
     def compute_seconds(self) -> dict[str, float]:
-        """Seconds by phase. Phases overlap; what happened during an earlier one costs its own phase nothing."""
+        """Returns the seconds of each phase. Phases overlap; what happened during an earlier phase does not count for
+        its own."""
         seconds: dict[str, float] = {}
         until_s = self.began_s
         for phase, mark in PHASE_ENDS.items():
@@ -146,18 +145,19 @@ class RoundRecord:
         return seconds | {"wall": until_s - self.began_s}
 
     def __contains__(self, what: object) -> bool:
-        """Whether it has happened."""
+        """Says whether an event has happened."""
         return what in self._marks
 
     def _get_newest(self, name: str) -> float | None:
         return self.applied.get(name, self.train.get(name))
 
     def get_steps(self) -> dict[str, float]:
-        """Seconds from the round's beginning until each step that this node has seen of it, in the order of STEPS."""
+        """Returns the seconds from the round's beginning until each step that this node has seen, in the order of
+        STEPS."""
         return {step: round(self._marks[step] - self.began_s, 6) for step in STEPS if step in self._marks}
 
     def to_mapping(self) -> dict[str, Any]:
-        """The record as JSON holds it, with None for numbers that are not finite. Accuracy is the newest this node
+        """Returns the record for JSON, with None for numbers that are not finite. Accuracy is the newest that this node
         knows: after applying, else after training."""
         block = self.block
         contributions = block.contributions if block is not None else ()
@@ -206,14 +206,13 @@ class RoundRecord:
 
 
 def show_measure(value: float | None) -> str:
-    """Three digits, or a dash for what was not measured."""
+    """Returns three digits, or a dash for a value that was not measured."""
     return "-" if value is None else f"{value:.3f}"
 
 
 class Records:
-    """The record of the round in hand, and those of rounds that are committed but not written down yet.
-
-    That is done when the worker has applied and measured them, `call` giving it its turn."""
+    """Keeps the record of the round in hand, and those of committed rounds that are not stored yet. A record is stored
+    once the worker has applied and measured its round; `call` queues that."""
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class Records:
         learning: LearningWatch,
     ) -> None:
         self.current: RoundRecord | None = None
-        self.curves: dict[str, Any] | None = None  # of the newest round that was measured, and its height; never kept
+        self.curves: dict[str, Any] | None = None  # of the newest measured round, with its height; never stored
         self.learning = learning
         self._call = call
         self._transport = transport
@@ -245,12 +244,12 @@ class Records:
         return len(self._committed)
 
     def get(self, height: int) -> RoundRecord | None:
-        """The record of a round that is committed, and not applied and measured yet."""
+        """Returns the record of a round that is committed, but not applied and measured yet."""
         return self._committed.get(height)
 
     def begin(self, height: int, place: Place | None = None, *, goes_on: bool = False) -> None:
-        """A round begins. What training has shown before counts where it `goes_on`: after a change it is the one whose
-        height the change took, and what is opened is what was trained for the height before."""
+        """Begins the record of a round. If it `goes_on`, the results of training carry over from the record before:
+        after a change it is the same round, and a height that opens seeds belongs to the training before it."""
         before = self.current
         self.current = RoundRecord(height, self._clock.monotonic(), self._count_bytes_sent(), self.get_refusals())
         self.current.place = place
@@ -264,16 +263,16 @@ class Records:
             self.current.mark(step, self._clock.monotonic())
 
     def end(self) -> None:
-        """No round is in hand."""
+        """Notes that no round is in hand."""
         self.current = None
 
     def keep(self, record: RoundRecord) -> None:
-        """Its round is committed. Only those are kept that the worker may still apply."""
+        """Keeps the record of a committed round. Those are dropped that the worker will not apply any more."""
         self._committed = {at: kept for at, kept in self._committed.items() if at >= record.height - 2}
         self._committed[record.height] = record
 
     def get_refusals(self) -> dict[Id, Refusals]:
-        """What was not taken since the node started, of each peer of which there is such."""
+        """Returns the counts of what was refused since the node started, of each peer that has any."""
         counters, failed = self._transport.counters(), self._boundary.by_peer
         found = {
             peer.id: peer.refusals
@@ -291,7 +290,7 @@ class Records:
         return counts
 
     def on_applied(self, height: int, metrics: Mapping[str, float]) -> None:
-        """The worker has applied the aggregate of `height`: the round is over."""
+        """Notes that the worker has applied the aggregate of `height`, which ends the round."""
         with self._boundary.around("record"):
             record = self._committed.get(height)
             if record is None:
@@ -299,12 +298,12 @@ class Records:
             now_s, sent, refusals = self._clock.monotonic(), self._count_bytes_sent(), self.get_refusals()
             record.on_applied(now_s, dict(metrics), sent, refusals)
             if self.current is not None and self.current.height == height + 1:
-                self.current.bytes_before = sent  # it has begun already, and what was sent since is counted here
+                self.current.bytes_before = sent  # bytes sent until now count for the round before
                 self.current.refusals_before = refusals
                 self.current.mark("taken_in", now_s)
 
     def on_passed(self, height: int) -> None:
-        """The block of `height` leaves nothing to apply: all there is to know of it is known."""
+        """Completes the record of a height whose block leaves nothing to apply."""
         with self._boundary.around("record"):
             record = self._committed.get(height)
             if record is not None:
@@ -313,7 +312,7 @@ class Records:
                 self._on_measured(height)
 
     def on_measured(self, height: int) -> None:
-        """All there is to know of the round of `height` is known: its record can be written."""
+        """Completes the record of `height`, so that it is stored."""
         with self._boundary.around("record"):
             self._on_measured(height)
 
@@ -341,7 +340,7 @@ class Records:
             self._events.publish("training", **record)
 
     def renew_alone(self, height: int, alone: TrainedAlone) -> None:
-        """Training alone has caught up with a round whose record is written."""
+        """Adds later results of training alone to a round whose record is stored."""
         self._call(partial(self._renew, height, alone.to_mapping()))
 
     async def _renew(self, height: int, alone: Mapping[str, Any]) -> None:

@@ -1,11 +1,11 @@
 """Stall detector: notices that a round stands still though its members are in sight, and what it waits for. Stall
-watch: says so, also when no quorum is in sight, and when that is over. A node never waits, or trains on alone, in
-silence (DESIGN §1).
+watch: reports that, and that no quorum is in sight, and when it is over. A node never waits or trains on alone without
+saying so (DESIGN §1).
 
-A local phase may last as long as it likes: while those at work suffice for a quorum of contributions, nothing is amiss.
-Otherwise a round moves whenever a contribution, a payload or a candidate comes, and voting ends within a few views. How
-long a round usually rests after its last move is measured; far more than that is a stall. Mining is a lottery: what it
-takes is exponentially distributed, so that far more than usual has to be very much more.
+A local phase may take any time: while those that train suffice for a quorum of contributions, all is well. Otherwise a
+round moves whenever a contribution, a payload or a candidate comes, and voting ends within a few views. The time for
+which a round usually rests after its last move is measured; far more than that is a stall. Mining is a lottery with
+exponentially distributed times, so far more than usual has to be very much more.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from node.p2p.peers import Peers
 
 log = logging.getLogger(__name__)
 
-FAR = 10.0  # times longer than usual
-UNLUCKY = 25.0  # times the mean of mining: once in 10^10 blocks
-LAST_BLOCKS = 16  # that say what is usual
-ENOUGH_BLOCKS = 8  # that were waited for, to know the mean of mining
-USUAL_VIEWS = 6  # of one height, at most: also under loss and with members away
-GRACE_STATUSES = 4.0  # after a start nobody has been heard of yet
+FAR = 10.0  # more than so many times the usual rest is a stall
+UNLUCKY = 25.0  # more than so many times the mean of mining is a stall: once in 10^10 blocks
+LAST_BLOCKS = 16  # blocks whose times give what is usual
+ENOUGH_BLOCKS = 8  # blocks that were awaited, to know the mean of mining
+USUAL_VIEWS = 6  # of one height, at most, also if messages get lost and members are away
+GRACE_STATUSES = 4.0  # statuses after a start, until peers had time to send theirs
 
 
 @dataclass(frozen=True, slots=True)
 class StallInput:
-    """Where a node stands: its head, the state that judges what comes next, and the round on top of it, None once the
-    set rounds are done.
+    """Says where a node stands: its head, the state that judges the next block, and the round on top, None before the
+    first.
 
-    `is_starting`: its worker is not ready yet. `collect_s` is for how long this round waits for payloads,
-    `received_bytes` what has come of blobs so far, and `mine_s` how long mining is expected to take, None while that is
-    not known.
+    `is_starting` says that its worker is not ready yet. `collect_s` is for how long this round waits for payloads,
+    `received_bytes` how much of blobs has come so far, and `mine_s` how long mining is expected to take, None if that
+    is not known.
     """
 
     height: int
@@ -55,7 +55,7 @@ class StallInput:
 
 
 class StallDetector:
-    """One node's sense of time. To be asked several times a second, or at least once a status."""
+    """Detects stalls of one node. It has to be called several times a second, or at least once a status."""
 
     def __init__(self, me: Id, peers: Peers, clock: Clock, get_work: Callable[[], StallInput]) -> None:
         self._me = me
@@ -71,7 +71,7 @@ class StallDetector:
         self._rests_s: deque[float] = deque(maxlen=LAST_BLOCKS)
 
     def describe(self) -> str | None:
-        """What is waited for, far longer than usual; None as long as all is well."""
+        """Says what the node waits for, far longer than usual; None while all is well."""
         now_s, work = self._clock.monotonic(), self._get_work()
         if work.height != self._height:
             self._on_block(work.height, now_s)
@@ -97,7 +97,7 @@ class StallDetector:
         )
 
     def _on_block(self, height: int, now_s: float) -> None:
-        if self._height >= 0:  # one that this node has waited for
+        if self._height >= 0:  # a block that this node has waited for
             since_s = self._began_s if self._block_s is None else self._block_s
             self._intervals_s.append((now_s - since_s) / (height - self._height))
             self._block_s = now_s
@@ -105,8 +105,8 @@ class StallDetector:
         self._height = height
 
     def _get_mark(self, work: StallInput, machine: RoundMachine) -> Hashable:
-        """It changes whenever the round moves. Votes alone are no move: where they do not settle there is no end of
-        them. Nor are bytes, once there are enough payloads."""
+        """Returns a value that changes whenever the round moves. Votes alone are no move, as votes that do not agree
+        never end. Nor are bytes, once there are enough payloads."""
         num_bytes = work.received_bytes if len(machine.verified) < work.state.q else 0
         return work.height, len(machine.contributions), len(machine.verified), len(machine.candidates), num_bytes
 
@@ -121,7 +121,8 @@ class StallDetector:
         return slow_s + FAR * median(self._rests_s) if self._rests_s else FAR * slow_s
 
     def _is_at_work(self, state: State, machine: RoundMachine) -> bool:
-        """Whether contributions are missing that are being made, and with them there would be enough."""
+        """Says whether members are training for missing contributions, which would then make a quorum with those that
+        are here."""
         here = set(machine.contributions)
         if len(here) >= state.q:
             return False
@@ -133,7 +134,8 @@ class StallDetector:
         return len(here | coming) >= state.q
 
     def _is_training(self, state: State, peer: Id, height: int) -> bool:
-        """As it says itself. One that has fallen back trains once it has caught up."""
+        """Says whether a peer trains for a height, by its own status. One that is behind trains once it has caught
+        up."""
         entry, index = self._peers.get(peer), state.index_of(peer)
         if index is not None and not self._peers.is_connected(peer):
             relays = [relay.status for relay in self._peers.get_relays(peer) if relay.status is not None]
@@ -187,8 +189,9 @@ def _show(seconds: float) -> str:
 
 
 class StallWatch:
-    """`reason` says why nothing can be finalised now, or is not in spite of a quorum, and is None while all is well.
-    `describe_way` says why a node that has joined does not come to the chain of its join file."""
+    """Reports stalls of one node. `reason` says why nothing can be finalised, or why nothing is finalised in spite of a
+    quorum, and is None while all is well. `describe_way` says why a node that has joined does not get to the chain of
+    its join file."""
 
     def __init__(
         self,

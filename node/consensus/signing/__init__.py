@@ -1,1 +1,1 @@
-"""The one door that signs, the keys it has, and the heights that it is silent at after a restored backup."""
+"""The only place that signs, the keys it has, and the heights at which it signs nothing after a restored backup."""

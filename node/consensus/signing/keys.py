@@ -1,7 +1,7 @@
-"""The two keys of a node that rotates: which is in force, and the change that puts the other in its place.
+"""The two keys of a node that rotates: the one in force, and the change that puts the other in its place.
 
-A node signs height h with the key that State(h - 1) holds. When the other comes into force, all that was made with the
-old one ends, and begins anew with the new one, as after a restart: rows keep their slots, whatever the key.
+A node signs height h with the key that State(h - 1) holds. When the other key comes into force, the node ends all its
+parts and starts them again with the new key, as after a restart: rows keep their slots, whatever the key.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from chain.state import State
 from chain.tip import Tip
 from node.errors import InvalidRequest
 
-ROTATION_OPEN_HEIGHTS = 1000  # it needs nobody but this node, and waits for no one
+ROTATION_OPEN_HEIGHTS = 1000  # it needs no other member's approval
 
 
 class OtherKeyInForce(Exception):
-    """The chain has put this node's other key in force: it goes on with that one."""
+    """The chain has put this node's other key in force: the node restarts with that one."""
 
     def __init__(self, key: Id) -> None:
         super().__init__(f"{encode_id(key)} is in force from now on")
@@ -26,14 +26,15 @@ class OtherKeyInForce(Exception):
 
 
 def choose_key(state: State, key: SigningKey, spare: SigningKey | None) -> tuple[SigningKey, SigningKey | None]:
-    """The key to go by, and the other: the spare one where it alone is a member's."""
+    """Returns the key to use, and the other one. The spare key is used if only that one is a member's."""
     if spare is not None and state.index_of(key.id) is None and state.index_of(spare.id) is not None:
         return spare, key
     return key, spare
 
 
 def make_rotation(tip: Tip, old: Id, new: Id) -> Change:
-    """The change that gives this member's seat its new key. Raises InvalidRequest where others would have to agree."""
+    """Returns the change that puts a new key in this member's seat. Raises InvalidRequest if others would have to
+    agree."""
     member, height = tip.state.get_member(old), tip.height + 1
     if member is None:
         raise InvalidRequest("expected a member: there is no seat whose key could rotate")

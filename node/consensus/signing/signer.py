@@ -1,9 +1,9 @@
-"""The one door that signs: contributions, candidates and votes durable before they are sent, and never two of a slot
+"""The only place that signs: contributions, candidates and votes, durable before they are sent and never two of a slot
 (I4), and approvals of changes.
 
-Nothing else in a round holds the key. The store keeps one object for each slot; where there is one already, from an
-earlier life, that one is given back and sent again. Before a lock is signed, what it is on and the prevotes that
-justify it are durable (PROTOCOL §4).
+Nothing else in a round holds the key. The store keeps one object for each slot. If there is one already, from before a
+restart, that one is returned and sent again. Before a node signs a lock, the block and the prevotes that justify it are
+durable (PROTOCOL §4).
 """
 
 from __future__ import annotations
@@ -46,15 +46,13 @@ from node.consensus.signing.keys import OtherKeyInForce, choose_key
 from node.offload import Offload
 from node.training.trainer import Trained
 
-ITERATIONS = "iterations"  # the meta value that holds what the newest contribution signed here was trained with
+ITERATIONS = "iterations"  # the meta value with the number of iterations of the newest contribution signed here
 
 
 @dataclass(frozen=True, slots=True)
 class SignedBefore:
-    """What this node signed for a height in an earlier life, the blocks it was locked on, and all it has to resend.
-
-    `num_iterations` is what its contribution was trained with, where that was chosen by measurements.
-    """
+    """Holds what this node signed for a height before a restart, the blocks it was locked on, and all that it has to
+    send again. `num_iterations` is the number that its contribution was trained with, if measurements chose it."""
 
     started: Started = field(default_factory=Started)
     locked: tuple[Block, ...] = ()
@@ -63,9 +61,8 @@ class SignedBefore:
 
 
 class Signer:
-    """One member's key and the slots it has signed; `spare` is the other key of one that rotates. `disk` is the store's
-    thread, on which votes wait for nothing but each other; `bulk` takes in large files. Nothing is signed up to
-    `checkpoint`."""
+    """Signs for one member. `spare` is the other key of a node that rotates. `disk` is the store's thread, on which
+    votes wait only for each other; `bulk` stores large files. Nothing is signed up to `checkpoint`."""
 
     def __init__(
         self,
@@ -85,57 +82,57 @@ class Signer:
         self._store = store
         self._disk = disk
         self._bulk = bulk
-        self._signed_height = store.get_signed_height()  # in an earlier life
+        self._signed_height = store.get_signed_height()  # before a restart
 
     @property
     def id(self) -> Id:
-        """Who signs."""
+        """Returns the id of the key that signs."""
         return self._key.id
 
     def may_sign(self, state: State, height: int) -> bool:
-        """Whether this key counts at `height`, which `state` judges, and it is certain what was signed for it: where
-        rows were lost it is not, and nothing is signed."""
+        """Says whether this key may sign for `height`, which `state` judges: it is a member's, and the store knows all
+        that was signed for that height. If rows were lost it does not, and nothing is signed."""
         is_known = height > self._store.silent_until and self.has_reached_checkpoint(height - 1)
         return state.index_of(self.id) is not None and is_known
 
     def has_reached_checkpoint(self, height: int) -> bool:
-        """Whether a head of this height is on the chain that this node has joined, for certain."""
+        """Says whether a head of this height has reached the checkpoint of the chain that this node has joined."""
         return self._checkpoint is None or height >= self._checkpoint.height
 
     def take_spare(self, key: SigningKey) -> None:
-        """The node's operator has made another key, which is to be in force some day."""
+        """Sets the spare key, which the operator has made and which is to come into force later."""
         self._spare = key
 
     def require_in_force(self, state: State) -> None:
-        """Raise OtherKeyInForce where the spare key has taken the place of the one that signs here."""
+        """Raises OtherKeyInForce if the spare key has taken the place of the one that signs here."""
         if self._spare is not None and choose_key(state, self._key, self._spare)[0] is self._spare:
             raise OtherKeyInForce(self._spare.id)
 
     def holds(self, key: Id) -> bool:
-        """Whether this is one of the node's own keys."""
+        """Says whether this is one of the node's own keys."""
         return self._find(key) is not None
 
     def _find(self, key: Id) -> SigningKey | None:
         return next((held for held in (self._key, self._spare) if held is not None and held.id == key), None)
 
     def sign_hint(self, *, made_ms: int, address: str) -> AddressHint:
-        """The word that this node can be dialled there."""
+        """Returns the signed hint that this node can be dialled at `address`."""
         return sign_hint(self._key, self._chain_id, made_ms=made_ms, address=address)
 
     def sign_measures(self, place: Place, *, num_samples: int, values: Mapping[str, float]) -> PublishedMeasures:
-        """The word that this site's model answers its own test samples so well."""
+        """Returns the signed measures of this site's model on its own test samples."""
         return sign_published(self._key, self._chain_id, place, num_samples=num_samples, values=values)
 
     # ---- what was signed before
 
     async def load_before(self, height: int) -> SignedBefore:
-        """What an earlier life has left of this height."""
+        """Returns what was signed for this height before a restart."""
         if height > self._signed_height:
             return SignedBefore()
         return await self._disk.run(self._load_before, height)
 
     def _load_before(self, height: int) -> SignedBefore:
-        """Runs on the disk's thread: it touches nothing but the store."""
+        """Reads it from the store, on the disk's thread; it uses nothing but the store."""
         store = self._store
         contribution, candidate = store.get_contribution(height), store.get_candidate(height)
         votes = store.get_votes(height)
@@ -149,8 +146,8 @@ class Signer:
     # ---- contributions
 
     async def adopt_files(self, trained: Trained) -> tuple[PayloadRef, ...]:
-        """Makes blobs of the files that the trainer has left, where they are too large to pass through here. Whoever
-        votes waits for the disk's thread, so this is done on another. Raises StoreFull."""
+        """Makes blobs of the large files that the trainer has written. Votes wait for the disk's thread, so this runs
+        on another. Raises StoreFull."""
         refs: list[PayloadRef] = []
         for kind, path in trained.files.items():
             digest, size = await self._bulk.run(self._store.adopt_blob, path)
@@ -167,10 +164,10 @@ class Signer:
         notes_iterations: bool = False,
         measure: Measure | None = None,
     ) -> Contribution | None:
-        """The durable contribution on `tip`, its blobs first or with it: this one, or the one signed for it before.
-        None when the height was finalised meanwhile: there is nothing to sign for it any more. Payloads of kinds that
-        are `streamed` become files, whatever their size. With `notes_iterations` it is kept what it was trained
-        with. `measure` is that of the round before."""
+        """Returns a durable contribution on `tip`, with its blobs durable: this one, or the one signed for this height
+        before. Returns None if the height was finalised meanwhile. Payloads of `streamed` kinds become files, whatever
+        their size. With `notes_iterations` the number of iterations is stored. `measure` is the measure of the round
+        before."""
         return await self._disk.run(self._put_contribution, tip, trained, adopted, streamed, notes_iterations, measure)
 
     def _put_contribution(
@@ -182,7 +179,7 @@ class Signer:
         notes_iterations: bool,
         measure: Measure | None,
     ) -> Contribution | None:
-        """Runs on the disk's thread."""
+        """Stores and signs the contribution, on the disk's thread."""
         if self._store.head_height > tip.height:
             kept = self._store.referenced_blobs(tip.height + 1)
             for ref in adopted:
@@ -200,7 +197,7 @@ class Signer:
                 small.append(data)
             else:
                 self._store.put_blob(data)
-        if notes_iterations:  # before it is signed for good: a repetition has to give the same bytes
+        if notes_iterations:  # before it is signed: a repeated training has to give the same bytes
             iterations = int(trained.metrics["iterations"])
             self._store.put_meta(ITERATIONS, {"height": tip.height + 1, "iterations": iterations})
         return self._sign_contribution(
@@ -210,14 +207,14 @@ class Signer:
     async def renew_contribution(
         self, tip: Tip, heights: Sequence[int], fits: Callable[[Contribution], bool]
     ) -> Contribution | None:
-        """The durable contribution on `tip` of what was signed for one of `heights`, whose blobs are here; None where
-        nothing was, or it does not fit any more."""
+        """Returns a durable contribution on `tip` with the payloads of one that was signed for one of `heights`, whose
+        blobs are here; None if there is none, or it does not fit any more."""
         return await self._disk.run(self._renew_contribution, tip, heights, fits)
 
     def _renew_contribution(
         self, tip: Tip, heights: Sequence[int], fits: Callable[[Contribution], bool]
     ) -> Contribution | None:
-        """Runs on the disk's thread."""
+        """Signs it again, on the disk's thread."""
         signed = (self._store.get_contribution(height) for height in heights)
         earlier = next((contribution for contribution in signed if contribution is not None), None)
         if earlier is None or not fits(earlier):
@@ -234,8 +231,8 @@ class Signer:
         small: Sequence[bytes] = (),
         measure: Measure | None = None,
     ) -> Contribution:
-        """The durable one, with its `small` blobs: this, or what was signed for its height before. Runs on the disk's
-        thread."""
+        """Returns the durable contribution with its `small` blobs: this one, or the one signed for its height before.
+        Runs on the disk's thread."""
         contribution = codec.sign_contribution(
             self._key,
             self._chain_id,
@@ -255,11 +252,12 @@ class Signer:
     # ---- changes
 
     def sign_approval(self, change_id: Digest, answer: Answer) -> Approval:
-        """This member's answer to a change. Nothing binds it to say the same of another: it is no slot."""
+        """Returns this member's signed answer to a change. Nothing binds it to answer the same again, since an answer
+        has no slot."""
         return approvals.sign_approval(self._key, self._chain_id, change_id, answer)
 
     def sign_readiness(self, change_id: Digest, key: Id, tip: Tip) -> Readiness:
-        """The word of one of this node's keys that it has the chain up to this head."""
+        """Returns the signed statement of one of this node's keys that it has the chain up to this head."""
         held = self._find(key)
         if held is None:
             raise ValueError("expected a key that this node holds")
@@ -268,7 +266,7 @@ class Signer:
     # ---- candidates
 
     async def sign_candidate(self, header: Header, nonce: int, body: Body) -> Block:
-        """The durable candidate of this height: the one of this header, or the one signed before."""
+        """Returns the durable candidate of this height: the one with this header, or the one signed before."""
         block = codec.make_block(self._chain_id, header, nonce, body, self._key)
         try:
             await self._disk.run(self._store.put_candidate, block)
@@ -279,8 +277,8 @@ class Signer:
     # ---- votes
 
     async def sign_vote(self, height: int, action: CastVote, blobs: Sequence[bytes] = ()) -> Vote:
-        """The durable vote of this slot: this one, or the one signed in it before. With a precommit for a block small
-        `blobs` are made durable."""
+        """Returns the durable vote of this slot: this one, or the one signed before. With a precommit for a block the
+        small `blobs` are made durable."""
         cast = action.cast
         vote = codec.sign_vote(
             self._key, self._chain_id, phase=cast.phase, height=height, view=cast.view, block_id=cast.block_id
@@ -288,7 +286,7 @@ class Signer:
         return await self._disk.run(self._put_vote, vote, action, blobs)
 
     def _put_vote(self, vote: Vote, action: CastVote, blobs: Sequence[bytes]) -> Vote:
-        """Runs on the disk's thread."""
+        """Stores the vote, on the disk's thread."""
         try:
             if vote.phase is Phase.PRECOMMIT and action.block is not None:
                 self._store.put_precommit(vote, action.block, action.cast.justification, blobs)
