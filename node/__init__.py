@@ -2,6 +2,6 @@
 
 import os
 
-# gRPC's core writes to stderr by itself, a line for each failed handshake. What matters reaches us as errors.
-# It looks at this when it is imported, which only what is below this package does.
+# gRPC's core writes a line to stderr for each failed handshake. The failures that matter are raised as errors.
+# It reads this variable when it is imported, which happens only below this package.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -25,14 +25,14 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def validate_dialled(text: str) -> str:
-    """`text`, if a peer can be dialled there. Raises ValueError."""
+    """Returns `text`, if a peer can be dialled there. Raises ValueError."""
     if parse_address(text)[1] == 0:
         raise ValueError("expected host:port with a port of at least 1")
     return text
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` can be reached from this machine alone."""
+    """Says whether `host` can be reached from this machine alone."""
     if host == "localhost":
         return True
     try:
@@ -42,13 +42,13 @@ def is_loopback(host: str) -> bool:
 
 
 def is_on_loopback(address: str) -> bool:
-    """Whether `host:port` can be reached from this machine alone. Raises ValueError."""
+    """Says whether `host:port` can be reached from this machine alone. Raises ValueError."""
     return is_loopback(parse_address(address)[0])
 
 
 def validate_told(text: str) -> str:
-    """`text`, if it is an address to dial on a peer's word: a plain name or an IP address, and a port. Raises
-    ValueError."""
+    """Returns `text`, if it is an address that this node may dial when a peer has sent it: a plain name or an IP
+    address, and a port. Raises ValueError."""
     host, _ = parse_address(validate_dialled(text))
     if text.startswith("["):
         IPv6Address(host)

@@ -5,11 +5,11 @@ their sender, and is logged with its traceback once. It never ends the node.
         await self._audit(block)
     if crossing.failure is not None: ...
 
-Bytes are checked before they are used, and what the checks find is refused by its own error, with its own words. This
-is for what they do not find. What is the node's own trouble passes, and ends it: a store that cannot be trusted or
-written, a disk that fails, a chain that cannot be followed any more, and cancellation. A MemoryError does not: the
-allocation that failed has left nothing behind, what asked for it was in those bytes, and a machine that is short of
-memory altogether fails outside of here as well. Nor does a broken assertion of our own.
+Bytes are checked before they are used, and a failed check raises an error of its own. The boundary is for the errors
+that no check foresees. An error of the node itself passes through and ends it: a store that cannot be trusted or
+written, a disk that fails, a chain that cannot be followed any more, and cancellation. A MemoryError does not end it:
+the failed allocation has left nothing behind, those bytes caused it, and a machine that is short of memory altogether
+fails elsewhere as well. Nor does a failed assertion of our own.
 
 The node's own acts, signing and committing, have no boundary: a node in doubt about what it has signed stops.
 """
@@ -27,12 +27,12 @@ from node.errors import NodeError
 
 log = logging.getLogger(__name__)
 
-UNFORESEEN = "an error that nobody foresaw"  # for whoever is told why; the log has it whole
-_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)  # which others can bring about
+UNFORESEEN = "an error that nobody foresaw"  # the reason given to others; the log has the error
+_TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)  # peers can cause these
 
 
 class Crossing:
-    """Work in the boundary, and its outcome: `failure` is what was refused, None where all went well."""
+    """Catches the unforeseen error of one piece of work. `failure` is that error, None where there was none."""
 
     __slots__ = ("_boundary", "_passing", "_peer", "_what", "failure")
 
@@ -56,7 +56,8 @@ class Crossing:
 
 
 class Boundary:
-    """One node's. `failures` counts by what was being done, `by_peer` by whose bytes it was done with."""
+    """Catches unforeseen errors for one node. `failures` counts them by the work, `by_peer` by the sender of the
+    bytes."""
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
@@ -67,12 +68,12 @@ class Boundary:
         return f"Boundary(failures={dict(self.failures)}, peers={len(self.by_peer)})"
 
     def around(self, what: str, peer: Id | None = None, *, passing: tuple[type[Exception], ...] = ()) -> Crossing:
-        """Work that bytes of `peer`, where one knows whose they are, have caused. Errors of the kinds in `passing` are
-        answers to whoever asked."""
+        """Guards work that bytes of `peer` have caused; None: the sender is unknown. Errors of the kinds in `passing`
+        are raised: they are answers to the caller."""
         return Crossing(self, what, peer, passing)  # for each message: a generator would take three times as long
 
     def takes(self, error: Exception, what: str, peer: Id | None = None) -> bool:
-        """Whether the error is refused, and with it what caused it; if not, it is the node's own trouble."""
+        """Counts and logs an unforeseen error. Returns False for an error of the node itself, which has to end it."""
         if is_own_trouble(error):
             return False
         self.failures[what] += 1
@@ -92,9 +93,9 @@ class Boundary:
 
 
 def is_own_trouble(error: BaseException) -> bool:
-    """Whether this has to end the node, whoever's bytes were in hand."""
+    """Says whether this error has to end the node, whatever bytes caused it."""
     match error:
-        case BlobMissing() | SlotTaken():  # these have answers wherever they are foreseen
+        case BlobMissing() | SlotTaken():  # handled wherever they are foreseen
             return False
         case StoreError() | NodeError():
             return True
@@ -108,7 +109,7 @@ def is_own_trouble(error: BaseException) -> bool:
 
 
 def _locate(error: BaseException) -> tuple[object, ...]:
-    """Its kind and the line that raised it."""
+    """Returns the error's type, and the file and line that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

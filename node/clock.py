@@ -1,4 +1,4 @@
-"""Time as a node sees it, handed in so that tests can own it."""
+"""Time as a node sees it, handed in so that tests can control it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for what is signed, a monotonic clock for what is measured and awaited."""
+    """Returns wall time for signed objects, and monotonic time for measuring and waiting."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC; may jump when the host's clock is set."""
+        """Returns milliseconds since 1970-01-01 UTC; may jump when the host's clock is set."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point; never goes back."""
+        """Returns seconds since some fixed point; never goes back."""
         ...
 
 
 class SystemClock:
-    """The host's clocks."""
+    """Reads the host's clocks."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -1,7 +1,7 @@
 """The composition root: every part of a node is made here, once, and handed to the others.
 
-A node is one asyncio process that never imports torch, a worker process that does, and miner processes. It stops on
-SIGTERM or SIGINT with exit code 0, having told its parts to end; a failure in any part ends the whole, loudly.
+A node is one asyncio process that never imports torch, a worker process that does, and miner processes. On SIGTERM or
+SIGINT it ends its parts and exits with code 0; a failure in any part ends the whole node with an error.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """All that a node is started with, each checked by itself."""
+    """Holds all that a node is started with, each checked by itself."""
 
     config: NodeConfig
     federation: Federation
@@ -97,7 +97,7 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a node that takes part in rounds. `calls` is None where nobody asks for metrics."""
+    """Holds the parts of a node that takes part in rounds. `calls` is None where nobody reads metrics."""
 
     context: NodeContext
     service: RoundService
@@ -116,12 +116,13 @@ def run_daemon(
     origins: Mapping[str, str] | None = None,
     options: Sequence[str] | None = None,
 ) -> int:
-    """Runs the node of `config` until it is told to stop; 0 then. Raises NodeError for all that is the operator's.
+    """Runs the node of `config` until it is stopped, and returns 0. Raises NodeError for faults that the operator can
+    correct.
 
-    `faults` hears of every durable step of the store; nothing in production does. `notifier` tells systemd. `load`
-    reads the configuration again. `after_restore`: the data directory was put back from a backup
-    (`node.consensus.signing.restored`). `origins` says by dotted key where the values of `config` came from, and
-    `options` with which of a command line it was read, for the page.
+    `faults` is called at every durable step of the store; nothing in production uses it. `notifier` notifies systemd.
+    `load` reloads the configuration. `after_restore`: the data directory was restored from a backup
+    (`node.consensus.signing.restored`). `origins` gives the origin of each value of `config` by dotted key, and
+    `options` the command-line options by which it was read, both for the page.
     """
     identity = open_identity(config)
     federation = load_federation(config)
@@ -149,7 +150,7 @@ def run_daemon(
                 )
                 try:
                     return asyncio.run(_run(start))
-                except OtherKeyInForce as change:  # every part speaks for one key: they are made anew
+                except OtherKeyInForce as change:  # every part acts for one key: all are made again
                     log.warning("this node goes on with its other key: %s", change)
                     after_restore = False
     except ChainError as error:
@@ -159,13 +160,13 @@ def run_daemon(
 
 
 def _drop_blob(config: NodeConfig, genesis: Genesis, digest: Digest) -> None:
-    """A damaged one, which no operator can delete as they can a file."""
+    """Deletes a damaged blob from the database, as an operator can only delete files."""
     with SqliteStore.open(config.node.data_dir, genesis) as store:
         store.delete_blob(digest)
 
 
 def _open_keys(config: NodeConfig, genesis: Genesis) -> tuple[SigningKey, SigningKey | None]:
-    """The key in force, and the other of a node that rotates."""
+    """Returns the key in force, and the other key of a node that rotates its keys."""
     identity, spare = open_identity(config), open_spare(config)
     key, other = choose_key(read_head_state(config, genesis) or genesis.state, identity, spare)
     if key is not identity:
@@ -197,7 +198,7 @@ def _open_store(start: _Start) -> SqliteStore:
 
 
 def _validate_way(store: SqliteStore, checkpoint: Checkpoint | None) -> None:
-    """Raises OffTheWay where what is stored does not lead to the checkpoint of the join file that is configured now."""
+    """Raises OffTheWay where the stored chain does not lead to the checkpoint of the join file configured now."""
     height = 0 if checkpoint is None else checkpoint.get_last(store.head_height)
     stored = store.get_block(height)
     if checkpoint is not None and height > 0 and stored is not None:
@@ -211,7 +212,7 @@ async def _run(start: _Start) -> int:
     had_terminal = has_terminal()
     async with AsyncExitStack() as stack:
         deadline = Deadline()
-        stack.callback(deadline.close)  # after all that may take time
+        stack.callback(deadline.close)  # last, after everything that may take time
         parts = _make_parts(start, stack)
         context, service = parts.context, parts.service
         shutdown = Shutdown(service, stopped, deadline, partial(_cut_off, Processes(context.trainer, context.miner)))
@@ -241,7 +242,7 @@ async def _run(start: _Start) -> int:
         predictor = make_predictor(service, context, config.training.answer_by)
         answers = NodeAnswers(view, predictor, _make_operator(config, parts), control)
         if token is not None:
-            from node.web.serving import make_http  # not loaded where nobody is served
+            from node.web.serving import make_http  # not imported where HTTP is off
 
             http = make_http(
                 config,
@@ -269,7 +270,7 @@ async def _run(start: _Start) -> int:
 
 
 def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
-    """The store, the worker, the miners, the transport and the service over them; `stack` closes them."""
+    """Makes the store, the worker, the miners, the transport and the service over them; `stack` closes them."""
     config, federation, key = start.config, start.federation, start.key
     genesis, store = federation.genesis, _open_store(start)
     disk, arithmetic, bulk = ThreadOffload("disk"), ThreadOffload("arithmetic"), ThreadOffload("bulk")
@@ -356,18 +357,18 @@ async def _follow_hangups(
 
 
 def _cut_off(processes: Processes) -> None:
-    """Ends what is left of the node when a shutdown has taken longer than it may. What is durable stays whole."""
+    """Kills what is left of the node when a shutdown takes longer than it may. Durable data stay whole."""
     log.warning("the node did not end in time and was cut off")
     for pid in (*processes.miner_pids, processes.worker_pid):
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     logging.shutdown()
-    os._exit(0)  # as told: whoever restarts what has failed must not restart this
+    os._exit(0)  # the stop was requested: a supervisor that restarts failures must not restart this
 
 
 def _describe(service: RoundService) -> str:
-    """A line for `systemctl status`."""
+    """Returns a line for `systemctl status`."""
     return f"height {service.tip.height}" + (f", {service.stall}" if service.stall else "")
 
 
@@ -376,7 +377,7 @@ def _describe_unready(stopped: asyncio.Event, view: NodeView) -> str | None:
 
 
 def _describe_position(service: RoundService) -> dict[str, int]:
-    """Where a node stands, for each line of its log."""
+    """Returns height and round, for each line of the log."""
     height, machine = service.tip.height, service.machine
     return {"height": height, "round": height if machine is None else machine.height}
 
@@ -403,7 +404,7 @@ def _make_transport(
 
 
 def make_limits(limits: LimitsSection) -> RateLimits:
-    """The transport's, as an operator words them."""
+    """Returns the transport's limits for the operator's settings."""
     usual = RateLimits()
     return RateLimits(
         messages_per_s=limits.peer_messages_s,

@@ -23,12 +23,12 @@ from typing import ClassVar
 
 
 class NodeError(Exception):
-    """The root: its text is one line for the user, naming what, where, expected and actual."""
+    """The root of a node's errors. Its text is one line for the user, naming what, where, expected and actual."""
 
     exit_code: ClassVar[int] = 1
 
     def describe(self) -> str:
-        """The text that the command line prints on stderr."""
+        """Returns the text that the command line prints on stderr."""
         return f"fednode: {self}"
 
 
@@ -39,7 +39,7 @@ class InvalidRequest(NodeError):
 
 
 class NotFound(NodeError):
-    """No such block, peer, round or file."""
+    """There is no such block, peer, round or file."""
 
     exit_code = 3
 
@@ -51,11 +51,11 @@ class NodeUnreachable(NodeError):
 
 
 class ChangeRefused(NodeError):
-    """A change of the federation that cannot hold, or that this node may not sign."""
+    """A change of the federation is impossible, or this node may not sign it."""
 
 
 class Busy(NodeError):
-    """The node does as much of that already as it does at a time. Ask again."""
+    """The node already runs as many such operations as it may at a time. Ask again."""
 
 
 class VerificationFailed(NodeError):
@@ -67,17 +67,17 @@ class HealthProblem(NodeError):
 
 
 class PermissionRefused(NodeError):
-    """A key, socket or role that this caller may not use."""
+    """The caller may not use a key, socket or role."""
 
     exit_code = 77
 
 
 class KeyFileError(PermissionRefused):
-    """An identity key file that must not, or cannot, be used."""
+    """An identity key file must not, or cannot, be used."""
 
 
 class ConfigError(NodeError):
-    """Configuration that nothing can be started from: one line, or every problem found in `source`."""
+    """Nothing can be started from the configuration: one line, or every problem found in `source`."""
 
     exit_code = 78
 
@@ -88,7 +88,8 @@ class ConfigError(NodeError):
 
     @classmethod
     def from_problems(cls, problems: Sequence[str], source: str) -> ConfigError:
-        """All `problems`, one line each and in the order found, under the file they were found in."""
+        """Returns the error for all `problems`, one line each and in the order found, under the file they were found
+        in."""
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
         return cls(f"{count} in {source}; nothing was started", problems=problems, source=source)
 

@@ -16,7 +16,7 @@ KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class NodeEvent:
-    """One thing that happened. `cursor` counts from 1; `kind` as in admin.proto."""
+    """One event. `cursor` counts from 1; `kind` is as in admin.proto."""
 
     cursor: int
     at_ms: int
@@ -25,7 +25,7 @@ class NodeEvent:
 
 
 class Events:
-    """The last `KEPT` events. Publishing never waits; a reader too slow for them misses the oldest."""
+    """Keeps the last `KEPT` events. Publishing never waits; a reader that is too slow misses the oldest."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class Events:
 
     @property
     def kept(self) -> tuple[NodeEvent, ...]:
-        """The events that a reader can still see, the oldest first."""
+        """Returns the events that a reader can still get, the oldest first."""
         return tuple(self._kept)
 
     def publish(self, kind: str, **data: Any) -> None:
@@ -48,7 +48,7 @@ class Events:
         self._published = asyncio.Event()
 
     async def follow(self, since: int | None = None) -> AsyncIterator[NodeEvent]:
-        """Every event after cursor `since` that is still kept, then each as it comes; None: only what is new."""
+        """Yields every event after cursor `since` that is still kept, then each new one; None: only new ones."""
         seen = self._cursor if since is None else since
         while True:
             published = self._published

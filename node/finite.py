@@ -1,5 +1,5 @@
-"""Values that JSON has none of: in records and answers null stands for numbers that are not finite (PROTOCOL §9), and
-an escape for a byte of a file's name that is no UTF-8."""
+"""Values that JSON lacks: in records and answers null stands for numbers that are not finite (PROTOCOL §9), and an
+escape for a byte of a file's name that is not UTF-8."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ml.text import escape_undecoded
 
 
 def to_finite(value: Any) -> Any:
-    """The same value, or mapping or list of values, with None for every float that is not finite, and text that can be
-    encoded."""
+    """Returns the same value, or mapping or list of values, with None for every float that is not finite, and with text
+    that can be encoded."""
     if isinstance(value, str):
         return escape_undecoded(value)
     if isinstance(value, Mapping):

@@ -30,13 +30,13 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 def format_time(seconds: float) -> str:
-    """RFC 3339 UTC with milliseconds, as in `2026-11-20T14:02:11.042Z`."""
+    """Returns RFC 3339 UTC with milliseconds, as in `2026-11-20T14:02:11.042Z`."""
     whole, milliseconds = divmod(int(seconds * 1000), 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
 
 
 def escape_control(text: str) -> str:
-    """`text` on one line: control characters (C0, DEL, C1, line separators), and those that do not show, written as
+    """Returns `text` on one line: control characters (C0, DEL, C1, line separators) and invisible characters become
     escapes."""
     text = escape_undecoded(text)
     if not text.isprintable():
@@ -47,7 +47,8 @@ def escape_control(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-20T14:02:11.042Z INFO    node.consensus.reporter: Finalised block 13`, a traceback below it."""
+    """Formats `2026-11-20T14:02:11.042Z INFO node.consensus.reporter: Finalised block 13`, with a traceback below
+    it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = (
@@ -59,7 +60,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: `time`, `level`, `logger`, `message`, the record's extra values, `exception` if any."""
+    """Formats one object per line: `time`, `level`, `logger`, `message`, the record's extra values, `exception` if
+    any."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
@@ -79,8 +81,8 @@ def _show(value: object) -> str:
 
 
 def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """What gRPC logs with a traceback when a caller has gone before its answer was sent is no event of this node's: a
-    peer could fill the disk with it."""
+    """Says whether to log a record of gRPC. Its traceback for a caller that has gone before its answer was sent is no
+    event of this node: a peer could fill the disk with it."""
     error = record.exc_info[1] if record.exc_info else None
     return type(error).__name__ != "ExecuteBatchError"
 
@@ -100,7 +102,8 @@ class _Values(logging.Filter):
 
 @contextmanager
 def logging_values(get: Callable[[], Mapping[str, object]]) -> Iterator[None]:
-    """Everything logged meanwhile carries these values, as JSON shows them. `get` may be called on any thread."""
+    """Adds these values to everything that is logged while the context lasts; the JSON format shows them. `get` may be
+    called on any thread."""
     values = _Values(get)
     handlers = logging.getLogger().handlers[:]
     for handler in handlers:
@@ -122,8 +125,8 @@ def setup_logging(
     """Sends the process's log to `file`, or else to `stream` (stderr); `auto` is text on a terminal, JSON elsewhere.
     Where `env` says that the stream is systemd's journal, each line has its priority.
 
-    Replaces whatever was set up before. The file is reopened when it was rotated away. Raises ConfigError if it
-    cannot be written.
+    Replaces any earlier setup. The file is reopened when it was rotated away. Raises ConfigError if it cannot be
+    written.
     """
     handler: logging.Handler
     is_journalled = False

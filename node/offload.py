@@ -7,14 +7,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, Protocol, TypeVar
 
-SMALL_BYTES = 1 << 18  # work on so little is done before a busy thread would have heard of it
+SMALL_BYTES = 1 << 18  # work on so little is done before a busy thread would begin it
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Offload(Protocol):
-    """Runs a blocking function somewhere else and awaits what it returns or raises."""
+    """Runs a blocking function elsewhere and awaits what it returns or raises."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
@@ -22,7 +22,7 @@ class Offload(Protocol):
 
 
 class ThreadOffload:
-    """One thread with a queue: calls keep their order, as the store's single connection demands."""
+    """Runs functions on one thread with a queue: calls keep their order, as the store's single connection needs."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)

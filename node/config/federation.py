@@ -1,5 +1,5 @@
 """The federation that a node belongs to, as its configuration names it: by the founders' genesis with the initial model
-beside it, or by a join file, where a node comes to a chain that is there."""
+beside it, or, for a node that joins an existing chain, by a join file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from node.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """What a node starts from. `initial_model` is a file; a joiner need not have it, and pulls it from members.
+    """Holds what a node starts from. `initial_model` is a file; a joiner need not have it, and fetches it from members.
     `checkpoint` is None for a founder, who saw the chain begin; `addresses` are the join file's hints."""
 
     genesis: Genesis
@@ -31,7 +31,7 @@ class Federation:
 
 
 def load_federation(config: NodeConfig) -> Federation:
-    """Everything that the configuration names, checked. Raises ConfigError."""
+    """Loads and checks what the configuration names. Raises ConfigError."""
     if config.join_file is None:
         genesis, initial_model = load_genesis(config.federation_file)
         return Federation(genesis, initial_model)
@@ -41,7 +41,7 @@ def load_federation(config: NodeConfig) -> Federation:
 
 
 def read_join_file(path: Path) -> JoinFile:
-    """The join file in `path`; of a genesis the one whose checkpoint is block 0. Raises ConfigError."""
+    """Returns the join file in `path`; for a genesis, the join file whose checkpoint is block 0. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_JOIN_FILE_BYTES + 1)

@@ -60,7 +60,7 @@ from node.config.table_settings import DROP
 from node.config.yaml_source import YamlSource
 from node.errors import ConfigError
 
-# How long mining should take, by profile, where difficulty adapts.
+# The time that mining should take, by profile, where difficulty adapts.
 TARGET_MS = {"local": 50, "site": 1000, "wide": 1000}
 SETTABLE = (
     *("method", "model", "data", "input", "classes", "waits", "pow", "limits"),
@@ -80,16 +80,16 @@ SETTABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenesisSpec:
-    """The options from which a genesis is drafted. `data` is `digits` or `FORMAT:PATH`, which classes and input are
-    read from; without data `classes` and `input_shape` [channels, height, width] say them, and `columns` what a table's
-    are called. Where there are `sites`, each the path of one's own data, these are the data. Where `method` or `model`
-    is `auto` it is what suits the data. `settings` are `KEY=VALUE` of the method (`lr=0.05`) or of a section
+    """Holds the options from which a genesis is drafted. `data` is `digits` or `FORMAT:PATH`, which classes and input
+    are read from; without data `classes` and `input_shape` [channels, height, width] give them, and `columns` the names
+    of a table's columns. With `sites`, the paths of each site's own data, these are the data. Where `method` or `model`
+    is `auto`, one that suits the data is chosen. `settings` are `KEY=VALUE` of the method (`lr=0.05`) or of a section
     (`waits.collect_s=1`), `observers` are `[NAME=]ID`.
 
-    `normalize` is how samples of `data` are normalised where no setting says it: `auto` by what these data measure, as
-    in a rehearsal, `agreed` by what members agree on. Proof of work begins at `difficulty`, and stays there unless
-    `adaptive`. `pretrained` is a file that the initial model is taken from. Only with `i_understand` is there a genesis
-    whose method shares samples in a transformed form.
+    `normalize` is how samples of `data` are normalised where no setting gives it: `auto` by the mean and deviation of
+    these data, as in a rehearsal, `agreed` by those that members agree on. Proof of work begins at `difficulty`, and
+    stays there unless `adaptive`. `pretrained` is a file that the initial model is taken from. Without `i_understand`
+    no genesis is made whose method shares samples in a transformed form.
     """
 
     method: str = AUTO
@@ -115,7 +115,7 @@ class GenesisSpec:
 
 
 def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
-    """Genesis as `spec` and its settings have it, yet without members, and the nodes' `data` ({} without
+    """Drafts a genesis from `spec` and its settings, without members. Returns it with the nodes' `data` ({} without
     any). Raises ConfigError."""
     mapping: dict[str, Any] = {
         "protocol": PROTOCOL_VERSION,
@@ -127,7 +127,7 @@ def draft_genesis(spec: GenesisSpec) -> tuple[YamlSource, dict[str, Any]]:
         "model": {},
         "classes": None,
         "input": {},
-        "initial_model": "0" * 64,  # until the model is known to be one
+        "initial_model": "0" * 64,  # until the model is made
         "rounds": spec.rounds,
         "quorum": "bft",
         "profile": spec.profile,
@@ -177,7 +177,8 @@ def _choose(spec: GenesisSpec, asked: Mapping[str, Any], task: str, *, is_table:
 
 
 def _read_constants(pretrained: Path) -> Mapping[str, list[float]]:
-    """The mean and the deviation that weights were trained with, as their file names them. Raises ConfigError."""
+    """Returns the mean and the deviation that pretrained weights were trained with, from their file. Raises
+    ConfigError."""
     try:
         constants = read_constants(pretrained)
     except SpecError as error:
@@ -191,7 +192,7 @@ def _read_constants(pretrained: Path) -> Mapping[str, list[float]]:
 
 
 def _state_input(spec: GenesisSpec, settings: Any) -> dict[str, Any]:
-    """Genesis' `input` where nobody has data to read it from."""
+    """Makes genesis' `input` from options, where there are no data to read it from. Raises ConfigError."""
     if spec.input_shape is None:
         raise ConfigError(
             "--input: expected CHANNELSxHEIGHTxWIDTH, or of tables the number of features, where there is no --data to "
@@ -238,14 +239,15 @@ def _get_classes(spec: GenesisSpec, data: Mapping[str, Any] | None, task: str) -
 def complete_genesis(
     asked: YamlSource, members: Sequence[Mapping[str, str]], spec: GenesisSpec
 ) -> tuple[Genesis, bytes, Pretrained | None]:
-    """Genesis of these members, the initial model's blob, and what that was taken from. Raises ConfigError."""
+    """Completes the draft with these members. Returns the genesis, the initial model's blob, and the pretrained weights
+    that it was taken from, if any. Raises ConfigError."""
     source = YamlSource(asked.path, asked.value | {"members": list(members)}, asked.origins)
     try:
         draft = Genesis.from_mapping(source.value)
         shape, num_classes = draft.run.input["shape"], len(draft.run.classes)
         model = resolve_model(draft.run.model, shape, num_classes)
         drafted = Genesis.from_mapping(source.value | {"model": model})
-        method = draft_spec(drafted.run, drafted.rules, drafted.state.n, ANY_PLUGIN)  # who makes it asks for it
+        method = draft_spec(drafted.run, drafted.rules, drafted.state.n, ANY_PLUGIN)  # its maker asks for the plugin
         if method.shares_samples and not spec.i_understand:
             raise ConfigError(f"--method: {method.name} {WHAT_LEAVES}. Say --i-understand if that may be")
         if is_user_model(model):
@@ -281,8 +283,8 @@ def _add_settings(asked: YamlSource, settings: Mapping[str, Any]) -> YamlSource:
 def make_genesis(
     path: Path, members: Sequence[Mapping[str, str]], spec: GenesisSpec
 ) -> tuple[Genesis, Mapping[str, Any]]:
-    """Writes genesis into `path`, and its initial model beside it; and says which of GUARDS were left out because the
-    members are too few. Raises ConfigError, also where either file is there."""
+    """Writes genesis into `path`, and its initial model beside it. Returns the genesis with those of GUARDS that were
+    left out because the members are too few. Raises ConfigError, also where either file exists."""
     refuse_existing(path)
     spec = replace(spec, normalize=AGREED)
     with open_once():

@@ -30,7 +30,7 @@ from node.errors import ConfigError, NodeError
 
 INITIAL_MODEL = "initial_model.safetensors"
 DEFAULT_NAME = (
-    "genesis"  # of a genesis file, whose model is called INITIAL_MODEL; any other has a model of its own name
+    "genesis"  # the model of genesis.yaml is called INITIAL_MODEL; any other has a model of its own name
 )
 WHAT_LEAVES = (
     "sends a learned transformation of each member's samples to every other member. It is obfuscation, not "
@@ -44,20 +44,20 @@ GENESIS_HEADER = """\
 
 
 class GenesisFile(NamedTuple):
-    """The content of a genesis file, and the place of its initial model."""
+    """Holds the content of a genesis file, and the path of its initial model."""
 
     genesis: Genesis
     initial_model: Path
 
 
 def load_genesis(path: Path) -> GenesisFile:
-    """Genesis in `path`, its method's settings and its initial model checked. Raises ConfigError."""
+    """Reads genesis in `path`, and checks its method's settings and its initial model. Raises ConfigError."""
     source, genesis, spec = read_genesis(path)
     return GenesisFile(genesis, check_initial_model(path, source, genesis, spec))
 
 
 def read_genesis(path: Path) -> tuple[YamlSource, Genesis, MethodSpec]:
-    """Genesis alone, and its method's settings. Raises ConfigError."""
+    """Reads genesis alone, and its method's settings. Raises ConfigError."""
     if not path.exists():
         raise ConfigError(f"{path}: no such file (take the other members' as it is, or make one: fednode genesis new)")
     source = read_sections(path)
@@ -73,43 +73,45 @@ def read_genesis(path: Path) -> tuple[YamlSource, Genesis, MethodSpec]:
 
 
 def check_initial_model(path: Path, source: YamlSource, genesis: Genesis, spec: MethodSpec) -> Path:
-    """The initial model beside the genesis in `path`, if it is the one that genesis names. Raises ConfigError."""
+    """Returns the path of the initial model beside the genesis in `path`. Raises ConfigError unless it is the one that
+    genesis names."""
     model_path = find_initial_model(path)
     _validate_initial_model(_read_model(model_path, path), model_path, source, genesis, spec)
     return model_path
 
 
 def name_initial_model(path: Path) -> Path:
-    """Where the initial model of the genesis in `path` is written: beside it, and with its name before its own unless
-    that is genesis.yaml, so that several lie in one directory."""
+    """Returns the path to which the initial model of the genesis in `path` is written: beside it, with the genesis'
+    name in front unless that is genesis.yaml, so that several can be in one directory."""
     return path.with_name(INITIAL_MODEL if path.stem == DEFAULT_NAME else f"{path.stem}.{INITIAL_MODEL}")
 
 
 def find_initial_model(path: Path) -> Path:
-    """Where it is read: the file of its own name, or INITIAL_MODEL where that is there alone."""
+    """Returns the path from which the initial model is read: the file with the genesis' name, or INITIAL_MODEL where
+    only that exists."""
     own, shared = name_initial_model(path), path.with_name(INITIAL_MODEL)
     return own if own.exists() or not shared.exists() else shared
 
 
 def refuse_existing(path: Path) -> None:
-    """Raises ConfigError where a genesis in `path`, or its initial model, would be written over something."""
+    """Raises ConfigError where writing a genesis to `path`, and its initial model, would replace a file."""
     for taken in (path, name_initial_model(path)):
         if taken.exists() or taken.is_symlink():
             raise ConfigError(f"{taken}: expected no file, as nothing is written over; move it away or name another")
 
 
 def get_genesis_spec(genesis: Genesis) -> MethodSpec:
-    """The method of the first run. Raises SpecError as `get_run_spec`."""
+    """Returns the method of the first run. Raises SpecError as `get_run_spec`."""
     return get_run_spec(genesis.run, genesis.rules, genesis.state.n)
 
 
 def make_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
-    """The method of a run, as far as a validator needs it. Imports no plugin. Raises SpecError."""
+    """Returns the method of a run, as far as a validator needs it. Imports no plugin. Raises SpecError."""
     return get_judge(run.method, run.schema, *_get_task(run), **_get_terms(run, rules, num_members))
 
 
 def draft_spec(run: Run, rules: Rules, num_members: int, plugins: Plugins) -> MethodSpec:
-    """The method of a run whose schema is not written yet: of a plugin's method what its own code says, as it is
+    """Returns the method of a run whose schema is not written yet; a plugin's method by its own code, as it is
     installed here. Raises SpecError as `get_run_spec`."""
     method = {key: value for key, value in run.method.items() if key != "plugin"}
     terms = _get_terms(run, rules, num_members)
@@ -135,14 +137,14 @@ def _get_terms(run: Run, rules: Rules, num_members: int) -> dict[str, Any]:
 
 
 def get_run_spec(run: Run, rules: Rules, num_members: int) -> MethodSpec:
-    """As `make_spec`; a SpecError also where `limits` would refuse the payloads, or the run would evaluate what its
-    members have not in common."""
+    """Returns the method of a run as `make_spec`. Raises SpecError also where `limits` would refuse the payloads, or
+    where the run would evaluate a model that its members do not have in common."""
     return _check_evaluated(_check_sizes(make_spec(run, rules, num_members), rules), run, rules)
 
 
 def _check_sizes(spec: MethodSpec, rules: Rules) -> MethodSpec:
     """Raises SpecError where a payload may be longer than `limits` allow."""
-    apart = 3 if isinstance(spec, MaskedSpec) else spec.sharing_heights + 1  # heights, before all are like these
+    apart = 3 if isinstance(spec, MaskedSpec) else spec.sharing_heights + 1  # heights that differ; later ones do not
     for number in range(1, apart + 1):
         for kind, schema in spec.schemas(number).items():
             if schema.max_bytes > rules.limits.payload_bytes:
@@ -172,7 +174,7 @@ def _check_evaluated(spec: MethodSpec, run: Run, rules: Rules) -> MethodSpec:
 
 
 def _check_aggregate(what: str, max_bytes: int, spec: MethodSpec, rules: Rules) -> None:
-    """Raises SpecError where an aggregate may be longer than others take it."""
+    """Raises SpecError where an aggregate may be longer than other nodes accept."""
     n, got = spec.task.num_members, rules.limits.payload_bytes
     if max_bytes > (most := rules.limits.bound_aggregate(n)):
         enough_mib = math.ceil(max_bytes * got / most / MIB)
@@ -194,7 +196,7 @@ def check_schema(run: Run, spec: MethodSpec) -> None:
 
 
 def check_initial(spec: MethodSpec, aggregate: Arrays) -> Arrays:
-    """The model in block 0's aggregate. Raises PayloadError unless it is one that `spec` begins with."""
+    """Returns the model in block 0's aggregate. Raises PayloadError unless it is one that `spec` begins with."""
     arrays = get_kind(aggregate, "model")
     if arrays is None:
         raise PayloadError("expected arrays named model/…, got none")
@@ -203,8 +205,8 @@ def check_initial(spec: MethodSpec, aggregate: Arrays) -> Arrays:
 
 
 def describe_sharing(path: Path, genesis: Genesis, *, is_approved: bool) -> str | None:
-    """Why a node does not train in the run that genesis begins: samples, transformed, would leave it, and its operator
-    has not approved that. None where nothing stands against it."""
+    """Returns why a node does not train in the run that genesis begins: transformed samples would leave the node, and
+    its operator has not approved that. None where nothing prevents it."""
     if is_approved or not get_genesis_spec(genesis).shares_samples:
         return None
     return (
@@ -231,7 +233,7 @@ def _read_model(path: Path, genesis_file: Path) -> bytes:
 
 
 def _hint_at_own_name(path: Path, genesis_file: Path) -> str:
-    """What to do where another genesis of the directory may have the model of the shared name."""
+    """Returns advice for the case that the model with the shared name belongs to another genesis in the directory."""
     own = name_initial_model(genesis_file).name
     return "" if own == path.name else f"; if that is another genesis' model, put this one's beside it as {own}"
 
@@ -253,7 +255,7 @@ def _validate_initial_model(data: bytes, path: Path, source: YamlSource, genesis
 
 
 def place_error(source: YamlSource, error: GenesisError | SpecError) -> Problem:
-    """Puts what `chain` or `ml` refused under the place where it was written."""
+    """Makes a problem, with its place in the file, of an error that `chain` or `ml` raised."""
     parts = (part for part in re.split(r"[.\[\]]+", error.path) if part)
     keys = tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in parts)  # "²" is a key's digit
     return Problem.at(source, keys, error.message)
@@ -261,8 +263,8 @@ def place_error(source: YamlSource, error: GenesisError | SpecError) -> Problem:
 
 @contextmanager
 def translate_errors(source: YamlSource) -> Iterator[None]:
-    """Within, what `ml` refuses of a run that `source` asks for is a ConfigError, by its place if it has one; what
-    goes wrong in the run is a NodeError."""
+    """Translates the errors of `ml` inside the context: a refused setting of `source` becomes a ConfigError, with its
+    place if it has one; an error of the run itself a NodeError."""
     try:
         yield
     except SpecError as error:

@@ -1,5 +1,5 @@
-"""The members of a genesis: written as an operator does, and one more added before anybody has started. Tells also
-whether a node is what its configuration says, a member that genesis names or an observer that it does not."""
+"""The members of a genesis: written as an operator does, and one more added before any node has started. Also checks
+that a node is what its configuration says, a member that genesis names or an observer that it does not."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 def parse_member(text: str, default_name: str) -> dict[str, Any]:
-    """An entry of genesis' `members` from `[NAME=]ID[@HOST:PORT]`, the part behind NAME= as `fednode id --peer` prints
-    it. Raises ConfigError."""
+    """Returns an entry of genesis' `members` from `[NAME=]ID[@HOST:PORT]`; `fednode id --peer` prints the part after
+    NAME=. Raises ConfigError."""
     name, equals, rest = text.rpartition("=")
     key, at, address = rest.partition("@")
     try:
@@ -43,12 +43,12 @@ def parse_member(text: str, default_name: str) -> dict[str, Any]:
 
 
 def parse_members(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Entries of genesis' `members`; those without a name are called node0, node1 and so on by their place."""
+    """Returns entries of genesis' `members`; those without a name are called node0, node1 and so on by their place."""
     return [parse_member(text, f"node{i}") for i, text in enumerate(texts)]
 
 
 def parse_observers(texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Entries of genesis' `observers` from `[NAME=]ID`, in the order of their keys. Raises ConfigError."""
+    """Returns entries of genesis' `observers` from `[NAME=]ID`, in the given order. Raises ConfigError."""
     found = []
     for i, text in enumerate(texts):
         entry = parse_member(text, f"observer{i}")
@@ -59,9 +59,9 @@ def parse_observers(texts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def add_member(path: Path, text: str) -> Genesis:
-    """Puts one more member into the genesis in `path`, which is another chain's then.
+    """Adds one more member to the genesis in `path`, which then begins another chain.
 
-    Raises ConfigError, the file as it was: also where a node whose configuration lies beside it has run on it already.
+    Raises ConfigError and leaves the file as it was, also where a node whose configuration is beside it has run on it.
     """
     old, _ = load_genesis(path)
     if (started := find_started(path, old)) is not None:
@@ -81,19 +81,20 @@ def add_member(path: Path, text: str) -> Genesis:
 
 
 def find_started(path: Path, genesis: Genesis) -> Path | None:
-    """The data directory of a node that has run on this genesis, of those whose configurations lie in its folder."""
+    """Returns the data directory of a node that has run on this genesis, among those whose configurations are in its
+    folder; None where there is none."""
     for config_file in sorted(path.parent.glob("*.yaml")):
         if config_file.name == path.name:
             continue
         try:
             config = load_config(config_file)
-        except ConfigError:  # another kind of file, or one that no node starts from
+        except ConfigError:  # another kind of file, or an invalid configuration
             continue
         if not config.federation_file.exists() or not config.federation_file.samefile(path):
             continue
         try:
             stored = SqliteStore.stored_genesis(config.node.data_dir)
-        except ChainError:  # in use, or damaged: there has been a node
+        except ChainError:  # in use, or damaged: a node has run
             return config.node.data_dir
         if stored is not None and Genesis.from_mapping(stored) == genesis:
             return config.node.data_dir
@@ -101,8 +102,8 @@ def find_started(path: Path, genesis: Genesis) -> Path | None:
 
 
 def read_head_state(config: NodeConfig, genesis: Genesis) -> State | None:
-    """The state in force by the chain in the data directory of a node that does not run; None where there is none, or
-    it cannot be read, which the store itself says better."""
+    """Returns the state in force of the chain in the data directory of a node that does not run; None where there is no
+    chain, or it cannot be read: opening the store reports that with more detail."""
     if not (config.node.data_dir / DATABASE).is_file():
         return None
     try:
@@ -113,7 +114,8 @@ def read_head_state(config: NodeConfig, genesis: Genesis) -> State | None:
 
 
 def was_put_back(config: NodeConfig, genesis: Genesis) -> bool:
-    """Whether the chain in the data directory of a node that does not run is from a backup, and has not caught up."""
+    """Says whether the chain in the data directory of a node that does not run is from a backup, and has not caught
+    up."""
     if not (config.node.data_dir / DATABASE).is_file():
         return False
     try:
@@ -124,7 +126,7 @@ def was_put_back(config: NodeConfig, genesis: Genesis) -> bool:
 
 
 def _has_joined(config: NodeConfig, genesis: Genesis, key: Id) -> bool:
-    """Whether the chain in the data directory knows this key as a member's, now or lately, or nobody can tell."""
+    """Says whether the chain in the data directory has this key as a member's, now or lately, or cannot be read."""
     state = read_head_state(config, genesis)
     if state is None:
         return (config.node.data_dir / DATABASE).is_file()
@@ -135,13 +137,13 @@ def validate_membership(
     config: NodeConfig, genesis: Genesis, key: Id, place: str = "network.peers", state: State | None = None
 ) -> None:
     """Raises ConfigError for a key that genesis does not name, unless it observes, has joined or is to join, and for
-    peers that nobody knows. `place` is where those are named; `state` is that in force where the node runs. A chain
-    that is there may be behind: of peers that it does not know, a warning is logged."""
+    unknown peers. `place` is the setting that names those; `state` is the state in force where the node runs. The chain
+    here may be behind: for peers that it does not name, only a warning is logged."""
     members = f"{config.federation_file}: members"
     shown = f"{encode_id(key)} ({config.node.identity_key_file})"
     is_member = genesis.state.index_of(key) is not None
     if config.join_file is not None or (not is_member and _has_joined(config, genesis, key)):
-        return  # whoever it is, and whom it dials, the chain says
+        return  # the chain says who the node is, and whom it dials
     if not is_member and not config.node.observer:
         raise ConfigError(
             f"{members}: expected this node's key {shown}; one that only observes says node.observer: true"

@@ -1,4 +1,4 @@
-"""The section of node.yaml on HTTP: where the node answers it, with which certificate, and to whom."""
+"""The section of node.yaml on HTTP: where the node serves it, with which certificate, and to whom."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HttpTlsSection(Section):
 
     @property
     def files(self) -> tuple[Path, Path] | None:
-        """Both, or None where TLS is off."""
+        """Returns both files, or None where TLS is off."""
         both = self.certificate_file, self.key_file
         return None if both[0] is None or both[1] is None else (both[0], both[1])
 
@@ -53,7 +53,7 @@ class HttpSection(Section):
 
     @property
     def withholds_page(self) -> bool:
-        """A page would cross a network in the clear, and its keys with it."""
+        """Says whether the page is not served because it, and its keys, would cross a network unencrypted."""
         return self.listen is not None and not (is_on_loopback(self.listen) or self.tls.files or self.tls_in_front)
 
     @property

@@ -20,7 +20,8 @@ _HOW_TO_OPEN = " (node.identity_passphrase_file, or --passphrase-file, names the
 
 
 def create_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """Writes a new identity to `path`, durably. Raises KeyFileError if there is something already, or it cannot be."""
+    """Writes a new identity to `path`, durably. Raises KeyFileError if there is a file already, or none can be
+    written."""
     key = SigningKey.generate()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -38,7 +39,8 @@ def create_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 
 def load_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """The identity in `path`. Raises KeyFileError when anyone but its owner could read it, or it is not a key."""
+    """Returns the identity in `path`. Raises KeyFileError when anyone but its owner could read it, or it is not a
+    key."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -58,8 +60,9 @@ def load_identity(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 
 def validate_access(path: Path, status: os.stat_result, *, read_only: bool) -> None:
-    """Owner ourselves and mode 0600 or less; or a mounted secret of root's: Kubernetes' fsGroup gives it mode 0440 and
-    our group, systemd an access list, whose mask shows as the same mode, and root's group."""
+    """Raises KeyFileError unless this user owns the file, with mode 0600 or less. A mounted secret of root's is
+    accepted, too: Kubernetes' fsGroup gives it mode 0440 and this process's group, systemd an access list, whose mask
+    shows as the same mode, and root's group."""
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
         raise KeyFileError(f"{path}: expected a regular file")
@@ -81,26 +84,26 @@ def _sync_folder(path: Path) -> None:
 
 
 def open_identity(config: NodeConfig) -> SigningKey:
-    """This node's key. Raises ConfigError when a file is missing, KeyFileError when the key may not be used."""
+    """Returns this node's key. Raises ConfigError when a file is missing, KeyFileError when the key may not be used."""
     return open_key(config.node.identity_key_file, config.node.identity_passphrase_file)
 
 
 def open_spare(config: NodeConfig) -> SigningKey | None:
-    """This node's other key, if it has one. Raises as `open_identity`."""
+    """Returns this node's other key, if it has one. Raises as `open_identity`."""
     path = config.node.spare_key_file
     return open_key(path, config.node.identity_passphrase_file) if path.exists() else None
 
 
 def open_key(key_file: Path, passphrase_file: Path | None = None) -> SigningKey:
-    """The key in `key_file`. Raises as `open_identity`."""
-    with suppress(OSError):  # in a folder that is not ours to look into: loading it says so
+    """Returns the key in `key_file`. Raises as `open_identity`."""
+    with suppress(OSError):  # a folder that cannot be read: loading the key reports it
         if not key_file.exists():
             raise ConfigError(f"{key_file}: no such file (fednode keygen -o makes an identity key)")
     return load_identity(key_file, read_passphrase(passphrase_file) if passphrase_file else None)
 
 
 def read_passphrase(path: Path) -> bytes:
-    """The first line of `path`. Raises ConfigError."""
+    """Returns the first line of `path`. Raises ConfigError."""
     try:
         with path.open("rb") as file:
             line = file.readline(MAX_PASSPHRASE_BYTES + 1).rstrip(b"\r\n")

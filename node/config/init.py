@@ -1,8 +1,7 @@
-"""The files an organisation begins with (`fednode init`): a directory with its node's identity key and a configuration
-to go through.
+"""The files that an organisation begins with (`fednode init`): a directory with its node's identity key and a
+configuration to review.
 
-The key is all that has to be kept; everything in the configuration is the site's to change. Nothing that is there is
-ever written over.
+Only the key has to be kept; the site may change everything in the configuration. Existing files are never overwritten.
 """
 
 from __future__ import annotations
@@ -58,11 +57,10 @@ _JOINS = f"#   - a member has the same {JOIN_FILE}: fednode doctor shows its has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSpec:
-    """The options of a new `node.yaml`. It listens at the port that peers dial where `listen` does not say otherwise;
-    with `dial_out` it has no address, and does not listen. `data` is `digits` or
-    `FORMAT:PATH`, `label` the column of a table that its labels are in; `key_file` an identity there already is, of
-    which `passphrase_file` is the passphrase, or that of the new one. With a `join_file` the site joins a chain that is
-    there."""
+    """Holds the options of a new `node.yaml`. Without `listen` the node listens at the port of `advertise`; with
+    `dial_out` it has no address, and does not listen. `data` is `digits` or `FORMAT:PATH`, `label` the column of a
+    table that holds its labels. `key_file` is an existing identity, which `passphrase_file` opens; without it a new one
+    is made with that passphrase. With a `join_file` the site joins an existing chain."""
 
     name: str
     genesis_file: Path | None = None
@@ -80,15 +78,16 @@ class SiteSpec:
             return self.listen
         try:
             port = DEFAULT_PORT if self.advertise is None else parse_address(self.advertise)[1]
-        except ValueError:  # which is said of --advertise
+        except ValueError:  # reported for --advertise
             port = DEFAULT_PORT
         return f"{ANY_HOST}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The files that were made; `peer` is `id@host:port`, for the others' configurations and for genesis; the id alone
-    of a node that nobody dials. A site that joins has a `request` for the members, and what it has `joined` by."""
+    """Names the files that were made. `peer` is `id@host:port`, for the others' configurations and for genesis; the id
+    alone for a node that nobody dials. A site that joins has a `request` for the members, and the join file in
+    `joined`."""
 
     config_file: Path
     key_file: Path
@@ -103,8 +102,8 @@ class Site:
 
 
 def make_site(directory: Path, spec: SiteSpec, made_ms: int = 0) -> Site:
-    """Writes the key and `node.yaml` into `directory`, which is made, and a copy of what it joins by. `made_ms` is the
-    time of its request to join. Raises ConfigError or KeyFileError; where a file is in the way, before anything is
+    """Writes the key and `node.yaml` into `directory`, which is made, and a copy of the join file. `made_ms` is the
+    time of its request to join. Raises ConfigError or KeyFileError; where a file exists already, before anything is
     written."""
     directory = Path(os.path.abspath(directory))
     config_file, schema_file, join_file = directory / CONFIG, directory / SCHEMA, directory / JOIN_FILE
@@ -182,13 +181,13 @@ def _make_config(directory: Path, key_file: Path, spec: SiteSpec) -> dict[str, A
 
 
 def _show_path(path: Path, directory: Path) -> str:
-    """Relative to the configuration where it lies below it, so that the directory can be moved as a whole."""
+    """Returns the path relative to the configuration where it is below it, so that the directory can be moved."""
     absolute = Path(os.path.abspath(path))
     return str(absolute.relative_to(directory) if absolute.is_relative_to(directory) else absolute)
 
 
 def _validate(mapping: dict[str, Any], directory: Path) -> NodeConfig:
-    """The configuration it will be. Raises ConfigError, naming the option behind each problem."""
+    """Returns the configuration as a node will read it. Raises ConfigError, naming the option behind each problem."""
     source = YamlSource(directory / CONFIG, mapping, dict(_OPTIONS))
     try:
         return NodeConfig.model_validate_json(json.dumps(mapping), context={"directory": directory})

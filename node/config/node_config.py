@@ -1,8 +1,8 @@
 """The configuration of a node: `node.yaml`, read once into frozen models, and the rules between its sections.
 
 Precedence is `--set` over environment (`FEDNODE__NETWORK__LISTEN`) over file over default. Every problem is collected
-and named with its origin; nothing starts from a configuration with one. Relative paths are relative to the file. Only
-keys that something reads are accepted. What validators must agree on stands in genesis, never here.
+and named with its origin, and any problem prevents the start. Relative paths are relative to the file. Only keys that
+something reads are accepted. What validators must agree on is in genesis, never here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 ENV_PREFIX = "FEDNODE__"
 
-# Keys below `network` that are constants now. Release 0.3 takes and ignores them; the one after it is to refuse them.
+# Keys below `network` that are constants now. Release 0.3 ignores them; the next release is to refuse them.
 REMOVED = {
     "limits": (
         *("max_streams", "peer_statuses_s", "block_requests_s", "block_requests"),
@@ -71,7 +71,7 @@ class NodeConfig(Section):
 
     @property
     def federation_file(self) -> Path:
-        """The file that names the chain: the join file, else genesis. A configuration has one of the two."""
+        """Returns the file that names the chain: the join file, else genesis. A configuration has one of the two."""
         path = self.join_file or self.genesis_file
         if path is None:
             raise ConfigError("genesis_file: expected a genesis or a join_file (got neither)")
@@ -79,33 +79,33 @@ class NodeConfig(Section):
 
     @property
     def plugins(self) -> Plugins:
-        """Those whose code this node may import."""
+        """Returns the plugins whose code this node may import."""
         return Plugins.of(self.training.plugins)
 
     def get_data(self) -> dict[str, Any]:
-        """`data` as plain values, with the plugins that may be imported for it."""
+        """Returns `data` as plain values, with the plugins that may be imported for it."""
         return add_plugins(self.data.model_dump(mode="json"), self.training.plugins)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A valid configuration and where each of its values came from."""
+    """Holds a valid configuration, and the origin of each of its values."""
 
     config: NodeConfig
     source: YamlSource
 
     def get_origin(self, keys: Sequence[str]) -> str:
-        """`file:line:col`, an option, a variable, or `default`."""
+        """Returns `file:line:col`, an option, a variable, or `default`."""
         return self.source.origins.get(tuple(keys), "default")
 
     def list_origins(self) -> dict[str, str]:
-        """By dotted key, of every value."""
+        """Returns the origin of every value by its dotted key."""
         values = self.config.model_dump(mode="json")
         return {".".join(keys): self.get_origin(keys) for keys, _ in walk_values(values)}
 
 
 def walk_values(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """The leaves of nested sections, each under its keys."""
+    """Returns the leaves of nested sections, each under its keys."""
     leaves: list[tuple[tuple[str, ...], Any]] = []
     for key, value in tree.items():
         keys = (*above, key)
@@ -118,7 +118,8 @@ def load_config(
     overrides: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> NodeConfig:
-    """The configuration in `path` under `overrides` (`key=value`) and `env`. Raises ConfigError with every problem."""
+    """Returns the configuration in `path` under `overrides` (`key=value`) and `env`. Raises ConfigError with every
+    problem."""
     return load_config_source(path, overrides, env).config
 
 
@@ -127,7 +128,7 @@ def load_config_source(
     overrides: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
-    """As `load_config`, keeping the origin of each value."""
+    """Loads the configuration as `load_config` does, with the origin of each value."""
     source = read_sections(path, may_be_empty=True)
     if {"members", "chain_name"} <= (source.value or {}).keys():
         raise ConfigError(f"{path}: expected a node's configuration, which names its genesis_file (got a genesis)")
@@ -145,7 +146,7 @@ def load_config_source(
     directory = Path(os.path.abspath(path)).parent
     tree = json.dumps(source.value if source.value is not None else {})
     try:
-        # As JSON, so that lists are taken for tuples and text for paths, and nothing else for anything else.
+        # As JSON, so that lists become tuples and text becomes paths, and no other type is converted.
         config = NodeConfig.model_validate_json(tree, context={"directory": directory})
     except ValidationError as error:
         problems = [describe_error(details, source, NodeConfig) for details in error.errors(include_url=False)]
@@ -157,7 +158,7 @@ def load_config_source(
 
 
 def _leave_out_removed(source: YamlSource) -> None:
-    """Takes the removed keys out of the source's value, and warns of each."""
+    """Removes the removed keys from the source's value, and warns of each."""
     network = (source.value or {}).get("network")
     if not isinstance(network, dict):
         return
@@ -169,12 +170,12 @@ def _leave_out_removed(source: YamlSource) -> None:
             keys = ("network", section, key)
             log.warning("%s", Problem.at(source, keys, "has no effect, as it is a constant now; leave it out").text)
             del given[key]
-        if section == "timeouts" and not given:  # of that section no key is left
+        if section == "timeouts" and not given:  # all keys of that section are removed
             del network[section]
 
 
 def _find_shared_ports(config: NodeConfig) -> list[tuple[Keys, str]]:
-    """Where the node would listen twice, and so be in its own way."""
+    """Returns the keys whose address the node would listen at twice."""
     listen = None if config.network.dial_out else config.network.listen
     listeners = {"network.listen": listen, "admin.address": config.admin.address}
     listeners["http.listen"] = config.http.listen
@@ -191,7 +192,7 @@ def _are_the_same(one: tuple[str, int], other: tuple[str, int]) -> bool:
 
 
 def _find_unknown_format(config: NodeConfig) -> list[tuple[Keys, str]]:
-    """A format that is neither fednode's own nor one of a plugin that may be imported."""
+    """Returns a problem where the format is neither fednode's own nor one of a plugin that may be imported."""
     name, own = config.data.format, get_args(DataFormat)
     offered = [entry.plugin for entry in list_offered("data") if entry.name == name] if name not in own else []
     if name in own or config.plugins.allows(*offered):
@@ -205,11 +206,11 @@ def _find_unknown_format(config: NodeConfig) -> list[tuple[Keys, str]]:
 _NOISES = (
     ("dp_noise", "dp_clip", "dp_prototype_noise", "dp_prototype_clip"),
     ("dp_update_noise", "dp_update_clip"),
-)  # each with the keys that go with it
+)  # each with the keys that need it
 
 
 def _find_useless_noise(config: NodeConfig) -> list[tuple[Keys, str]]:
-    """A clip without its noise, or noise of samples and of updates."""
+    """Returns a problem for each clip without its noise, and for noise of both samples and updates."""
     own, at = config.training.privacy.get_own(), ("training", "privacy")
     found: list[tuple[Keys, str]] = []
     for noise, *others in _NOISES:
@@ -222,7 +223,7 @@ def _find_useless_noise(config: NodeConfig) -> list[tuple[Keys, str]]:
 
 
 def _find_conflicts(config: NodeConfig) -> list[tuple[Keys, str]]:
-    """What is wrong between keys that are each right."""
+    """Returns the problems between keys that are each valid."""
     found: list[tuple[Keys, str]] = _find_unknown_format(config)
     if (config.genesis_file is None) == (config.join_file is None):
         got = "neither" if config.genesis_file is None else "both"

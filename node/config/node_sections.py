@@ -55,12 +55,12 @@ class NodeSection(Section):
     display_names: tuple[DisplayName, ...] = ()
 
     def get_display_names(self) -> dict[str, str]:
-        """What this site calls others, by their ids."""
+        """Returns this site's display names of other nodes, by id."""
         return dict(text.split("=", 1) for text in self.display_names)
 
     @property
     def spare_key_file(self) -> Path:
-        """Where the other key of a node that rotates lies, if it has one: by default beside the first."""
+        """Returns the path of the second key of a node that rotates its keys: by default beside the first."""
         return self.next_key_file or self.identity_key_file.with_name(f"{self.identity_key_file.name}.next")
 
 
@@ -73,12 +73,12 @@ class LimitsSection(Section):
 
     max_connections: Annotated[int, Field(ge=16, le=100_000)] = 512  # at once, of everybody, strangers too
     peer_rate_mib_s: Annotated[float, Field(ge=1, le=100_000)] = 20.0  # of what a peer pushes
-    peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = 1000.0  # in the long run; at once four times
+    peer_messages_s: Annotated[float, Field(ge=100, le=1_000_000)] = 1000.0  # on average; four times as many at once
     blob_min_kib_s: Annotated[float, Field(ge=1, le=1_000_000)] = 128.0  # a transfer slower than this ends
 
 
 NOT_SAID = ""
-NOWHERE = "127.0.0.1:0"  # where a node would listen that does not
+NOWHERE = "127.0.0.1:0"  # stands for the address of a node that does not listen
 
 
 class NetworkSection(Section):
@@ -96,7 +96,7 @@ class NetworkSection(Section):
     @field_validator("listen", mode="before")
     @classmethod
     def _listen_nowhere(cls, listen: object, info: ValidationInfo) -> object:
-        """What only dials out need not say where it would listen."""
+        """Returns NOWHERE for a node that only dials out and names no address to listen at."""
         if listen != NOT_SAID:
             return listen
         if info.data.get("dial_out"):
@@ -104,17 +104,17 @@ class NetworkSection(Section):
         raise PydanticCustomError("missing", "Field required")
 
     def get_peer_addresses(self) -> dict[bytes, str]:
-        """`host:port` by node id."""
+        """Returns `host:port` by node id."""
         pairs = (peer.split("@", 1) for peer in self.peers)
         return {decode_id(peer): address for peer, address in pairs}
 
     def get_addresses(self, genesis: Genesis) -> dict[bytes, str]:
-        """The address each member is dialled at, by id: as genesis hints, unless `peers` says otherwise."""
+        """Returns the address at which each member is dialled, by id: that of genesis, unless `peers` has another."""
         hints = {founder.key: founder.address for founder in genesis.founders if founder.address}
         return hints | self.get_peer_addresses()
 
     def find_strangers(self, genesis: Genesis, state: State | None = None) -> tuple[bytes, ...]:
-        """Whom `peers` names though they are neither members nor observers, by genesis or by a later state."""
+        """Returns the ids in `peers` that are neither members nor observers, by genesis or by a later state."""
         known = {*genesis.state.member_ids, *(observer.key for observer in genesis.observers)}
         if state is not None:
             known |= {*state.member_ids, *(observer.key for observer in state.observers)}
@@ -141,7 +141,7 @@ class PrivacySection(Section):
     dp_update_clip: Noise | None = None
 
     def get_own(self) -> dict[str, float]:
-        """What is set, by key."""
+        """Returns the keys that are set, with their values."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
 
 
@@ -209,7 +209,7 @@ class PartSection(Section):
     of: Annotated[int, Field(ge=1, le=10_000)]
     seed: Annotated[int, Field(ge=0, lt=1 << 31)]
     shots: Annotated[int, Field(ge=1)] | None = None  # samples per class, all by default
-    sha256: Digest | None = None  # of all parts as they were first dealt, which this node is held to
+    sha256: Digest | None = None  # of all parts as first dealt: this node checks its data against it
 
 
 class ClassesPartition(PartSection):

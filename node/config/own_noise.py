@@ -1,6 +1,7 @@
-"""A site's own noise: what `training.privacy` makes of a run's method, for this node's own local phases alone.
+"""A site's own noise: how `training.privacy` changes a run's method, for this node's own local phases alone.
 
-Nothing that others check depends on it: a model with noise is a model. Where the run's rule is stronger, that holds.
+Nothing that others check depends on it: a model with noise is a model. Where the run's rule is stronger, the run's
+holds.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ log = logging.getLogger(__name__)
 
 
 def get_trained_method(own: Mapping[str, float], run: Run, limits: Limits, num_members: int) -> dict[str, Any]:
-    """The method of `run` as a site trains it whose own noise this is, by key. Raises SpecError, with the place in
-    node.yaml, where the method cannot hide what the site asks for."""
+    """Returns the method of `run` as a site with the noise `own` trains it. Raises SpecError, with the place in
+    node.yaml, where the method cannot have that noise."""
     method = strengthen(run.method, own)
     if method == run.method:
         return method
@@ -57,8 +58,8 @@ def get_trained_method(own: Mapping[str, float], run: Run, limits: Limits, num_m
 
 
 def explain_not_hidden(config: NodeConfig, state: State) -> str | None:
-    """Why this site does not train in the run in force, as its method cannot have the site's own noise; None where it
-    can, or there is none."""
+    """Returns why this site does not train in the run in force: its method cannot have the site's own noise. None where
+    it can, or where the site has none."""
     own = config.training.privacy.get_own()
     if not own:
         return None
@@ -70,9 +71,9 @@ def explain_not_hidden(config: NodeConfig, state: State) -> str | None:
 
 
 def validate_own_noise(config: NodeConfig, state: State, *, is_behind: bool = False) -> None:
-    """Raises ConfigError where the site's own noise does not go with the run that genesis begins. A node that is in
-    a later one goes on, and votes: the others chose that run. Where its chain may be behind them, as of one that joins
-    or was put back, it may be in a later one, and a warning is logged."""
+    """Raises ConfigError where the first run cannot have the site's own noise. In a later run the node goes on and
+    votes: the others chose that run. Where its chain may be behind, as for a node that joins or was restored, the run
+    in force may be a later one, and only a warning is logged."""
     if state.run.number != 1 or (why := explain_not_hidden(config, state)) is None:
         return
     if config.join_file is None and not is_behind:

@@ -1,4 +1,4 @@
-"""Problems of a configuration file, in this program's own words, each at the place where the user wrote it.
+"""Problems of a configuration file, in fednode's own words, each at the place where the user wrote it.
 
 `bad.yaml:4:3: training.seed: must be at least 0 (got -1)`
 """
@@ -40,21 +40,21 @@ _PLACE = re.compile(r":(\d+):(\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, the origin of the value first."""
+    """Describes one problem: the origin of the value, and the text, which begins with it."""
 
     origin: str
     text: str
 
     @classmethod
     def at(cls, source: YamlSource, keys: Sequence[str | int], message: str) -> Problem:
-        """A problem with `keys`; an option that names them itself is not followed by them again."""
+        """Makes a problem with `keys`. Where the origin is an option that names them, they are not repeated."""
         dotted = ".".join(map(str, keys))
         origin = source.get_origin(keys)
         named = not dotted or origin == f"--set {dotted}"
         return cls(origin, f"{origin}: {message}" if named else f"{origin}: {dotted}: {message}")
 
     def sort_key(self) -> tuple[bool, int, int]:
-        """The file from top to bottom, then variables and options."""
+        """Returns a key that sorts the file from top to bottom, then variables and options."""
         place = _PLACE.search(self.origin)
         if place is None:
             return (self.origin.startswith(("--", "FEDNODE__")), 0, 0)
@@ -62,12 +62,12 @@ class Problem:
 
 
 def report(problems: Iterable[Problem], path: Path) -> ConfigError:
-    """All problems of one file as the error to raise."""
+    """Returns the error to raise for all problems of one file."""
     return ConfigError.from_problems([problem.text for problem in sorted(problems, key=Problem.sort_key)], str(path))
 
 
 def describe_error(details: ErrorDetails, source: YamlSource, root: type[BaseModel]) -> Problem:
-    """The problem behind one of the errors met while `root` was built from `source`."""
+    """Returns the problem behind one of pydantic's errors while `root` was built from `source`."""
     keys: list[str | int] = []
     known: list[str] = []
     models = [root]
@@ -117,5 +117,5 @@ def _get_models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _has_tag(model: type[BaseModel], tag: str | int) -> bool:
-    """Whether the branch is this model's: its tag is the value of one of its keys, or its name."""
+    """Says whether the branch is this model's: its tag is the value of one of its keys, or its name."""
     return tag == model.__name__ or any(tag in get_args(field.annotation) for field in model.model_fields.values())

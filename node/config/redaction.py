@@ -1,4 +1,4 @@
-"""Redaction: a configuration without its secrets, fit to be shown (SECURITY §4)."""
+"""Redaction: a configuration without its secrets, so that it can be shown (SECURITY §4)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ REDACTED = "(redacted)"
 
 
 def redact(value: Any, key: str = "", *, keep_places: bool = False) -> Any:
-    """A configuration without the places of secrets, without tokens, and without the user part of addresses.
+    """Returns a configuration without the paths of secret files, without tokens, and without the user part of
+    addresses.
 
-    With `keep_places`, for who reads the file anyway, the paths of files stay, secret ones too: what is in them is
-    nowhere in a configuration.
+    With `keep_places` all paths stay, for somebody who can read the configuration file anyway: no secret itself is in
+    it.
     """
     if isinstance(value, dict):
         return {name: redact(below, name, keep_places=keep_places) for name, below in value.items()}

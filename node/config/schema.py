@@ -8,17 +8,17 @@ from pydantic import BaseModel
 
 from node.config.node_config import NodeConfig
 
-SCHEMA_HINT = "# yaml-language-server: $schema={}"  # on the first line of a file that an editor is to complete
+SCHEMA_HINT = "# yaml-language-server: $schema={}"  # the first line of a file, for editors that complete
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def make_schema() -> dict[str, Any]:
-    """JSON Schema of node.yaml. Addresses and ids are checked more closely when a node reads them."""
+    """Makes the JSON Schema of node.yaml. Addresses and ids are checked more closely when a node reads them."""
     return {"$schema": DIALECT, **NodeConfig.model_json_schema(), "title": "node.yaml of fednode"}
 
 
 def get_defaults() -> dict[str, Any]:
-    """The settings of a node that says only what it must; keys without a default are not there."""
+    """Returns the settings of a node that sets only what is required; keys without a default are not there."""
     return _get_defaults(NodeConfig)
 
 

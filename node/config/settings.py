@@ -1,7 +1,7 @@
 """Run settings from a command line: turns `--method dfpl --data npz:x.npz --set lr=0.05` into settings of genesis and
 of the nodes' configurations.
 
-Shared by test networks and simulations, so that one line asks both for the same thing.
+Test networks and simulations share it, so that the same options mean the same in both.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OPTIONS: dict[Keys, str] = {
 
 
 def apply_settings(mapping: Mapping[str, Any], settings: Sequence[str], sections: Collection[str]) -> YamlSource:
-    """`mapping` under `KEY=VALUE` settings, with the option behind each value as its origin.
+    """Returns `mapping` under `KEY=VALUE` settings, with the option behind each value as its origin.
 
     A dotted key goes into the section it begins with, one of `sections`; a bare one is a section that is a single
     value, or a hyper-parameter of the method. Raises ConfigError.
@@ -65,7 +65,7 @@ def apply_settings(mapping: Mapping[str, Any], settings: Sequence[str], sections
 
 
 def make_model(model: Any) -> Any:
-    """Genesis' `model`, of this name or under settings that have one, defaults written out. Raises ConfigError."""
+    """Returns genesis' `model`, of this name or under settings that have one, with all defaults. Raises ConfigError."""
     if isinstance(model, str):
         model = {"name": model}
     if not isinstance(model, Mapping) or not isinstance(model.get("name"), str):
@@ -77,7 +77,7 @@ def make_model(model: Any) -> Any:
 
 
 def make_attack(text: str) -> dict[str, Any]:
-    """A simulation's `attack` for `NAME`, `NAME:COUNT` or `NAME:COUNT,KEY=VALUE…`. Raises ConfigError."""
+    """Returns a simulation's `attack` for `NAME`, `NAME:COUNT` or `NAME:COUNT,KEY=VALUE…`. Raises ConfigError."""
     head, *settings = text.split(",")
     name, colon, liars = head.partition(":")
     attack: dict[str, Any] = {"name": name} | ({"liars": parse_value(liars, "--attack")} if colon else {})
@@ -92,7 +92,8 @@ def make_attack(text: str) -> dict[str, Any]:
 
 
 def make_data(text: str) -> dict[str, Any]:
-    """The configuration's `data` for `digits`, `FORMAT:PATH`, or the path of something whose format can be seen.
+    """Returns the configuration's `data` for `digits`, `FORMAT:PATH`, or the path of data whose format can be
+    recognised.
 
     Raises ConfigError.
     """
@@ -106,7 +107,7 @@ def make_data(text: str) -> dict[str, Any]:
         raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {text!r})")
     is_path = os.sep in name or Path(name).suffix or Path(text).is_symlink()
     offered = [] if name in FORMATS else [entry.plugin for entry in list_offered("data") if entry.name == name]
-    if offered:  # who types its name asks for its code
+    if offered:  # whoever types its name asks for its code
         return {"format": name, "plugins": offered} | ({"path": path} if path else {})
     if name not in FORMATS and is_path:
         raise ConfigError(f"--data: {text}: no such file or directory")
@@ -117,8 +118,8 @@ def make_data(text: str) -> dict[str, Any]:
 
 
 def make_sites(paths: Sequence[str], seed: int) -> dict[str, Any]:
-    """The configuration's `data` of which each path is a domain, with a split of its own that follows from the run's
-    seed. Raises ConfigError."""
+    """Returns the configuration's `data` in which each path is a domain, with a split of its own that follows from the
+    run's seed. Raises ConfigError."""
     whole = [os.path.abspath(Path(path).expanduser()) for path in paths]
     for path in whole:
         if not Path(path).exists():
@@ -133,7 +134,7 @@ def make_sites(paths: Sequence[str], seed: int) -> dict[str, Any]:
 
 
 def set_label(data: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    """`data` whose labels are in this column of a table, or in these. Raises ConfigError."""
+    """Returns `data` whose labels are in these columns of a table. Raises ConfigError."""
     if data["format"] not in TABLES:
         raise ConfigError(
             f"--label: expected a table ({', '.join(TABLES)}) in --data, as data.format {data['format']} has no columns"
@@ -142,7 +143,7 @@ def set_label(data: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
 
 
 def complete_data(data: Any) -> dict[str, Any]:
-    """`data` after `--set data.KEY=VALUE`, its path absolute. Raises ConfigError."""
+    """Returns `data` after `--set data.KEY=VALUE`, with absolute paths. Raises ConfigError."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"--data: expected digits or FORMAT:PATH (got {data!r})")
     if "partition" in data:
@@ -157,7 +158,7 @@ def complete_data(data: Any) -> dict[str, Any]:
 
 
 def split_classes(classes: Any) -> dict[str, Any]:
-    """Genesis' `classes`, and where each is given with the labels that mean it `labels`. Raises ConfigError."""
+    """Returns genesis' `classes` and, where labels are given for each class, `labels`. Raises ConfigError."""
     if not isinstance(classes, Mapping):
         return {"classes": classes}
     labels = {}
@@ -171,7 +172,7 @@ def split_classes(classes: Any) -> dict[str, Any]:
 
 
 def have_features(data: Mapping[str, Any], task: str) -> bool:
-    """Tells whether the data's samples are rows of a table or vectors, not images. Raises ConfigError."""
+    """Says whether the data's samples are rows of a table or vectors, not images. Raises ConfigError."""
     try:
         train = open_train(data, task)
         return train.cells is not None or is_vector(train.measure())
@@ -180,7 +181,7 @@ def have_features(data: Mapping[str, Any], task: str) -> bool:
 
 
 def is_vector(shape: Sequence[int]) -> bool:
-    """Tells whether samples of this shape are features, one number each."""
+    """Says whether samples of this shape are features, one number each."""
     return tuple(shape[1:]) == (1, 1)
 
 
@@ -193,11 +194,12 @@ def make_input(
     task: str = CLASSIFICATION,
     labels: Any = None,
 ) -> dict[str, Any]:
-    """Genesis' `input`: what suits data and model, or `size` x `size` pixels, under `settings` of single keys.
+    """Returns genesis' `input`: one that suits data and model, or `size` x `size` pixels, under `settings` of single
+    keys.
 
-    `normalize: auto` among those measures mean and deviation of each channel on the training samples, unless they are
-    given, too; `normalize: agreed` leaves them to the members. `classes` are genesis' own where they are listed, and
-    `labels` what stands for each. Raises ConfigError.
+    With `normalize: auto` the mean and deviation of each channel are measured on the training samples, unless they are
+    given, too; with `normalize: agreed` the members agree on them. `classes` are genesis' own where they are listed,
+    and `labels` those that stand for each. Raises ConfigError.
     """
     try:
         if not isinstance(model, Mapping):
@@ -242,7 +244,7 @@ def make_input(
 
 
 def state_agreed(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Genesis' `input` of this shape, normalised by what members agree on. Raises ConfigError."""
+    """Returns genesis' `input` of this shape, normalised by what members agree on. Raises ConfigError."""
     for key in ("mean", "std"):
         if key in settings:
             raise ConfigError(f"--set input.{key}: expected none with input.normalize={AGREED}")
@@ -258,7 +260,7 @@ def state_agreed(made: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
 
 
 def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | None) -> None:
-    """Raise ConfigError where data that are features meet what only images have."""
+    """Raises ConfigError where the data are features and an option is for images only."""
     if size is not None:
         raise ConfigError(f"--size: expected images to resize, and the data have {shape[0]} features")
     try:
@@ -273,9 +275,9 @@ def _refuse_images(model: Mapping[str, Any], shape: Sequence[int], size: int | N
 def _measure(
     data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None, task: str, labels: Any
 ) -> dict[str, Any]:
-    """`input` with the mean and the deviation of the training samples."""
+    """Returns `input` with the mean and the deviation of the training samples."""
     shape = InputFormat.from_mapping(input_).shape
-    table = TableInput.from_mapping(input_)  # without the mean, which is what is looked for
+    table = TableInput.from_mapping(input_)  # without the mean, which is measured here
     train, _ = open_dataset(data, shape=shape, classes=classes, task=task, table=table, meaning=labels)
     mean, std = compute_stats(train, shape)
     if table is not None:  # a category's values stay 0 and 1

@@ -1,7 +1,7 @@
-"""A table's columns as genesis is to have them: by name, each a number or a category, and what stands for empty cells.
+"""A table's columns as genesis is to have them: by name, each a number or a category, and what replaces empty cells.
 
-What no site could train on is refused here, with the settings to add; so is what should be no feature, until somebody
-has said yes.
+Tables that no site could train on are refused here, with the settings to add. So are columns that should be no
+features, until the user has confirmed them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ AUTO, ALL = "auto", "all"
 DROP = "drop"
 _SHOWN = 20
 OF_TABLES = ("columns", "missing", "unknown", "empty", DROP)
-MAX_NAMES_BYTES = 24 * 1024  # of the names of numbers that nobody has asked for: a change has to hold them
+MAX_NAMES_BYTES = 24 * 1024  # of column names that nobody has set: they have to fit into a change
 
 
 def make_table(data: Mapping[str, Any], settings: Any, classes: Sequence[str] | None, task: str) -> TableInput | None:
-    """Makes the columns of `data` as `settings` want them, all written out; None where these are no table.
+    """Returns the columns of `data` under `settings`, all written out; None where the data are no table.
 
-    Without `columns` all have to be numbers; `auto` makes categories of words; `all` does, too, and takes identifiers
-    and columns of one value for features. `drop` are columns that become none. Raises DataError.
+    Without `columns` all have to be numbers; `auto` makes categories of words; `all` does, too, and accepts identifiers
+    and columns of one value as features. `drop` names columns to leave out. Raises DataError.
     """
     given = settings if isinstance(settings, Mapping) else {}
     asked = {key: given[key] for key in OF_TABLES if given.get(key) is not None}
@@ -80,7 +80,7 @@ def _read_dropped(given: Any) -> Sequence[str]:
 
 
 def _refuse_identifiers(cells: Cells, dropped: Sequence[str], part: Part) -> None:
-    """Raise DataError where a column should be no feature."""
+    """Raises DataError where a column should be no feature."""
     if not (found := find_identifiers(cells) | _find_constant_by_site(cells, part)):
         return
     reasons = "; ".join(f"{name}: {reason}" for name, reason in found.items())
@@ -92,15 +92,15 @@ def _refuse_identifiers(cells: Cells, dropped: Sequence[str], part: Part) -> Non
 
 
 def _find_constant_by_site(cells: Cells, part: Part) -> dict[str, str]:
-    """The columns that have one value at each of several sites, such as the name of the hospital."""
+    """Returns the columns that have one value at each of several sites, such as the name of the hospital."""
     by_site = [find_identifiers(piece.cells()) for piece in part.pieces if piece.cells is not None]
     names = [name for name in cells if by_site and all(found.get(name) == ONE_VALUE for found in by_site)]
     return dict.fromkeys(names, f"{ONE_VALUE} at each site")
 
 
 def _refuse_marks(cells: Cells, rules: TableInput, part: Part) -> None:
-    """Raise DataError where what is neither a number nor a word, such as ?, stands in a column, or what programs write
-    for nothing; and for the first word among numbers that are too many to be the values of a category."""
+    """Raises DataError where a column has marks such as ? or what programs write for nothing; and for words among
+    numbers that are too many for a category."""
     marks: dict[str, list[str]] = {}
     for name, column in cells.items():
         known = {text for text in map(to_text, column) if not is_empty(text)}
@@ -116,7 +116,7 @@ def _refuse_marks(cells: Cells, rules: TableInput, part: Part) -> None:
 
 
 def _refuse_unreadable(words: Sequence[Column], empty: Sequence[str], cells: Cells, part: Part) -> None:
-    """Raise DataError where words or empty cells are in columns of which nobody has said what becomes of them."""
+    """Raises DataError where columns have words or empty cells and no setting says what becomes of them."""
     told, settings = [], []
     if words:
         told += [_describe_words(column, cells[column.name], part) for column in words]
@@ -135,7 +135,7 @@ def _refuse_unreadable(words: Sequence[Column], empty: Sequence[str], cells: Cel
 
 
 def _describe_words(column: Column, cells: Sequence[Any], part: Part) -> str:
-    """A column with words; of one that has numbers too, the place of the first word."""
+    """Describes a column with words; for one that has numbers too, with the place of the first word."""
     is_word = [parse_number(cell) is None for cell in cells]
     first = is_word.index(True)
     if sum(is_word) < len(cells) - sum(map(is_empty, cells)):

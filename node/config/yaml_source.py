@@ -1,8 +1,8 @@
-"""YAML that remembers where each value stood, so that a complaint can name file, line and column.
+"""YAML that keeps the place of each value, so that a message can name file, line and column.
 
-The values are YAML 1.2's core schema (JSON's types): `off` is text, `1e-3` a number, a date is text. Constructs that
-a configuration never needs are refused, not guessed at: a key given twice, aliases, tags, non-finite numbers, a
-second document, nesting beyond reason.
+The values are YAML 1.2's core schema (JSON's types): `off` is text, `1e-3` a number, a date is text. Constructs that a
+configuration never needs are refused, not guessed at: a key given twice, aliases, tags, non-finite numbers, a second
+document, nesting beyond MAX_DEPTH.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PREFIX = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True, slots=True)
 class YamlSource:
-    """One document: its plain value, and for each key or item (by the keys that lead to it) its origin.
+    """Holds one document: its plain value, and the origin of each key or item, by the keys that lead to it.
 
     An origin is `file:line:col`, or the name of the option or variable that set the value.
     """
@@ -46,14 +46,15 @@ class YamlSource:
     origins: dict[Keys, str] = field(default_factory=dict)
 
     def get_origin(self, keys: Iterable[str | int]) -> str:
-        """The place where `keys` were given; for keys that are absent, that of the closest thing around them."""
+        """Returns the place where `keys` were given; for absent keys, that of the closest section around them."""
         keys = tuple(keys)
         while keys and keys not in self.origins:
             keys = keys[:-1]
         return self.origins.get(keys, str(self.path))
 
     def with_value(self, keys: tuple[str, ...], value: Any, origin: str) -> YamlSource:
-        """A copy in which `keys` have `value`, given by `origin`. Raises ConfigError where a parent is no mapping."""
+        """Returns a copy in which `keys` have `value`, given by `origin`. Raises ConfigError where a parent is no
+        mapping."""
         tree = _replace(self.value if self.value is not None else {}, keys, value, origin)
         origins = {k: o for k, o in self.origins.items() if k[: len(keys)] != keys}
         for depth in range(1, len(keys)):
@@ -63,7 +64,7 @@ class YamlSource:
 
 
 def _walk_keys(keys: Keys, value: Any) -> Iterator[Keys]:
-    """`keys` and those of every section below them."""
+    """Yields `keys` and those of every section below them."""
     yield keys
     if isinstance(value, dict):
         for key, below in value.items():
@@ -79,7 +80,7 @@ def _replace(tree: Any, keys: tuple[str, ...], value: Any, origin: str) -> Any:
 
 
 def read_yaml(path: Path) -> YamlSource:
-    """The one document in `path`. Raises ConfigError, one line, for whatever keeps it from being read."""
+    """Reads the one document in `path`. Raises ConfigError, with one line, for any reason that it cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -101,8 +102,8 @@ def read_yaml(path: Path) -> YamlSource:
 
 
 def read_sections(path: Path, *, may_be_empty: bool = False) -> YamlSource:
-    """As `read_yaml`, for a file of keys and values. Raises ConfigError; what else a file holds is not repeated, since
-    a key or a token that is named by mistake comes this way too."""
+    """Reads a file of keys and values as `read_yaml`. Raises ConfigError for any other content, without repeating it:
+    the user may have named a key or token file by mistake."""
     source = read_yaml(path)
     if isinstance(source.value, dict) or (may_be_empty and source.value is None):
         return source
@@ -111,12 +112,12 @@ def read_sections(path: Path, *, may_be_empty: bool = False) -> YamlSource:
 
 
 def parse_yaml(text: str, path: Path) -> YamlSource:
-    """The document in `text`, `path` standing for it in messages. Raises ConfigError."""
+    """Returns the document in `text`; messages name it by `path`. Raises ConfigError."""
     try:
         loader = _Composer(text)
         try:
             root = loader.get_single_node()
-        except (ValueError, OverflowError) as error:  # PyYAML reckons with "\UFFFFFFFF" and versions unchecked
+        except (ValueError, OverflowError) as error:  # PyYAML computes with "\UFFFFFFFF" and versions unchecked
             raise _Refused("not YAML: a character or version out of range", loader.get_mark()) from error
         finally:
             loader.dispose()
@@ -137,7 +138,7 @@ def parse_yaml(text: str, path: Path) -> YamlSource:
 
 
 def parse_value(text: str, origin: str) -> Any:
-    """The value of an option or variable, read as YAML (`5`, `true`, `[a, b]`, text). Raises ConfigError."""
+    """Returns the value of an option or variable, read as YAML (`5`, `true`, `[a, b]`, text). Raises ConfigError."""
     try:
         return parse_yaml(text, Path("value")).value
     except ConfigError as error:
@@ -145,12 +146,12 @@ def parse_value(text: str, origin: str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """`value` as YAML that this module and YAML 1.1 readers both read back as the same."""
+    """Returns `value` as YAML that this module and readers of YAML 1.1 both read back as the same."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=120, allow_unicode=True)
 
 
 def show_value(value: Any) -> str:
-    """`value` as it may stand in a message: short, on one line."""
+    """Returns `value` for use in a message: short, on one line."""
     if isinstance(value, dict):
         return "a section"
     if value is None:
@@ -160,13 +161,13 @@ def show_value(value: Any) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'listen'?`, or nothing when no known word is close."""
+    """Returns ` Did you mean 'listen'?`, or nothing when no known word is close."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 class _Refused(Exception):
-    """Something YAML has and a configuration has no use for."""
+    """A configuration has no use for this construct of YAML."""
 
     def __init__(self, message: str, mark: Any) -> None:
         super().__init__(message)
@@ -174,7 +175,7 @@ class _Refused(Exception):
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes only; values are built below. Aliases are refused, so the tree is no larger than its text."""
+    """Composes nodes only; `_build` builds values. Aliases are refused, so the tree is no larger than its text."""
 
     depth = 0
 
@@ -238,7 +239,7 @@ def _build_scalar(node: ScalarNode) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that either YAML 1.1 or 1.2 would take for something else; short lists stand on one line."""
+    """Quotes text that YAML 1.1 or 1.2 would read as another type; writes short lists on one line."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MAX_INT = (1 << 31) - 1
-_MAX_MMAP_THRESHOLD = 32 << 20  # more is refused
+_MAX_MMAP_THRESHOLD = 32 << 20  # glibc refuses more
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep what it frees, up to 2 GiB, for its next step. Only glibc is asked to.
+    """Has this process keep the memory that it frees, up to 2 GiB, for its next step. Has an effect with glibc alone.
 
-    Otherwise malloc gives a step's activations and gradients back to the system and takes them again page by page, each
+    Otherwise malloc returns a step's activations and gradients to the system and gets them again page by page, each
     filled with zeros: a sixth of the time of a small convolutional network on a CPU.
     """
     try:
@@ -25,6 +25,7 @@ def keep_freed_memory() -> None:
 
 
 def give_freed_memory_back() -> None:
-    """After work of another kind than what comes next, from which there is nothing to keep. Only glibc is asked to."""
+    """Returns freed memory to the system, after work whose memory the next work does not need. Has an effect with glibc
+    alone."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,10 +1,10 @@
-"""Python processes of our own, and whose `node`, `chain` and `ml` they import: ours, whatever else has such a name.
+"""Python processes of fednode, which import fednode's own `node`, `chain` and `ml`, even where others have those names.
 
-A user's `ml/` or `node.py` may lie in the working directory or on PYTHONPATH, before us. So the packages are imported
-once, from beside this file, before anything asks for them; what is imported from them later is looked for in them. The
-search path itself stays as the user has it, for models of their own.
+A user's `ml/` or `node.py` may lie in the working directory or on PYTHONPATH, before fednode's. So the packages are
+imported once, from beside this file, before anything else imports them; later imports from them search only in them.
+The search path itself stays as the user has it, for models of their own.
 
-    python -P child.py MODULE [ARGUMENTS]     as `python -m MODULE`, with our packages and without the directory
+    python -P child.py MODULE [ARGUMENTS]     as `python -m MODULE`, with fednode's packages, without the directory
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 
-NAMES = ("fednode", "node", "chain", "ml")  # all that the distribution brings
+NAMES = ("fednode", "node", "chain", "ml")  # the packages of the distribution
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def make_arguments(module: str, *arguments: str) -> tuple[str, ...]:
-    """The arguments with which a Python interpreter runs `module` of ours as its program."""
+    """Returns the arguments with which a Python interpreter runs fednode's `module` as its program."""
     return ("-P", os.path.abspath(__file__), module, *arguments)
 
 
 def make_command(module: str, *arguments: str) -> tuple[str, ...]:
-    """A command line that runs `module` of ours in a process of its own, by the interpreter that runs this one."""
+    """Returns a command line that runs fednode's `module` in a process of its own, by this process's interpreter."""
     return (sys.executable, *make_arguments(module, *arguments))
 
 
 def claim_names() -> None:
-    """Imports our packages under their names. Raises ImportError where a module of somebody else's has one already."""
+    """Imports fednode's packages under their names. Raises ImportError where a foreign module has one of them
+    already."""
     with found_first():
         for name in NAMES:
             import_module(name)
@@ -44,7 +45,8 @@ def claim_names() -> None:
 
 @contextmanager
 def found_first() -> Iterator[None]:
-    """Meanwhile whatever lies beside our packages is found before anything else, also by processes that are spawned."""
+    """Has modules beside fednode's packages found before any other, also by processes that are spawned, for as long as
+    the context lasts."""
     sys.path.insert(0, ROOT)
     try:
         yield
@@ -53,7 +55,8 @@ def found_first() -> Iterator[None]:
 
 
 def leave_out_directory() -> None:
-    """Takes the working directory off the search path, where `python -m` has put it: a command never looks there."""
+    """Removes the working directory from the search path, where `python -m` has put it: a command never imports from
+    there."""
     with suppress(FileNotFoundError):  # a directory that was removed
         if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]):
             del sys.path[0]

@@ -1,7 +1,7 @@
 """The program behind `node.host.forking`: it loads what many processes need, and each of them begins as a copy of it.
 
-It has one thread, talks to nobody else, and does nothing but load and fork. Whoever may ask holds one end of a channel,
-a socket that keeps messages apart; every process that it starts gets one of its own. It ends with the last of them.
+It has one thread, no other connections, and does nothing but load and fork. Each asker holds one end of a channel, a
+socket that keeps messages apart; every process that it starts gets a channel of its own. It ends with the last one.
 
     to the server      {number, module, arguments, loads, own_group, dies_with_asker} [output, and stdin if any]
     from the server    {number, pid} [a file descriptor of the process]    {number, failed: why}
@@ -29,13 +29,13 @@ from typing import Any
 from node.host import forking
 from node.host.collector import collect_seldom, leave_out_loaded
 
-# Sent to a whole group, as by Ctrl-C or a terminal that is closed: for the others to heed. This ends with the last.
+# Sent to a whole group, as by Ctrl-C or a closed terminal: the other processes obey. This one ends with the last.
 LEFT_TO_OTHERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a new process is to do: the request, the files that came with it, and its own channel."""
+    """Holds the work of a new process: the request, the files that came with it, and its own channel."""
 
     request: Mapping[str, Any]
     files: tuple[int, ...]
@@ -57,7 +57,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A process that runs; `file` is readable once it has ended."""
+    """A process that runs; `file` becomes readable once it has ended."""
 
     number: int
     pid: int
@@ -76,7 +76,7 @@ class _Server:
         self._add(first)
 
     def run(self) -> _Job | None:
-        """Until nobody is left who could ask; in each new process it returns what that is to do."""
+        """Runs until no asker is left, and then returns None. In each new process it returns that process's job."""
         while self._channels:
             for key, _ in self._selector.select():
                 if isinstance(key.fileobj, socket.socket):
@@ -93,7 +93,7 @@ class _Server:
     def _on_message(self, channel: socket.socket) -> _Job | None:
         try:
             data, files, _, _ = socket.recv_fds(channel, forking.MAX_MESSAGE, 2, socket.MSG_CMSG_CLOEXEC)
-        except ConnectionError:  # it was killed before it had read all
+        except ConnectionError:  # the asker was killed before it had read all
             data, files = b"", []
         if not data:
             self._forget(channel)
@@ -105,7 +105,7 @@ class _Server:
             _send(channel, {"number": request["number"], "failed": f"{type(error).__name__}: {error}"})
             return None
         finally:
-            if channel in self._channels:  # not in the new process, which has them to itself
+            if channel in self._channels:  # not in the new process, which uses them
                 for file in files:
                     os.close(file)
 
@@ -135,7 +135,7 @@ class _Server:
             _send(child.asker, {"number": child.number, "exit": os.waitstatus_to_exitcode(status)})
 
     def _forget(self, channel: socket.socket) -> None:
-        """Whoever had the other end is gone."""
+        """Removes a channel whose other end is closed, and kills the processes that die with their asker."""
         self._selector.unregister(channel)
         self._channels.remove(channel)
         channel.close()
@@ -144,7 +144,7 @@ class _Server:
                 signal.pidfd_send_signal(child.file, signal.SIGKILL)
 
     def _close(self) -> None:
-        """In a new process, whose are none of these."""
+        """Closes the server's files in a new process."""
         self._selector.close()
         for channel in self._channels:
             channel.close()
@@ -154,13 +154,13 @@ class _Server:
 
 
 def _send(channel: socket.socket, message: Mapping[str, Any], *files: int) -> None:
-    with suppress(OSError):  # it is gone, and its channel says so next
+    with suppress(OSError):  # the asker is gone: its channel ends next
         socket.send_fds(channel, [json.dumps(message).encode()], files)
 
 
 def main() -> None:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_OTHERS)  # ignored, a new process would lose its own
-    warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # numpy's library minds its own at a fork
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, LEFT_TO_OTHERS)  # blocked here, and unblocked in each new process
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded")  # numpy's library handles a fork itself
     collect_seldom()
     first = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:

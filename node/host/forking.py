@@ -1,9 +1,9 @@
-"""Processes of ours on one machine that share what they have imported: they are copies of one that has imported it.
+"""Processes of fednode on one machine that share imported modules: they are copies of one that has imported them.
 
 Four nodes on one machine would each compile, link and initialise the same modules twice, in a daemon and a worker with
-torch: two seconds of CPU a node, and as much memory each. A `ForkServer` loads them once. What it starts are processes
-like any others, each with its own memory as soon as it writes to it. Only Linux has what it takes to end one for sure
-and no other, so elsewhere, and where the server is gone, processes are started as usual.
+torch: two seconds of CPU a node, and as much memory each. A `ForkServer` loads them once. The processes that it starts
+are like any others, each with its own memory as soon as it writes to it. Only Linux can end exactly one process for
+certain, so elsewhere, and where the server is gone, processes are started as usual.
 
     async with ForkServer.started() as server:
         process = await server.fork("node.cli", "--config", "node0.yaml", output=1, loads=("node.daemon",))
@@ -27,9 +27,9 @@ from weakref import WeakSet
 
 from node.host.child import make_command
 
-STOP_S = 10.0  # for the server to see that nobody is left
+STOP_S = 10.0  # time for the server to end after its last process
 MAX_MESSAGE = 1 << 16
-LOST = 255  # the exit code of a process whose end the server did not live to tell
+LOST = 255  # the exit code of a process that outlived the server
 
 _numbers = itertools.count(1)  # of requests: a channel may outlive the loop in which it was first used
 inherited: socket.socket | None = None  # this process's own channel, if a server started it
@@ -37,17 +37,17 @@ _own: ForkServer | None = None
 
 
 class ForkError(Exception):
-    """A process could not be started so; start it as usual."""
+    """A process could not be started by the server; start it as usual."""
 
 
 class ForkedProcess:
-    """As `asyncio.subprocess.Process`, of a process whose parent is the server."""
+    """Acts as `asyncio.subprocess.Process` for a process whose parent is the server."""
 
     def __init__(self, pid: int, file: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self.stdout: asyncio.StreamReader | None = None  # of `fork_piped`
-        self._file = file  # the process itself, whoever has its number by then
+        self._file = file  # refers to this process, even if its number is reused
         self._ended = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
     def send_signal(self, number: int) -> None:
-        """Nothing where it has ended."""
+        """Sends a signal; does nothing where the process has ended."""
         if self.returncode is None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._file, number)
@@ -74,7 +74,7 @@ class ForkedProcess:
             self._ended.set()
 
     def watch(self) -> None:
-        """From now on nobody tells of its end."""
+        """Notices the end of the process without the server: its exit code is then LOST."""
         loop = asyncio.get_running_loop()
 
         def on_end() -> None:
@@ -85,7 +85,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The asker's end of a channel to the server. Must be used within one event loop."""
+    """Asks the server to start processes, over one end of a channel. Must be used within one event loop."""
 
     def __init__(self, channel: socket.socket) -> None:
         channel.setblocking(False)
@@ -103,7 +103,7 @@ class ForkServer:
     @classmethod
     @asynccontextmanager
     async def started(cls) -> AsyncIterator[ForkServer]:
-        """A new server, which ends when all that it has started have. Raises OSError."""
+        """Starts a new server, which ends when all that it has started have ended. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
@@ -115,7 +115,7 @@ class ForkServer:
                 yield server
             finally:
                 server.close()
-                for output in server._outputs:  # of one that was killed a moment ago nobody has seen the end yet
+                for output in server._outputs:  # the end of a process killed just now is not noticed yet
                     output.close()
                 try:
                     async with asyncio.timeout(STOP_S):
@@ -134,10 +134,11 @@ class ForkServer:
         own_group: bool = False,
         dies_with_asker: bool = False,
     ) -> ForkedProcess:
-        """A process that runs `main` of a module of ours, once `loads` are imported. What it prints goes to the file
-        `output`, and without a `stdin` it has nothing to read.
+        """Starts a process that runs `main` of a module of fednode, once `loads` are imported. Its output goes to the
+        file `output`, and without `stdin` it has nothing to read.
 
-        `own_group` keeps Ctrl-C from it, and what `dies_with_asker` is killed when this process ends. Raises ForkError.
+        `own_group` shields it from Ctrl-C, and with `dies_with_asker` it is killed when this process ends. Raises
+        ForkError.
         """
         if self.is_gone:
             raise ForkError("the server is gone")
@@ -161,7 +162,7 @@ class ForkServer:
         return await made
 
     async def fork_piped(self, module: str, *, stdin: int | None = None, loads: Sequence[str] = ()) -> ForkedProcess:
-        """A process that ends with this one, and is left alone by Ctrl-C; what it prints is its `stdout`."""
+        """Starts a process that ends with this one, and that Ctrl-C does not reach; its output is its `stdout`."""
         reading, writing = os.pipe()
         try:
             process = await self.fork(
@@ -185,7 +186,7 @@ class ForkServer:
         return process
 
     def close(self) -> None:
-        """What it has started goes on, but for what dies with this process."""
+        """Closes the channel. Processes that it has started go on, but for those that die with this process."""
         if not self.is_gone:
             self.is_gone = True
             asyncio.get_running_loop().remove_reader(self._channel)
@@ -211,7 +212,7 @@ class ForkServer:
     def _on_message(self, message: Mapping[str, Any], files: Sequence[int]) -> None:
         number = message["number"]
         if "exit" in message:
-            if (ended := self._running.pop(number, None)) is not None:  # else it was asked for in an earlier loop
+            if (ended := self._running.pop(number, None)) is not None:  # else it was started in an earlier loop
                 ended.on_exit(message["exit"])
             return
         made = self._asked.pop(number, None)
@@ -220,14 +221,14 @@ class ForkServer:
                 made.set_exception(ForkError(message["failed"]))
             return
         self._running[number] = process = ForkedProcess(message["pid"], files[0])
-        if made is None or made.done():  # whoever asked was cancelled, or its loop has ended
+        if made is None or made.done():  # the caller was cancelled, or its loop has ended
             process.kill()
         else:
             made.set_result(process)
 
 
 def is_supported() -> bool:
-    """Whether the system has what it takes; some containers of Linux have not."""
+    """Says whether the system supports this; some Linux containers do not."""
     if sys.platform != "linux":
         return False
     try:
@@ -242,7 +243,8 @@ def is_supported() -> bool:
 
 
 def get_fork_server() -> ForkServer | None:
-    """The server that has started this process, as long as it is there; to be asked within the event loop."""
+    """Returns the server that has started this process, None where there is none any more. Must be called within the
+    event loop."""
     global _own
     if inherited is not None and (_own is None or (not _own.is_gone and _own.loop is not asyncio.get_running_loop())):
         _own = ForkServer(inherited)

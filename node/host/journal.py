@@ -1,4 +1,4 @@
-"""Lines for systemd's journal, which reads from the start of each how grave it is (sd-daemon(3))."""
+"""Lines for systemd's journal, which reads the priority of each from its start (sd-daemon(3))."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEBUG = 7
 
 
 def is_journal(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Whether what is written to `stream` ends in the journal: it is the file that systemd names in JOURNAL_STREAM."""
+    """Says whether `stream` goes to the journal: it is the file that systemd names in JOURNAL_STREAM."""
     with suppress(OSError, ValueError):  # no file at all, or closed
         status = os.fstat(stream.fileno())
         return env.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
@@ -22,13 +22,13 @@ def is_journal(stream: TextIO, env: Mapping[str, str]) -> bool:
 
 
 def mark_lines(text: str, level: int) -> str:
-    """Every line of `text` with its priority before it: each is an entry of its own. `level` is one of `logging`."""
+    """Returns `text` with its priority before every line: each is an entry of its own. `level` is one of `logging`."""
     priority = next((priority for least, priority in _PRIORITIES if level >= least), _DEBUG)
     return "\n".join(f"<{priority}>{line}" for line in text.split("\n"))
 
 
 class JournalFormatter(logging.Formatter):
-    """The formatter for the journal: `inner`'s line of a record, with its priority."""
+    """Formats records for the journal: the line of `inner`, with its priority."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A description of this machine, to go with measured figures: a number without its machine says little."""
+"""A description of this machine, to be kept with measured figures: a number without its machine means little."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def get_machine() -> dict[str, Any]:
-    """CPU model, cores this process may use, memory, system and Python."""
+    """Returns CPU model, cores this process may use, memory, system and Python."""
     return {
         "cpu": _get_cpu(),
         "cores": len(os.sched_getaffinity(0)),

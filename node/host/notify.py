@@ -1,7 +1,7 @@
 """Notifications to systemd (sd_notify(3)): ready once the node listens, its height meanwhile, alive, stopping.
 
-Each message is a datagram to the socket that systemd names in the environment. Without one there is nobody to tell, and
-a lost message is not worth a node: what cannot be sent is dropped.
+Each message is a datagram to the socket that systemd names in the environment. Without one nothing is sent, and a
+message that cannot be sent is dropped: it must not stop a node.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
-STATUS_S = 5.0  # between two looks at what is to be told
+STATUS_S = 5.0  # between two notifications
 
 
 class Notifier:
-    """Tells whoever listens at `address`, as in NOTIFY_SOCKET; `watchdog_s` is how long it waits for a sign of life."""
+    """Notifies the socket at `address`, as in NOTIFY_SOCKET; `watchdog_s` is how long systemd waits for a sign of
+    life."""
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
         self._address = address
@@ -32,13 +33,13 @@ class Notifier:
         if self._address is None:
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-            sender.setblocking(False)  # the event loop waits for nobody
+            sender.setblocking(False)  # never blocks the event loop
             sender.sendto("\n".join(assignments).encode(), self._address)
 
     @asynccontextmanager
     async def telling(self, ready: Callable[[], Awaitable[object]], describe: Callable[[], str]) -> AsyncIterator[None]:
-        """While the body runs: READY=1 after `ready`, then STATUS as `describe` has it, and WATCHDOG=1 for as long as
-        the event loop gets to it; STOPPING=1 at the end."""
+        """Notifies systemd while the body runs: READY=1 after `ready`, then STATUS from `describe`, and WATCHDOG=1 for
+        as long as the event loop runs; STOPPING=1 at the end."""
         task = asyncio.create_task(self._tell(ready, describe), name="notify")
         try:
             yield

@@ -1,4 +1,4 @@
-"""Small files beside the store that must be whole, durable and nobody else's business."""
+"""Small files beside the store that must be whole, durable and readable by their owner alone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MAX_BYTES = 1 << 20
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Puts `data` in the place of what `path` held, mode 0600, all of it or nothing. Raises NodeError."""
+    """Replaces the content of `path` by `data`, mode 0600, all of it or nothing. Raises NodeError."""
     with writing_whole(path, over=True, mode=0o600) as file:
         file.write(data)
 
 
 def read_private(path: Path) -> bytes | None:
-    """The content of `path`, None if there is no such file. Raises NodeError."""
+    """Returns the content of `path`, None if there is no such file. Raises NodeError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -31,8 +31,8 @@ def read_private(path: Path) -> bytes | None:
 
 
 def remove_private(path: Path) -> None:
-    """Durable when it returns, also where there is no such file. Raises NodeError."""
-    from chain.store.blob_files import sync_directory  # with the store come signatures, which most callers never need
+    """Removes the file durably, if there is one. Raises NodeError."""
+    from chain.store.blob_files import sync_directory  # imports signatures, which most callers never need
 
     try:
         path.unlink(missing_ok=True)
@@ -42,7 +42,7 @@ def remove_private(path: Path) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Raises NodeError."""
+    """Makes a folder with mode 0700. Raises NodeError."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -14,7 +14,7 @@ _LISTENS = "0A"  # the state of a socket, as the kernel writes it
 
 
 def get_pss_mb(pid: int) -> float:
-    """Proportional set size in MB (10^6 bytes)."""
+    """Returns the proportional set size in MB (10^6 bytes)."""
     for line in _read(pid, "smaps_rollup").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024 / MB
@@ -22,7 +22,7 @@ def get_pss_mb(pid: int) -> float:
 
 
 def read_memory(pid: int) -> dict[str, int]:
-    """Bytes by name: `resident`, `anonymous` of these, and `peak`."""
+    """Returns bytes by name: `resident`, `anonymous` of these, and `peak`."""
     found = dict(line.split(":", 1) for line in _read(pid, "status").splitlines())
     if not found.keys() >= SIZES.keys():
         raise NodeError(f"/proc/{pid}/status: expected {', '.join(SIZES)}")
@@ -30,8 +30,8 @@ def read_memory(pid: int) -> dict[str, int]:
 
 
 def read_cpu_s(pid: int) -> float:
-    """Seconds of CPU it has used so far, in all of its threads."""
-    fields = _read(pid, "stat").rpartition(")")[2].split()  # after its name, which may hold anything
+    """Returns the seconds of CPU that a process has used so far, in all of its threads."""
+    fields = _read(pid, "stat").rpartition(")")[2].split()  # after the name, which may contain anything
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -43,7 +43,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def find_lock_holder(lock: Path) -> int | None:
-    """The process that holds a file by flock, None where that cannot be told (no Linux, another pid namespace)."""
+    """Returns the process that holds a file by flock, None where that is unknown (no Linux, another pid namespace)."""
     try:
         inode = lock.stat().st_ino
         lines = Path("/proc/locks").read_text().splitlines()
@@ -65,7 +65,8 @@ def describe_process(pid: int) -> str:
 
 
 def name_listener(port: int) -> str:
-    """Names who listens at a TCP port, as far as that can be seen: its command, and of a node where its data lies."""
+    """Describes the process that listens at a TCP port, as far as it is visible: its command, and a node's data
+    directory."""
     listeners = sorted(find_listeners(port))
     if not listeners:
         return "another process"
@@ -75,7 +76,7 @@ def name_listener(port: int) -> str:
 
 
 def _find_data_dir(pid: int) -> Path | None:
-    """The directory whose `lock` a process holds open, beside its chain."""
+    """Returns the directory whose `lock` a process holds open, beside its chain, None where there is none."""
     for file in _list_files(pid):
         lock = Path(file)
         if lock.name == "lock" and (lock.parent / "chain.db").exists():
@@ -84,7 +85,7 @@ def _find_data_dir(pid: int) -> Path | None:
 
 
 def find_listeners(port: int) -> set[int]:
-    """The processes that listen at a TCP port; those of other users only root can see."""
+    """Returns the processes that listen at a TCP port; only root can see those of other users."""
     sockets = {f"socket:[{inode}]" for inode in _find_inodes(port)}
     return {pid for pid in _list_processes() if sockets and sockets & _list_files(pid)}
 
@@ -107,7 +108,7 @@ def _list_processes() -> list[int]:
 
 
 def _list_files(pid: int) -> set[str]:
-    """Lists what a process holds open; nothing where it has ended, or is another user's."""
+    """Returns the files that a process holds open; none where it has ended, or is another user's."""
     found = set()
     with suppress(OSError):
         directory = f"/proc/{pid}/fd"

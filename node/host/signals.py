@@ -1,4 +1,4 @@
-"""Signals to a process: that it is to stop, and that it is to read its configuration again."""
+"""Signals to a process: to stop, and to reload its configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def watch_signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """Returns the event that a signal to stop sets, and that which SIGHUP sets."""
+    """Returns two events: one that a signal to stop sets, and one that SIGHUP sets."""
     stopped, hung_up = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
@@ -21,7 +21,8 @@ def watch_signals() -> tuple[asyncio.Event, asyncio.Event]:
 
 
 async def run_until(stopped: asyncio.Event, *parts: Coroutine[Any, Any, None]) -> BaseException | None:
-    """Runs the parts of a process until it is told to stop. Returns what went wrong before, None where nothing did."""
+    """Runs the parts of a process until `stopped` is set. Returns the failure of a part before that, None where there
+    was none."""
 
     async def run() -> None:
         async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, under the name that was given."""
+"""Files that exist whole or not at all under their name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from node.errors import NodeError
 
 @contextmanager
 def writing_whole(path: Path, *, over: bool, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """What is written is at `path` once the context is left without an error, and durable; until then it is beside it.
-    A file that is there already is written `over`, or refused. `mode` is as the umask leaves it. Raises NodeError where
-    this file cannot be written; other errors of the context's body go through as they are."""
-    from chain.store.blob_files import sync_directory  # with signatures, which most commands never need
+    """Writes a file durably, and puts it at `path` when the context ends without an error; until then it lies beside
+    it. An existing file is replaced with `over`, else refused. `mode` is subject to the umask. Raises NodeError where
+    this file cannot be written; other errors of the context's body pass unchanged."""
+    from chain.store.blob_files import sync_directory  # imports signatures, which most commands never need
 
     if not over and os.path.lexists(path):
         raise NodeError(f"{path}: expected no such file")
@@ -35,7 +35,7 @@ def writing_whole(path: Path, *, over: bool, mode: int = 0o666) -> Iterator[IO[b
             if over:
                 temporary.replace(path)
             else:
-                os.link(temporary, path)  # which replaces nothing
+                os.link(temporary, path)  # does not replace a file
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -44,7 +44,7 @@ def writing_whole(path: Path, *, over: bool, mode: int = 0o666) -> Iterator[IO[b
 
 
 class _File(io.FileIO):
-    """Open for writing, for the file that will be at `path`. Raises NodeError."""
+    """Writes the file that will be at `path`. Raises NodeError."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         super().__init__(descriptor, "wb")

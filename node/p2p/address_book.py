@@ -1,8 +1,8 @@
-"""The address book: where this node dials its peers. The operator's word comes first, then what is configured
-(`network.peers`, then genesis), then what a peer says of itself.
+"""The address book: where this node dials its peers. An operator's address comes first, then a configured one
+(`network.peers`, then genesis), then the one that a peer has sent itself.
 
-What the operator and the peers said is kept in `DATA/addresses.json`: a restart does not go back to where a peer no
-longer is.
+The addresses of the operator and of the peers are kept in `DATA/addresses.json`, so that a restart does not dial an
+address that a peer has left.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ADDRESSES = "addresses.json"
 
 
 class AddressBook:
-    """`host:port` by node id. `added` are the operator's, which count before the `configured` ones; `hints` are the
-    newest word of each peer, whose signatures were seen to be good."""
+    """Maps node ids to `host:port`. `added` holds the operator's addresses, which come before the `configured` ones;
+    `hints` the newest signed hint of each peer, whose signature is checked."""
 
     def __init__(
         self, path: Path, configured: Mapping[Id, str], added: Mapping[Id, str], hints: Collection[AddressHint] = ()
@@ -39,7 +39,7 @@ class AddressBook:
 
     @classmethod
     def load(cls, data_dir: Path, configured: Mapping[Id, str]) -> AddressBook:
-        """Raises ConfigError when what was kept cannot be read."""
+        """Reads the address book of a data directory. Raises ConfigError when its file cannot be read."""
         path = data_dir / ADDRESSES
         data = read_private(path)
         if data is None:
@@ -57,7 +57,7 @@ class AddressBook:
             ) from error
 
     def get(self, peer: Id) -> str | None:
-        """Where to dial `peer`; None where nobody knows."""
+        """Returns where to dial `peer`; None where no address is known."""
         hint = self._hints.get(peer)
         told = None if hint is None else hint.address
         return self._added.get(peer, self._configured.get(peer, told))
@@ -73,14 +73,14 @@ class AddressBook:
         self._added[peer] = address
 
     def remove(self, peer: Id) -> None:
-        """Back to what is configured, or told."""
+        """Removes the operator's address: the configured one, or the peer's own, is in force again."""
         self._added.pop(peer, None)
 
     def configure(self, addresses: Mapping[Id, str]) -> None:
-        """The configuration says otherwise from now on."""
+        """Replaces the configured addresses."""
         self._configured = dict(addresses)
 
-    # ---- what peers say of themselves
+    # ---- hints: addresses that peers sent
 
     def get_hints(self) -> list[AddressHint]:
         return list(self._hints.values())
@@ -89,7 +89,7 @@ class AddressBook:
         return self._hints.get(peer)
 
     def put_hint(self, hint: AddressHint) -> None:
-        """Takes the place of what its key said before."""
+        """Replaces the hint of its key."""
         self._hints[hint.key] = hint
 
     def drop_hint(self, peer: Id) -> None:
@@ -98,15 +98,15 @@ class AddressBook:
     # ---- the file
 
     def encode(self) -> bytes:
-        """What is kept of it."""
+        """Returns the bytes of the file."""
         addresses = {encode_id(peer): address for peer, address in self._added.items()}
         hints = [encode_hint(hint).hex() for hint in self._hints.values()]
         return json.dumps({"addresses": addresses, "hints": hints}).encode()
 
     def save(self) -> None:
-        """Durable when it returns. Raises NodeError."""
+        """Writes the file durably. Raises NodeError."""
         self.write(self.encode())
 
     def write(self, data: bytes) -> None:
-        """Puts what `encode` gave into the file. Raises NodeError."""
+        """Writes the bytes that `encode` returned to the file. Raises NodeError."""
         write_private(self._path, data)

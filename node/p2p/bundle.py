@@ -1,6 +1,7 @@
-"""The bundle codec: small signed objects that have become new together travel as one message (PROTOCOL §5).
+"""The bundle codec: small signed objects that become new together travel as one message (PROTOCOL §5).
 
-A payload stands right behind the contribution that names it. Nothing is signed here, as each part is by its author.
+A payload follows directly after the contribution that names it. The bundle itself is not signed: each part is, by its
+author.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def encode_bundle(parts: Iterable[Message]) -> bytes:
 
 
 def decode_bundle(data: bytes) -> Iterator[tuple[MessageKind, bytes]]:
-    """Its parts, one after the other. Raises BundleError where the next one is none; those before it have been."""
+    """Yields the parts, one after the other. Raises BundleError at the first bad part, after it has yielded those
+    before it."""
     offset, end = _COUNT.size, len(data)
     count = count_parts(data)
     if not 0 < count <= MAX_PARTS:
@@ -49,7 +51,7 @@ def decode_bundle(data: bytes) -> Iterator[tuple[MessageKind, bytes]]:
 
 
 def count_parts(data: bytes) -> int:
-    """How many parts these bytes claim to hold, before anything else of them is looked at."""
+    """Returns how many parts these bytes claim to hold, without checking anything else."""
     return int(_COUNT.unpack_from(data)[0]) if len(data) >= _COUNT.size else 0
 
 

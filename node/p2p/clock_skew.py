@@ -1,5 +1,5 @@
-"""Clock skew: the difference between two clocks, and the limit beyond which one of them is called wrong. Light:
-commands that ask a node use it."""
+"""Clock skew: the difference between two clocks, and the limit beyond which one of them is called wrong. It imports
+little, as commands that query a node use it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TypeVar
 
 # Beyond it a member's candidates are not acceptable in view 0 (`node.consensus.height.candidates.FUTURE_MS`).
 MAX_SKEW_S = 2.0
-ENOUGH_TO_TELL = 3  # clocks: of two that differ nobody can say which is wrong
+ENOUGH_TO_TELL = 3  # clocks: where two differ nobody can say which is wrong
 
 K = TypeVar("K")
 
 
 def compute_skews_s(clocks_s: Mapping[K, float]) -> dict[K, float]:
-    """Seconds by which each clock is ahead of the lower median of all of them; nothing where there is one alone."""
+    """Returns the seconds by which each clock is ahead of the lower median of all of them; an empty result for fewer
+    than two clocks."""
     if len(clocks_s) < 2:
         return {}
     median_s = compute_lower_median(clocks_s.values())

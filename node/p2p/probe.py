@@ -1,7 +1,7 @@
-"""Asks one peer who it is, from outside a running node: first TCP, then whose TLS answers, then whether it lets us in.
+"""Identifies one peer from outside a running node: first TCP, then whose TLS answers, then whether it admits this node.
 
-The handshake is tried twice. The first checks nothing, so that the probe can say who answers there instead of the
-peer. The second dials as a node does, and trusts that one peer alone. Blocking; each step is bounded by `STEP_S`.
+The handshake is tried twice. The first checks nothing, so that the probe can say who answers there instead of the peer.
+The second dials as a node does, and trusts that one peer alone. Blocking; each step is bounded by `STEP_S`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEP_S = 5.0
 
 
 class ProbeFailed(Exception):
-    """Nobody can be asked there. `advice` says what to do about it."""
+    """No peer can be probed there. `advice` says what to do about it."""
 
     def __init__(self, message: str, advice: str) -> None:
         super().__init__(message)
@@ -34,24 +34,25 @@ class ProbeFailed(Exception):
 
 
 class NotReached(ProbeFailed):
-    """No connection: the peer is down, or something lies between."""
+    """There is no connection: the peer is down, or something between blocks it."""
 
 
 class WrongPeer(ProbeFailed):
-    """Somebody else answers, or the peer does not know us: waiting will not help."""
+    """Another node answers, or the peer does not know this node: waiting will not help."""
 
 
 class NotLetIn(WrongPeer):
-    """It is who it should be, and this node's key is none that it knows."""
+    """The right peer answers, and does not know this node's key."""
 
 
 class Refused(ProbeFailed):
-    """The peer knows us and does not want to answer now."""
+    """The peer knows this node and refuses to answer now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """A peer's word about itself. `skew_s`: how far its clock is ahead of ours, give or take half of `rtt_s`."""
+    """Holds a peer's answer about itself. `skew_s`: how many seconds its clock is ahead of this one, give or take half
+    of `rtt_s`."""
 
     version: str
     protocol: int
@@ -63,8 +64,8 @@ class Greeting:
 def probe_peer(
     key: SigningKey, peer: Id, address: str, *, tls: bool = True, proxy: str | None = None
 ) -> Greeting | None:
-    """The greeting of `peer` at `address`, dialled through `proxy` if there is one; None where it is there and runs a
-    version that has none. Raises ProbeFailed.
+    """Returns the greeting of `peer` at `address`, dialled through `proxy` if there is one; None where the peer runs a
+    version without greetings. Raises ProbeFailed.
 
     Without `tls` whoever answers is taken for the peer.
     """
@@ -103,10 +104,10 @@ def _reach(address: str, proxy: str | None) -> None:
 
 
 def identify_server(address: str, proxy: str | None = None) -> Id | None:
-    """Whose identity answers at `address` under TLS; None where it is no node's. Raises NotReached."""
+    """Returns the id of the node that answers at `address` under TLS; None where no node does. Raises NotReached."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # who it is, is what we want to know: `identify` checks the signature
+    context.verify_mode = ssl.CERT_NONE  # anyone may answer: `identify` checks the signature
     context.set_alpn_protocols(["h2"])
     try:
         with (
@@ -118,7 +119,7 @@ def identify_server(address: str, proxy: str | None = None) -> Id | None:
         return None
     except ProxyFailed as error:
         raise NotReached(str(error), error.advice) from error
-    except OSError as error:  # closed or silent in the middle of a handshake: not one of us
+    except OSError as error:  # closed or silent in the middle of a handshake: no node
         if isinstance(error, ConnectionRefusedError):
             raise NotReached(f"{address}: nobody listens there", "start the peer, or correct its address") from error
         return None
@@ -129,7 +130,7 @@ def identify_server(address: str, proxy: str | None = None) -> Id | None:
 
 
 def find_twin(key: SigningKey, addresses: Iterable[str], proxy: str | None = None) -> str | None:
-    """The first of `addresses` at which a node answers under our own key."""
+    """Returns the first of `addresses` at which a node answers under this node's own key, None where none does."""
     for address in addresses:
         try:
             if identify_server(address, proxy) == key.id:
@@ -170,7 +171,7 @@ def _greet(key: SigningKey, peer: Id, address: str, *, tls: bool, proxy: str | N
 
 
 def _refuse(error: grpc.RpcError, address: str) -> None:
-    """Returns for a peer of a version that has no such call. Raises ProbeFailed."""
+    """Returns for a peer of a version that has no such call. Raises ProbeFailed for any other error."""
     code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
     details = (error.details() if isinstance(error, grpc.Call) else None) or code.name.lower()
     if code is grpc.StatusCode.UNIMPLEMENTED:

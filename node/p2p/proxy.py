@@ -1,6 +1,6 @@
-"""A connection to a peer from outside a running node: straight, or through a proxy that is asked by HTTP CONNECT.
+"""A connection to a peer from outside a running node: direct, or through a proxy by HTTP CONNECT.
 
-A node's own channels ask the proxy by gRPC, in the same words. Names are for the proxy to resolve.
+A node's own channels use the proxy through gRPC, with the same requests. The proxy resolves names.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import time
 
 from node.addresses import parse_address
 
-MAX_HEAD_BYTES = 8 * 1024  # of what a proxy answers
+MAX_HEAD_BYTES = 8 * 1024  # of a proxy's answer
 _END_OF_HEAD = b"\r\n\r\n"
 
 
 class ProxyFailed(Exception):
-    """The proxy cannot be reached, or does not let this connection through. `advice` says what to do about it."""
+    """The proxy cannot be reached, or refuses this connection. `advice` says what to do about it."""
 
     def __init__(self, message: str, advice: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class ProxyFailed(Exception):
 
 
 def dial(address: str, proxy: str | None, within_s: float) -> socket.socket:
-    """A TCP connection to `address`. Raises OSError if the peer cannot be reached straight, ProxyFailed."""
+    """Returns a TCP connection to `address`. Raises OSError if the peer cannot be reached directly, ProxyFailed."""
     if proxy is None:
         return socket.create_connection(parse_address(address), timeout=within_s)
     connection = reach_proxy(proxy, within_s)
@@ -36,7 +36,7 @@ def dial(address: str, proxy: str | None, within_s: float) -> socket.socket:
 
 
 def reach_proxy(proxy: str, within_s: float) -> socket.socket:
-    """A connection on which the proxy has not been asked yet. Raises ProxyFailed."""
+    """Returns a connection to the proxy, before any request. Raises ProxyFailed."""
     try:
         return socket.create_connection(parse_address(proxy), timeout=within_s)
     except OSError as error:
@@ -66,7 +66,7 @@ def _ask(connection: socket.socket, address: str, proxy: str, within_s: float) -
 
 
 def _read_head(connection: socket.socket, until_s: float) -> bytes:
-    """One byte after the other, since what follows is the peer's."""
+    """Reads the head byte by byte, as what follows it is the peer's."""
     head = b""
     while len(head) < MAX_HEAD_BYTES and not head.endswith(_END_OF_HEAD):
         left_s = until_s - time.monotonic()

@@ -19,7 +19,7 @@ from node.pb import peer_pb2 as pb
 
 MAX_STATUS_BYTES = MAX_MESSAGE_BYTES[MessageKind.STATUS]
 MAX_VERSION_CHARS = 32
-MAX_OPEN_TOLD = 64  # open changes in one status; more are told of once these are closed
+MAX_OPEN_TOLD = 64  # open changes in one status; further ones follow once these are closed
 FULL_VIEWS = 2 * 8 + 1  # the window in which every vote is kept (PROTOCOL §5); outside, the latest of each member
 
 
@@ -29,7 +29,7 @@ class StatusError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class VoteBitmap:
-    """Whose votes of one view and phase are held: bit i of `members` is the member of index i."""
+    """Says whose votes of one view and phase a node holds: bit i of `members` is the member of index i."""
 
     view: int
     phase: Phase
@@ -38,8 +38,8 @@ class VoteBitmap:
 
 @dataclass(frozen=True, slots=True)
 class OpenChange:
-    """An open change that is held: whose approvals (bit i: the member of index i), and the height that the readiness of
-    its new key names; None where none is held."""
+    """Says what a node holds of an open change: its approvals (bit i: the member of index i) and the height in the
+    readiness of its new key; None where no readiness is held."""
 
     id: Id
     approvals: int = 0
@@ -48,8 +48,8 @@ class OpenChange:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The position of a node, and the things it holds at the height it works on (0: none, the set rounds are done). One
-    that neither `contributes` nor `abstains` is not ready yet."""
+    """Describes the position of a node, and what it holds at the height it works on (0: none, all rounds are done). A
+    node that neither `contributes` nor `abstains` is not ready yet."""
 
     chain_id: bytes
     head_height: int
@@ -62,13 +62,13 @@ class Status:
     votes: tuple[VoteBitmap, ...] = ()
     abstains: bool = False
     open: tuple[OpenChange, ...] = ()  # sorted by id
-    time_ms: int = 0  # of its sender's wall clock; 0: it does not tell
-    version: str = ""  # of its sender's release, by its own word
-    protocol: int = 0  # the newest that its sender speaks
-    reaches: int = 0  # bit i: its sender is connected with the member of index i, and has heard of it lately
-    contributing: int = 0  # of those, who say that they contribute at this height
-    abstaining: int = 0  # of those, who say that they do not
-    ages: bytes = b""  # of many members: of each, how many `status_s` ago it gave its newest sign of life; 255: never
+    time_ms: int = 0  # of its sender's wall clock; 0: not given
+    version: str = ""  # of its sender's release, unproved
+    protocol: int = 0  # the newest version that its sender supports
+    reaches: int = 0  # bit i: its sender is connected with the member of index i, which sent something lately
+    contributing: int = 0  # of those, the ones that report that they contribute at this height
+    abstaining: int = 0  # of those, the ones that report that they do not
+    ages: bytes = b""  # with many members: the age of each one's newest sign of life, in `status_s`; 255: none
 
 
 def status_to_bytes(status: Status) -> bytes:
@@ -105,7 +105,8 @@ def status_to_bytes(status: Status) -> bytes:
 
 
 def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
-    """Raises StatusError unless the bytes are a status, in range, of a federation of at most `num_members`."""
+    """Returns the decoded status. Raises StatusError unless the bytes are a status, in range, of a federation of at
+    most `num_members`."""
     if len(data) > MAX_STATUS_BYTES:
         raise StatusError(f"expected at most {MAX_STATUS_BYTES} bytes, got {len(data)}")
     try:
@@ -145,7 +146,7 @@ def status_from_bytes(data: bytes, num_members: int = MAX_MEMBERS) -> Status:
 
 
 def check_bounds(status: Status, num_members: int) -> None:
-    """Raise StatusError where a status of our height tells more than one of so many members can."""
+    """Raises StatusError where a status of this height exceeds what a federation of `num_members` allows."""
     _check("number of candidates", len(status.candidates), 2 * num_members)
     _check("number of vote bitmaps", len(status.votes), 2 * (FULL_VIEWS + num_members))
     _check("bits of the bitmap of contributions", status.contributions.bit_length(), num_members)
@@ -160,7 +161,7 @@ def check_bounds(status: Status, num_members: int) -> None:
 
 
 def list_bits(bitmap: int) -> Iterator[int]:
-    """The indices of the members in a bitmap, in their order."""
+    """Yields the indices of the members in a bitmap, in order."""
     while bitmap:
         lowest = bitmap & -bitmap
         yield lowest.bit_length() - 1

@@ -39,16 +39,17 @@ MAX_CACHED_PEERS = 4096
 _ANCHOR_FROM = datetime(2020, 1, 1, tzinfo=UTC)
 _ANCHOR_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _ANCHOR_SERIAL = 1
-_PLACEHOLDER = Ed25519PrivateKey.from_private_bytes(bytes(32))  # what signs before the signature is zeroed
+_PLACEHOLDER = Ed25519PrivateKey.from_private_bytes(bytes(32))  # signs before the signature is zeroed
 
 
 class UnknownCaller(Exception):
-    """A certificate that belongs to nobody we let in."""
+    """The certificate belongs to nobody that this node admits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A certificate for a fresh P-256 key, and that key, in PEM. `renew_at_s` and `expires_at_s` are Unix times."""
+    """Holds a certificate for a fresh P-256 key, and that key, in PEM. `renew_at_s` and `expires_at_s` are Unix
+    times."""
 
     certificate: bytes
     private_key: bytes = field(repr=False)
@@ -57,13 +58,14 @@ class Leaf:
 
 
 def get_server_name(peer: Id) -> str:
-    """The name that a leaf of `peer` is valid for. It resolves nowhere, by RFC 6761."""
+    """Returns the name that a leaf of `peer` is valid for. It resolves nowhere, by RFC 6761."""
     return f"{encode_id(peer)}.{DOMAIN}"
 
 
 @lru_cache(maxsize=MAX_CACHED_PEERS)
 def make_anchor(peer: Id) -> bytes:
-    """The trust anchor of `peer` in PEM, the same bytes on every node. Raises InvalidKey if the id is no valid key."""
+    """Returns the trust anchor of `peer` in PEM, the same bytes on every node. Raises InvalidKey if the id is no valid
+    key."""
     name = _make_name(peer)
     usage = x509.KeyUsage(
         digital_signature=False,
@@ -90,7 +92,7 @@ def make_anchor(peer: Id) -> bytes:
 
 
 def issue_leaf(key: SigningKey, now_s: float) -> Leaf:
-    """A leaf for a fresh TLS key, good from a day ago (clocks differ) for a week. `now_s` is a Unix time."""
+    """Issues a leaf for a fresh TLS key, valid from a day ago (clocks differ) for a week. `now_s` is a Unix time."""
     now = datetime.fromtimestamp(now_s, UTC)
     tls_key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
@@ -118,7 +120,8 @@ def issue_leaf(key: SigningKey, now_s: float) -> Leaf:
 
 
 def identify(certificate: bytes) -> Id:
-    """The issuer of this leaf, proved by its signature. Raises UnknownCaller unless it is a leaf of a valid identity.
+    """Returns the issuer of this leaf, proved by its signature. Raises UnknownCaller unless it is a leaf of a valid
+    identity.
 
     The handshake has checked it against the bundle already; this says which of the anchors it was.
     """
@@ -137,7 +140,7 @@ def identify(certificate: bytes) -> Id:
 
 
 class MutualTls:
-    """One node's credentials: its current leaf, and whom it lets in. Safe to ask from gRPC's threads."""
+    """Holds one node's credentials: its current leaf, and the ids that it trusts. May be called from gRPC's threads."""
 
     def __init__(self, key: SigningKey, trusted: Iterable[Id], wall_clock: Callable[[], float] = time.time) -> None:
         self._key = key
@@ -151,23 +154,23 @@ class MutualTls:
         self.set_trusted(trusted)
 
     def get_leaf(self) -> Leaf:
-        """The leaf to show now; a new one from half of its lifetime on."""
+        """Returns the leaf to show now; a new one from half of its lifetime on."""
         with self._lock:
             if self._wall_clock() >= self._leaf.renew_at_s:
                 self._leaf = issue_leaf(self._key, self._wall_clock())
             return self._leaf
 
     def set_trusted(self, trusted: Iterable[Id]) -> None:
-        """Whom to let in from the next handshake on."""
+        """Replaces the ids that are trusted from the next handshake on."""
         ids = frozenset(trusted)
         bundle = b"".join(make_anchor(peer) for peer in sorted(ids | {self._key.id}))  # a bundle must not be empty
         with self._lock:
             self._trusted, self._bundle = ids, bundle
 
     def make_server_credentials(self, *, are_callers_known: bool = True) -> grpc.ServerCredentials:
-        """Credentials that ask anew, at each handshake, for the leaf and for whom to trust.
+        """Makes credentials that fetch the leaf and the trusted ids at each handshake.
 
-        Unless `are_callers_known`, callers need no certificate: who they are is proved in another way.
+        Unless `are_callers_known`, callers need no certificate: they prove who they are in another way.
         """
         return grpc.dynamic_ssl_server_credentials(
             self._make_configuration(),
@@ -176,12 +179,12 @@ class MutualTls:
         )
 
     def make_channel_credentials(self, peer: Id) -> grpc.ChannelCredentials:
-        """Credentials under which nobody but `peer` answers."""
+        """Makes credentials under which only `peer` can answer."""
         leaf = self.get_leaf()
         return grpc.ssl_channel_credentials(make_anchor(peer), leaf.private_key, leaf.certificate)
 
     def resolve(self, certificate: bytes) -> Id:
-        """The trusted node behind a caller's certificate in PEM. Raises UnknownCaller."""
+        """Returns the trusted node behind a caller's certificate in PEM. Raises UnknownCaller."""
         caller = self._callers.get(certificate)
         if caller is None:
             caller = identify(certificate)
@@ -199,7 +202,7 @@ class MutualTls:
         return grpc.ssl_server_certificate_configuration([(leaf.private_key, leaf.certificate)], self._bundle)
 
     def _renew_configuration(self) -> grpc.ServerCertificateConfiguration | None:
-        """gRPC's callback before each handshake: None leaves things as they are."""
+        """Returns the configuration for the next handshake; None leaves it as it is. gRPC calls this before each."""
         leaf = self.get_leaf()
         with self._lock:
             unchanged = self._served == (leaf, self._bundle)

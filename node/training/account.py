@@ -1,12 +1,13 @@
-"""The account of what a site has told of any of its samples, as its file has it: how much that is, and of which rounds.
+"""The account of what a site has revealed about any of its samples, as stored in its file: how much in all, and in
+which rounds.
 
-Rounds are told apart by the run and the round of it, as a round that a change took the height of is the same round one
-height later. A phase that is trained twice is counted twice, and its round is known once: what the chain shows of a
-round that is known here is never counted again.
+A round is identified by its run and its number in the run, as a change that takes its height moves it to the next
+height. A phase that is trained twice is counted twice, but its round is listed once; what the chain shows of a listed
+round is never counted again.
 
-Formats 1 and 2 are of releases whose noise can be guessed: it came from torch's generators, of which that for a CPU
-keeps 32 bits of a seed, and from numpy's. They do not say by which, nor on which device, so that all their phases count
-as such.
+Formats 1 and 2 come from releases whose noise can be guessed: they drew it from torch's generators, of which the one
+for a CPU keeps 32 bits of a seed, and from numpy's. They do not say from which, nor on which device, so all their
+phases count as guessable.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from typing import Any, Self
 from ml.accountant import Release, Told
 
 FORMAT = 3
-GUESSABLE = 2  # the format up to which noise came from generators that can be guessed
-TOTALS_ALONE = 1  # that of releases that knew of no rounds
+GUESSABLE = 2  # up to this format noise came from generators that can be guessed
+TOTALS_ALONE = 1  # the format of releases that listed no rounds
 
-Ranges = tuple[tuple[int, int], ...]  # of whole numbers, first and last, in order and apart
+Ranges = tuple[tuple[int, int], ...]  # ranges of whole numbers (first, last), in order, with gaps between them
 
 
 @dataclass(frozen=True, slots=True)
 class RunAccount:
-    """The rounds of a run that are counted, and by key the noise of the last of them that was trained here. Those that
-    are `assumed` were neither trained here, as far as is known, nor is there a contribution to them on the chain."""
+    """Lists the counted rounds of a run, and by key the noise of the last of them that was trained here. The `assumed`
+    rounds are counted although nothing shows that they were trained here, and the chain has no contribution to them."""
 
     rounds: Ranges = ()
     assumed: tuple[int, ...] = ()
@@ -38,14 +39,15 @@ class RunAccount:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`told` is all; `runs` are those of the chain of this id, None where nobody has said which.
+    """Holds the account of a site. `told` is the total; `runs` holds the runs of the chain with id `chain`, None where
+    no id is recorded.
 
-    The blocks up to the height `checked` have been looked at for what is missing here; None where none have been.
-    `own_since` is the height above which the site's own noise is in force, None where it has none. `samples` is how
-    many the site had in the last phase. `version` is the format that the account was read in.
-    `secret_since` is the height above which all noise of the site is of releases that draw it from a secret stream,
-    None where that is not known. `is_set_aside` says whether the site counted on when it last trained as if nobody
-    could guess the noise of phases before.
+    The blocks up to the height `checked` were searched for phases that are missing here; None where none were.
+    `own_since` is the height above which the site's own noise is in force, None where it has none. `samples` is the
+    number of samples that the site had in the last phase. `version` is the format that the account was read in.
+    `secret_since` is the height above which all noise of the site was drawn from a secret stream, None where that is
+    not known. `is_set_aside` says whether the site, when it last trained, counted earlier guessable noise as if nobody
+    could guess it.
     """
 
     told: Told = field(default_factory=Told)
@@ -60,25 +62,25 @@ class Account:
 
     @property
     def has_rounds(self) -> bool:
-        """Not where an earlier release wrote the totals alone."""
+        """Says whether rounds are listed: the earliest release wrote the totals alone."""
         return self.version > TOTALS_ALONE
 
     @property
     def is_guessable(self) -> bool:
-        """Whether a release wrote it whose noise can be guessed."""
+        """Says whether the account was written by a release whose noise can be guessed."""
         return self.version <= GUESSABLE
 
     def has(self, run: int, number: int) -> bool:
-        """Whether this round of a run is counted."""
+        """Says whether this round of a run is counted."""
         known = self.runs.get(run)
         return known is not None and _find(known.rounds, number) is not None
 
     def is_certain(self, run: int, number: int) -> bool:
-        """Whether this round is counted for more than that it may have been told."""
+        """Says whether this round is counted and not merely assumed."""
         return self.has(run, number) and number not in self.runs[run].assumed
 
     def find_last(self, run: int, number: int) -> int | None:
-        """The last counted round of a run below this one."""
+        """Returns the last counted round of a run below this one, None where there is none."""
         known = self.runs.get(run)
         below = [] if known is None else [min(last, number - 1) for first, last in known.rounds if first < number]
         return max(below, default=None)
@@ -86,12 +88,13 @@ class Account:
     def plus(
         self, release: Release, run: int, number: int, *, noise: Mapping[str, float] | None = None, samples: int = 0
     ) -> Account:
-        """With a phase more, of this round; `noise` and `samples` are what it was trained with, where it was here."""
+        """Returns the account with one more phase, of this round; `noise` and `samples` are what it was trained with,
+        if it was trained here."""
         account = replace(self, told=self.told.plus(release), samples=samples or self.samples)
         return account.with_certain(run, number, noise)
 
     def plus_assumed(self, release: Release, run: int, number: int, *, is_guessable: bool = False) -> Account:
-        """With a phase more, of a round that was not counted and may have been told."""
+        """Returns the account with one more phase, of a round that was not counted and may have revealed something."""
         before = self.runs.get(run, RunAccount())
         of_run = replace(before, rounds=_add(before.rounds, number), assumed=(*before.assumed, number))
         told = self.told.plus(release)
@@ -100,11 +103,11 @@ class Account:
 
     @property
     def counted(self) -> Told:
-        """What epsilon is of, as the site counted when it last trained."""
+        """Returns what epsilon is computed from, by the site's choice when it last trained."""
         return self.told.set_aside() if self.is_set_aside else self.told
 
     def with_certain(self, run: int, number: int, noise: Mapping[str, float] | None = None) -> Account:
-        """With no phase more: of this round it is known now."""
+        """Returns the account with no phase more, but with this round listed as certain."""
         before = self.runs.get(run, RunAccount())
         assumed = tuple(each for each in before.assumed if each != number)
         kept = before.noise if noise is None else dict(noise)
@@ -126,7 +129,8 @@ class Account:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises ValueError for what `encode` cannot have given, in this release or an earlier one."""
+        """Returns the account in these bytes. Raises ValueError for bytes that `encode` cannot have returned, in this
+        release or an earlier one."""
         values = json.loads(data)
         if not isinstance(values, dict) or values.get("format") not in (FORMAT, GUESSABLE, TOTALS_ALONE):
             raise ValueError(f"expected format {FORMAT}")
@@ -174,13 +178,13 @@ def _read_count(value: Any) -> int | None:
 
 
 def _find(rounds: Ranges, number: int) -> int | None:
-    """Where the range lies that has this number."""
+    """Returns the index of the range that has this number, None where none has."""
     place = bisect_right(rounds, number, key=lambda pair: pair[0]) - 1
     return place if place >= 0 and number <= rounds[place][1] else None
 
 
 def _add(rounds: Ranges, number: int) -> Ranges:
-    """With one number more; ranges that meet become one."""
+    """Returns the ranges with one number more; ranges that meet become one."""
     if _find(rounds, number) is not None:
         return rounds
     joined: list[tuple[int, int]] = []

@@ -22,7 +22,8 @@ DIRECTORY = "alone"  # below a run's checkpoints
 
 
 class Beside:
-    """Of one worker. A round is kept once it is whole; what was done of the next is done again after a restart."""
+    """Trains one worker's model alone, and keeps it. A round is saved once it is complete; an incomplete one is
+    repeated after a restart."""
 
     def __init__(self, alone: TrainingAlone, run_dir: Path, before_dir: Path | None) -> None:
         self._alone = alone
@@ -37,15 +38,15 @@ class Beside:
         self._saved = alone.rounds
 
     def owe(self, round_number: int, num_iterations: int) -> None:
-        """The node's client has trained for a round."""
+        """Notes that the node's client has trained for a round: training alone owes as many iterations."""
         self._alone.owe(round_number, num_iterations)
 
     def note_together(self, round_number: int) -> None:
-        """The node's client has taken in a round, or passed it over."""
+        """Notes that the node's client has applied a round, or passed it over."""
         self._alone.note_together(round_number)
 
     def step(self) -> bool:
-        """Does a little. False where there is nothing to do."""
+        """Does one small step. Returns False where there is nothing to do."""
         did = self._alone.step()
         if self._alone.is_between_rounds and self._alone.rounds > self._saved:
             self._saved = self._alone.rounds
@@ -62,9 +63,9 @@ class Beside:
         return self._alone.describe()
 
     def answer(self, ask: Callable[[], Mapping[str, Arrays]]) -> tuple[TrainedAlone, Mapping[str, Arrays]]:
-        """How far training alone is, and what its model says as it stands when it is asked, `alone` and `mixed` with
-        the client's: nothing before a round is done, or where it gives no numbers, which is told as its failure. Raises
-        Stopped."""
+        """Returns how far training alone is, and what its model answers now: `alone`, and `mixed` with the client's
+        answer. There are no answers before one round is complete, or where the model's numbers are not finite; that is
+        reported as its failure. Raises Stopped."""
         told = self.describe()
         if not told.rounds or told.failure is not None:
             return told, {}
@@ -83,6 +84,6 @@ class Beside:
 
 
 def _read(before_dir: Path | None) -> Checkpoint | None:
-    """What the run before has left, whose rounds do not count in this one."""
+    """Returns the state that the run before has left, as of round 0: that run's rounds do not count in this one."""
     found = None if before_dir is None else read_checkpoint(before_dir / DIRECTORY, Phase.TRAINED)
     return None if found is None else Checkpoint(0, Phase.TRAINED, found.arrays)

@@ -1,4 +1,4 @@
-"""A worker's end of the conversation with its daemon: one call at a time, and what ends it early."""
+"""A worker's end of the conversation with its daemon: one call at a time, and the messages that end a call early."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ml.errors import Abandoned
 from node.training.frames import Frame, FrameError, receive_frame, send_frame
 from node.training.progress import Progress
 
-IDLE_MS = 20  # calls often follow each other at once: only then is there time for something else
+IDLE_MS = 20  # calls often follow each other at once: after this pause there is time for other work
 
 
 class Calls:
-    """The calls of a daemon over `sock`."""
+    """Receives the calls of a daemon over `sock`, and answers them."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -25,8 +25,8 @@ class Calls:
         self._waiting.register(sock, select.POLLIN)
 
     def receive(self, use_time: Callable[[], bool] = lambda: False) -> Frame | None:
-        """The next call, None at the end. What was to end a call whose answer had left is dropped. Where it does not
-        come at once, `use_time` is called as long as it has something to do, a little at a time."""
+        """Returns the next call, None at the end. A message to end a call that is already answered is dropped. While no
+        call comes, `use_time` is called as long as it has something to do, a little at a time."""
         while not self._has_ended:
             wait_ms = IDLE_MS
             while not self._waiting.poll(wait_ms) and use_time():
@@ -37,9 +37,9 @@ class Calls:
         return None
 
     def is_cancelled(self, number: int) -> bool:
-        """Whether call `number` is not wanted any more, or nobody is there to want it. Costs a microsecond.
+        """Says whether call `number` was cancelled, or the daemon has gone. Takes a microsecond.
 
-        Raises Abandoned if what it has done so far is to stay.
+        Raises Abandoned if the call is to stop and keep what it has done.
         """
         while self._waiting.poll(0):
             frame = receive_frame(self._socket)
@@ -56,7 +56,7 @@ class Calls:
         return False
 
     def report(self, number: int, progress: Progress) -> None:
-        """Says how far call `number` is."""
+        """Reports the progress of call `number`."""
         self._send(Frame({"number": number, "progress": asdict(progress)}))
 
     def answer(self, number: int, header: Mapping[str, Any], attachments: Mapping[str, bytes] | None = None) -> None:

@@ -14,8 +14,8 @@ Files are written to a temporary name, synced and renamed, in a thread of their 
 (some 4 ms per file) unless that is a whole phase behind. That is safe since nothing here is promised to anyone: what a
 node signed is durable in its store before it is sent. A checkpoint lost by a power cut, or by a kill meanwhile, leaves
 the one before it, and the same training or aggregate on top of that gives the same state again: `node.training.worker`
-remembers the last two phases and repeats them, and no more can be in no file unless the disk refused one. Where the
-daemon dies too, the node goes on from what is in the files.
+remembers the last two phases and repeats them. More than two are missing from the files only if the disk refused one.
+Where the daemon dies too, the node goes on from the files.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _RUN = "run-"
 _DIGEST, _ROUND = "checkpoint/digest", "checkpoint/round"  # beside the state's own arrays, under "state/"
 _STATE = "state/"
 
-# What `faults` hears of each file, under its phase's name; see `chain.store.interface`.
+# The steps of writing a file that `faults` is called with, after its phase's name; see `chain.store.interface`.
 STEPS = ("begin", "written", "synced", "renamed")
 
 
 class CheckpointCorrupted(Exception):
-    """A checkpoint's bytes are not what was written; the text says where and what."""
+    """The bytes of a checkpoint are not those that were written; the text says where and how."""
 
 
 Position = tuple[int, bool]  # (round, whether its aggregate is in): orders states in time
 
 
 class Phase(Enum):
-    """The phase that was done last. The value names the file."""
+    """Names the phase that was done last. The value names the file."""
 
     TRAINED = "trained"
     APPLIED = "applied"
@@ -65,7 +65,8 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A client's state right after `phase` of `round_number`. (APPLIED, 0) is the state before the first round."""
+    """Holds a client's state right after `phase` of `round_number`. (APPLIED, 0) is the state before the first
+    round."""
 
     round_number: int
     phase: Phase
@@ -73,7 +74,7 @@ class Checkpoint:
 
     @property
     def applied_round(self) -> int:
-        """The round of the last aggregate in this state."""
+        """Returns the round of the last aggregate in this state."""
         return self.round_number if self.phase is Phase.APPLIED else self.round_number - 1
 
     @property
@@ -82,7 +83,7 @@ class Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:
-    """The file's bytes but for the digest, which `seal_checkpoint` puts in: hashing may be another thread's work."""
+    """Returns the file's bytes without the digest, which `seal_checkpoint` adds: another thread may do the hashing."""
     arrays: dict[str, Array] = {_STATE + name: array for name, array in checkpoint.arrays.items()}
     arrays[_ROUND] = np.array([checkpoint.round_number], np.int64)
     arrays[_DIGEST] = np.zeros(32, np.uint8)
@@ -90,14 +91,14 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytearray:
 
 
 def seal_checkpoint(data: bytearray) -> None:
-    """Puts the digest of all other bytes in its place."""
+    """Writes the digest of all other bytes into its place."""
     place = _get_digest_place(data)
     data[place] = bytes(32)
     data[place] = hashlib.sha256(data).digest()
 
 
 def decode_checkpoint(data: bytes, phase: Phase) -> Checkpoint:
-    """The checkpoint in a file's bytes. Raises CheckpointCorrupted, whichever byte is wrong."""
+    """Returns the checkpoint in a file's bytes. Raises CheckpointCorrupted if any byte is wrong."""
     try:
         arrays = decode_arrays(data, len(data))
         stored = _take(arrays, _DIGEST, np.dtype(np.uint8), 32).tobytes()
@@ -118,7 +119,7 @@ def decode_checkpoint(data: bytes, phase: Phase) -> Checkpoint:
 
 
 def _take(arrays: dict[str, Array], name: str, dtype: np.dtype[Any], count: int) -> Array:
-    """An array that is not the state's, out of `arrays`. Raises CheckpointCorrupted."""
+    """Removes an array that is not part of the state from `arrays` and returns it. Raises CheckpointCorrupted."""
     array = arrays.pop(name, None)
     if array is None or (array.dtype, array.shape) != (dtype, (count,)):
         got = "none" if array is None else f"{array.dtype} {list(array.shape)}"
@@ -127,18 +128,18 @@ def _take(arrays: dict[str, Array], name: str, dtype: np.dtype[Any], count: int)
 
 
 def _get_digest_place(data: bytes | bytearray) -> slice:
-    """Where the digest is: the data begins with it, since names are sorted and no other comes before its own."""
+    """Returns the place of the digest: the data begins with it, as names are sorted and its name comes first."""
     start = 8 + int.from_bytes(data[:8], "little")
     return slice(start, start + 32)
 
 
 def get_run_dir(directory: Path, run: int) -> Path:
-    """Where the checkpoints of a run are, among those of all."""
+    """Returns the directory of a run's checkpoints, within the directory of all runs."""
     return directory / f"{_RUN}{run}"
 
 
 def forget_old_runs(run_dir: Path, kept: Path | None = None) -> None:
-    """Delete the checkpoints of all runs but the one whose are in `run_dir`, the one before it, and those in `kept`."""
+    """Deletes the checkpoints of all runs but three: the run of `run_dir`, the one before it, and that of `kept`."""
     newest = run_dir.name.removeprefix(_RUN)
     if newest.isdecimal():
         for run in list_runs(run_dir.parent):
@@ -147,13 +148,13 @@ def forget_old_runs(run_dir: Path, kept: Path | None = None) -> None:
 
 
 def list_runs(directory: Path) -> list[int]:
-    """The runs that there are checkpoints of, the newest first."""
+    """Returns the runs that have checkpoints, the newest first."""
     names = [path.name.removeprefix(_RUN) for path in directory.glob(f"{_RUN}*")]
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
 def read_checkpoint(directory: Path, phase: Phase) -> Checkpoint | None:
-    """The checkpoint of a phase in a run's directory; None where there is no good one."""
+    """Returns the checkpoint of a phase in a run's directory; None where there is no good one."""
     path = directory / f"{phase.value}.safetensors"
     try:
         return decode_checkpoint(path.read_bytes(), phase)
@@ -165,10 +166,10 @@ def read_checkpoint(directory: Path, phase: Phase) -> Checkpoint | None:
 
 
 class Checkpoints:
-    """The two files in `directory`, which is made if it is missing. `close` waits for what is still being written.
+    """Keeps the two files in `directory`, which is made if it is missing. `close` waits until all is written.
 
-    With `keep_as` each state that a round's aggregate has left stays under the name that this gives it, too. `faults`
-    hears of every step of writing one; nothing in production does.
+    With `keep_as` each state after a round's aggregate is also kept under the path that `keep_as` returns for the
+    round. `faults` is called at every step of writing a file; nothing in production uses it.
     """
 
     def __init__(
@@ -189,12 +190,13 @@ class Checkpoints:
         return self.directory / f"{phase.value}.safetensors"
 
     def load_newest(self) -> Checkpoint | None:
-        """The checkpoint to go on from. A corrupt file is set aside, loudly, and the other one used if it is good."""
+        """Returns the checkpoint to go on from. A corrupt file is set aside with a warning, and the other one is used
+        if it is good."""
         found = [checkpoint for phase in Phase if (checkpoint := self.load(phase)) is not None]
         return max(found, key=lambda checkpoint: checkpoint.position, default=None)
 
     def load(self, phase: Phase) -> Checkpoint | None:
-        """The last checkpoint of this phase, if there is one that is whole."""
+        """Returns the last checkpoint of this phase, None where there is no whole one."""
         self.wait()
         path = self.path(phase)
         try:
@@ -208,7 +210,7 @@ class Checkpoints:
         return checkpoint
 
     def set_aside(self, phase: Phase, why: str) -> None:
-        """Takes a file out of use but keeps it for a look, as NAME.corrupt."""
+        """Renames a file to NAME.corrupt, so that it is not used but can be inspected."""
         path = self.path(phase)
         aside = path.with_name(path.name + ".corrupt")
         with suppress(FileNotFoundError):
@@ -216,8 +218,8 @@ class Checkpoints:
         _log.warning("Checkpoint %s cannot be used and was moved to %s: %s", path, aside.name, why)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Takes a copy of the state now, to be written in the background, and waits until the one before is in its
-        file, so that a slow disk is never more than one behind. Raises OSError if that could not be written."""
+        """Copies the state now and writes it in the background. Waits until the checkpoint before is in its file, so
+        that a slow disk is never more than one behind. Raises OSError if that one could not be written."""
         data = encode_checkpoint(checkpoint)
         before = self._writing
         self._writing = self._writer.submit(self._write, checkpoint.phase, checkpoint.round_number, data)
@@ -225,7 +227,7 @@ class Checkpoints:
             before.result()
 
     def wait(self) -> None:
-        """Until all that was saved is durable. Raises OSError if it could not be written."""
+        """Waits until all saved checkpoints are durable. Raises OSError if one could not be written."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -247,7 +249,7 @@ class Checkpoints:
             self._reach(phase, "written")
             os.fsync(file.fileno())
         self._reach(phase, "synced")
-        temporary.replace(path)  # not synced itself: after a power cut the older file is as good a place to start from
+        temporary.replace(path)  # not synced: after a power cut the older file is as good a place to start from
         self._reach(phase, "renamed")
         if phase is Phase.APPLIED and self.keep_as is not None and round_number:
             kept = self.keep_as(round_number)

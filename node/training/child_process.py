@@ -1,7 +1,7 @@
-"""One worker process, from its start to its end: its socket, the calls it has not answered yet, and its last words.
+"""One worker process, from its start to its end: its socket, the calls it has not answered yet, and its last output.
 
-Its program is `node.training.worker_child`. That it is replaced when it dies is the business of `node.training.worker`.
-What it prints is logged here.
+Its program is `node.training.worker_child`. `node.training.worker` replaces it when it dies. What it prints is logged
+here.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from node.training.worker_config import DEFAULT_COMMAND, LOADS, WORKER, WorkerCo
 _log = logging.getLogger(__name__)
 
 _REMEDY = "a smaller batch_size or input.shape needs less, and so does data.images.pixels=uint8"
-CLOSE_S = 3.0  # for a worker to end its step and write its checkpoint
+CLOSE_S = 3.0  # time for a worker to end its step and write its checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`position` is where the call takes the client's state, None if nowhere: then it says nothing of the worker's
-    health, is not repeated, and is nothing that could be abandoned."""
+    """A call to the worker. `position` is the state that the call moves the client to. None: the call does not move it;
+    its failure then says nothing of the worker's health, and it is neither repeated nor abandoned."""
 
     header: Mapping[str, Any]
     attachments: Mapping[str, bytes]
@@ -54,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A call that waits for its answer."""
+    """Holds a call that waits for its answer."""
 
     call: Call
     reply: asyncio.Future[Frame]
@@ -62,8 +62,8 @@ class _Asked:
 
 
 class ChildProcess:
-    """One worker process, from its start to its end, and the calls it has not answered yet. One that is open already is
-    entered as it is."""
+    """Runs one worker process, from its start to its end, and keeps the calls that it has not answered yet. The context
+    manager opens it, unless it is open already."""
 
     def __init__(self, command: tuple[str, ...], tail: deque[str], on_gone: Callable[[], None]) -> None:
         self.info = TrainerInfo(0, 0, "", 0, 0)
@@ -75,7 +75,7 @@ class ChildProcess:
         self._on_gone = on_gone
         self._calls = 0
         self._pending: dict[int, _Asked] = {}
-        self._outgoing: asyncio.Queue[tuple[bytes, ...]] = asyncio.Queue()  # encoded, so that who calls hears why not
+        self._outgoing: asyncio.Queue[tuple[bytes, ...]] = asyncio.Queue()  # encoded: errors are the caller's
         self._gone = asyncio.Event()
         self._was_killed = False  # by this object
         self._num_killed = count_killed()
@@ -139,11 +139,12 @@ class ChildProcess:
             self._socket.close()
 
     def load(self) -> None:
-        """Has it import what every run needs, before it is told of one."""
+        """Has the worker import what every run needs, before its run is known."""
         self._tell({"call": "load"})
 
     async def start(self, config: WorkerConfig) -> TrainerInfo:
-        """Raises WorkerDied, and WorkerFailed if the worker refuses its configuration."""
+        """Sends the configuration and returns the trainer's info. Raises WorkerDied, and WorkerFailed if the worker
+        refuses its configuration."""
         frame = config.encode()
         try:
             reply = await self._ask(Call(frame.header, frame.attachments))
@@ -155,7 +156,7 @@ class ChildProcess:
         return self.info
 
     async def request(self, call: Call, on_progress: OnProgress | None = None) -> Frame:
-        """The answer to a call. Raises WorkerDied."""
+        """Sends a call and returns its answer. Raises WorkerDied."""
         try:
             reply = await self._ask(call, on_progress)
         except FrameError as error:
@@ -171,12 +172,13 @@ class ChildProcess:
             raise TrainingAbandoned("the training was broken off, its round being over")
         if (
             "stopped" in reply.header
-        ):  # asked for by a cancellation, which waits for no answer, or because it is closing
+        ):  # after a cancellation, which waits for no answer, or at closing
             raise WorkerDied("the worker was closed")
         return reply
 
     async def _ask(self, call: Call, on_progress: OnProgress | None = None) -> Frame:
-        """Raises WorkerDied, and FrameError for what cannot be said."""
+        """Sends a call and waits for its answer. Raises WorkerDied, and FrameError for a call that cannot be
+        encoded."""
         if self._gone.is_set():
             raise WorkerDied(self.reason)
         self._calls += 1
@@ -193,8 +195,8 @@ class ChildProcess:
             del self._pending[number]
 
     def abandon(self) -> bool:
-        """Asks the worker to break the call in hand off and keep what it has done. Whether there is one that does
-        anything: what waits for its turn behind a prediction is not in hand."""
+        """Asks the worker to stop the call under way and keep what it has done. Returns whether there is a call that
+        moves the client."""
         numbers = [number for number, waiting in self._pending.items() if waiting.call.position is not None]
         for number in numbers:
             self._tell({"call": "abandon", "number": number})
@@ -208,7 +210,7 @@ class ChildProcess:
         self._outgoing.put_nowait(encode_frame(Frame(header, attachments)))
 
     async def _write(self) -> None:
-        with suppress(OSError):  # the reader will hear of it
+        with suppress(OSError):  # the reader notices it
             while True:
                 await post_pieces(self._socket, await self._outgoing.get())
 
@@ -222,7 +224,7 @@ class ChildProcess:
             await self._bury(process)
 
     def _on_frame(self, frame: Frame) -> None:
-        """The answer to a call that still waits for it, or how far that call is; anything else says nothing here."""
+        """Passes on the answer to a call that still waits for it, or its progress; ignores any other frame."""
         number = frame.header.get("number")
         waiting = self._pending.get(number) if type(number) is int else None
         if waiting is None or waiting.reply.done():
@@ -233,14 +235,14 @@ class ChildProcess:
             waiting.on_progress(progress)
 
     async def _bury(self, process: Process | ForkedProcess) -> None:
-        """Waits for the end of a process that has stopped talking, and fails what it has not answered."""
+        """Waits for the end of a process whose stream has ended, and fails the calls that it has not answered."""
         try:
             async with asyncio.timeout(1):
                 code = await process.wait()
         except TimeoutError:
             self._kill(process)
             code = await process.wait()
-        await asyncio.wait(self._tasks[:1], timeout=1)  # its last words
+        await asyncio.wait(self._tasks[:1], timeout=1)  # its last output
         self.reason = f"exit status {code}{self._explain(code)}"
         self._gone.set()
         self._on_gone()
@@ -255,8 +257,8 @@ class ChildProcess:
             process.kill()
 
     def _explain(self, code: int) -> str:
-        """What a death by SIGKILL of which nobody here knows was: mostly the kernel's, which counts those it ends for
-        want of memory."""
+        """Explains a death by SIGKILL that this object did not cause. Mostly it is the kernel's, which counts the
+        processes that it ends for lack of memory."""
         if code != -signal.SIGKILL or self._was_killed:
             return ""
         counted = count_killed()
@@ -265,7 +267,8 @@ class ChildProcess:
         return f", killed by somebody, or by the kernel for want of memory; then {_REMEDY}"
 
     async def _forward_output(self, process: Process | ForkedProcess) -> None:
-        """Logs each line; one that begins with a level, as the worker's own log does, at that level."""
+        """Logs each line that the worker prints. A line that begins with a level, as in the worker's own log, is logged
+        at it."""
         output = process.stdout
         assert output is not None  # noqa: S101 - a pipe was asked for
         rest = b""
@@ -288,7 +291,7 @@ class ChildProcess:
 
 
 def _read_progress(value: Any) -> Progress | None:
-    """None for what cannot be one, as from a library that writes where it should not."""
+    """Returns the progress in a frame; None for a value that is none, as from a library that writes to the socket."""
     if not isinstance(value, dict) or value.keys() != {"step", "steps", "seconds"}:
         return None
     step, steps, seconds = value["step"], value["steps"], value["seconds"]

@@ -1,8 +1,8 @@
-"""The watch on a site's data: says where they differ from those that the last rounds trained on, and where their files
-have changed since they were read.
+"""The watch on a site's data: reports where they differ from those of the last rounds, and where their files have
+changed since they were read.
 
-`data.json` in the data directory is the fingerprint of what was trained on last. It is written when a round trains on
-other data.
+`data.json` in the data directory is the fingerprint of the data that was last trained on. It is rewritten when a round
+trains on other data.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from node.host.private_file import write_private
 DATA_FILE = "data.json"
 FORMAT = 1
 MAX_LOOKED_AT = 10_000  # files and directories
-LONG_S = 0.05  # of a look
-RESTS = 100.0  # times as long as such a look took, until the next
+LONG_S = 0.05  # a look that takes longer is a long one
+RESTS = 100.0  # pause after a long look, as a multiple of the time it took
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,8 @@ Stamps = tuple[tuple[str, int, int], ...]  # paths, times of change in ns, sizes
 
 
 class DataWatch:
-    """The watch of one worker, which reads its data once. `terms` are the run's: what it makes of samples."""
+    """Watches the data of one worker, which reads them once. `terms` are the run's settings that determine what samples
+    become."""
 
     def __init__(self, data_dir: Path, data: Mapping[str, Any], terms: Mapping[str, Any]) -> None:
         self._path = data_dir / DATA_FILE
@@ -49,7 +50,8 @@ class DataWatch:
         self._read = Fingerprint.of(train, test, self._terms)
 
     def describe(self, trained_round: int) -> str | None:
-        """How the data differ from those that were trained on, as far as that is known, up to this round."""
+        """Describes how the data differ from those that were trained on, up to this round; None where they do not, or
+        it is unknown."""
         if self._kept is None or self._read is None:
             return None
         told = describe_change(self._kept, self._read)
@@ -57,7 +59,8 @@ class DataWatch:
         return None if told is None else f"your data differ from {since}: {told}"
 
     def keep(self) -> None:
-        """A round trains on what was read. Where that cannot be noted the next start says nothing of a change."""
+        """Notes that a round trains on the data that was read. If that cannot be written, the next start reports no
+        change."""
         if self._read is None or self._read == self._kept:
             return
         try:
@@ -68,7 +71,7 @@ class DataWatch:
         self._kept = self._read
 
     def look_again(self) -> str | None:
-        """Says once where files have changed since they were read. Where a look takes long it is a rare one."""
+        """Reports once that files have changed since they were read. If a look takes long, the next one comes later."""
         began_s = time.monotonic()
         if began_s < self._rests_until_s:
             return None
@@ -92,7 +95,7 @@ class DataWatch:
 
 
 def _look(places: list[Path]) -> Stamps:
-    """The times and sizes of files, and of a directory's own files and directories."""
+    """Returns the times and sizes of the files, and of a directory's own files and directories."""
     found = []
     for place in places:
         for path in islice(_walk(place), MAX_LOOKED_AT):
@@ -105,7 +108,7 @@ def _look(places: list[Path]) -> Stamps:
 
 
 def _walk(place: Path) -> Iterator[Path]:
-    """The place itself, and of a directory its own files and all directories below."""
+    """Yields the place itself, and for a directory its own files and all directories below it."""
     yield place
     pending = [place] if place.is_dir() else []
     while pending:

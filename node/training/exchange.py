@@ -1,9 +1,9 @@
-"""The exchange of a finalised block, for a client: its authors' offers besides the aggregate, and the blobs taken of
-them.
+"""The exchange of a finalised block, for a client: its authors' offers besides the aggregate, and the blobs fetched
+from them.
 
-Only methods with payloads on demand (PROTOCOL §2), or with sets that later rounds train on, have offers and blobs.
-In a frame to the worker ids and digests are hexadecimal, and each blob is an attachment under its digest. A blob too
-large for an attachment stays a file, and only its path is sent.
+Only methods with payloads on demand (PROTOCOL §2), or with sets that later rounds train on, have offers and blobs. In a
+frame to the worker ids and digests are hexadecimal, and each blob is an attachment under its digest. A blob too large
+for an attachment stays a file, and only its path is sent.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ AGGREGATE = "aggregate"  # the attachment that is no blob
 
 
 class FileUnusable(Exception):
-    """A file that stands for a payload cannot be read, or not be written; the text says which, and why."""
+    """The file of a payload cannot be read or written; the text says which, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """`beacon` is the id of the block's parent, `me` this client's; the authors in `gone` have nothing of what they
-    offered. `blobs` are encoded arrays, checked by the method's spec, `files` those that are not held in memory."""
+    """Holds the offers and blobs of a block. `beacon` is the id of the block's parent, `me` this client's; the authors
+    in `gone` did not deliver what they offered. `blobs` are encoded arrays, checked by the method's spec, `files` those
+    that are not held in memory."""
 
     beacon: Id = b""
     me: Id = b""
@@ -39,18 +40,18 @@ class Exchange:
     files: Mapping[Digest, Path] = field(default_factory=dict)
 
     def decode(self) -> dict[str, Any]:
-        """Returns what a client is given of it, by name. Raises FileUnusable."""
+        """Returns what a client receives of it, by name. Raises FileUnusable."""
         return {"me": self.me, "offers": self.offers, "gone": self.gone, "blobs": self.decode_blobs()}
 
     def decode_blobs(self) -> dict[Digest, Arrays]:
-        """By digest, those of `files` as views of what is on the disk. Raises FileUnusable."""
+        """Returns the arrays of each blob by its digest; those of `files` as views of the file. Raises FileUnusable."""
         decoded: dict[Digest, Arrays] = {digest: decode_arrays(data, len(data)) for digest, data in self.blobs.items()}
         return decoded | {digest: _map_file(path) for digest, path in self.files.items()}
 
     # ---- to the worker
 
     def to_header(self) -> dict[str, Any]:
-        """The part of an exchange that is not a blob in memory, as JSON has it."""
+        """Returns all but the blobs in memory, as JSON values."""
         offers = [
             {
                 "author": offer.author.hex(),
@@ -68,7 +69,7 @@ class Exchange:
 
     @classmethod
     def from_frame(cls, header: Mapping[str, Any], attachments: Mapping[str, bytes]) -> Self:
-        """Raises FrameError."""
+        """Returns the exchange in a frame. Raises FrameError."""
         return cls(
             beacon=_read_id("beacon", header.get("beacon"), may_be_empty=True),
             me=_read_id("me", header.get("me"), may_be_empty=True),
@@ -80,12 +81,12 @@ class Exchange:
 
 
 def get_offers(block: Block) -> tuple[Offer, ...]:
-    """The commitments of a block's authors, in author order, each kind by its name. Raises PayloadError."""
+    """Returns the commitments of a block's authors, in author order, each kind by its name. Raises PayloadError."""
     return tuple(map(get_offer, block.contributions))
 
 
 def get_offer(contribution: Contribution) -> Offer:
-    """Raises PayloadError."""
+    """Returns the commitments of one contribution. Raises PayloadError."""
     digests = {kind_name(ref.kind): ref.digest for ref in contribution.payloads}
     return Offer(contribution.author, contribution.weight, digests)
 
@@ -127,7 +128,7 @@ def _read_list(what: str, value: Any) -> list[Any]:
 
 
 def _read_id(what: str, value: Any, *, may_be_empty: bool = False) -> bytes:
-    """32 bytes, or none at all where that has a meaning."""
+    """Returns 32 bytes, or none at all where `may_be_empty`. Raises FrameError."""
     try:
         read = bytes.fromhex(value)
     except (TypeError, ValueError):

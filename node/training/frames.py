@@ -32,14 +32,15 @@ class FrameError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A message: values that JSON can carry, and named bytes beside them."""
+    """Carries a message: values that JSON can carry, and named bytes beside them."""
 
     header: Mapping[str, Any]
     attachments: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def encode_frame(frame: Frame) -> tuple[bytes, ...]:
-    """The frame's bytes: in one piece when short, else attachments apart, uncopied. Raises FrameError."""
+    """Returns the frame's bytes: in one piece when short, else with the attachments as further, uncopied pieces. Raises
+    FrameError."""
     sizes = {name: len(data) for name, data in frame.attachments.items()}
     head = json.dumps({**frame.header, "attachments": sizes}, separators=(",", ":")).encode()
     if len(head) > MAX_HEADER_BYTES:
@@ -49,7 +50,7 @@ def encode_frame(frame: Frame) -> tuple[bytes, ...]:
 
 
 def decode_length(data: bytes) -> int:
-    """The length of the JSON that follows. Raises FrameError."""
+    """Returns the length of the JSON that follows. Raises FrameError."""
     length = int.from_bytes(data, "big")
     if not 2 <= length <= MAX_HEADER_BYTES:
         raise FrameError(f"header length: expected 2 to {MAX_HEADER_BYTES} bytes, got {length}")
@@ -57,7 +58,7 @@ def decode_length(data: bytes) -> int:
 
 
 def decode_header(data: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str, int]]:
-    """The values and the attachments' sizes, at most `max_bytes` together. Raises FrameError."""
+    """Returns the values and the attachments' sizes, at most `max_bytes` together. Raises FrameError."""
     try:
         header = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -65,7 +66,7 @@ def decode_header(data: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str
     if not isinstance(header, dict) or not isinstance(sizes := header.pop("attachments", None), dict):
         raise FrameError(f"header: expected an object with the sizes of attachments, got {data[:40]!r}")
     for name, size in sizes.items():
-        if type(size) is not int or not 0 <= size <= MAX_ATTACHMENT_BYTES:  # before they are added, and shown
+        if type(size) is not int or not 0 <= size <= MAX_ATTACHMENT_BYTES:  # before they are summed
             raise FrameError(f"attachment {name[:40]!r}: expected a size in bytes, got {str(size)[:40]}")
     if (total := sum(sizes.values())) > max_bytes:
         raise FrameError(f"attachments too long: expected at most {max_bytes} bytes, got {total}")
@@ -82,7 +83,7 @@ def send_frame(sock: socket.socket, frame: Frame) -> None:
 
 
 def receive_frame(sock: socket.socket, max_bytes: int = MAX_ATTACHMENT_BYTES) -> Frame | None:
-    """The next frame, or None when the other end has closed. Raises FrameError."""
+    """Returns the next frame, or None when the other end has closed. Raises FrameError."""
     first = _receive(sock, _LENGTH_BYTES)
     if not first:
         return None
@@ -92,7 +93,7 @@ def receive_frame(sock: socket.socket, max_bytes: int = MAX_ATTACHMENT_BYTES) ->
 
 
 def _receive(sock: socket.socket, size: int) -> bytes:
-    """`size` bytes, or fewer at the end of the stream."""
+    """Returns `size` bytes, or fewer at the end of the stream."""
     buffer = _Buffer(size)
     while buffer.missing:
         try:
@@ -116,7 +117,7 @@ async def post_pieces(sock: socket.socket, pieces: Iterable[bytes]) -> None:
 
 
 async def await_frame(sock: socket.socket, max_bytes: int = MAX_ATTACHMENT_BYTES) -> Frame | None:
-    """The next frame from a non-blocking socket, or None when the other end has closed. Raises FrameError."""
+    """Returns the next frame from a non-blocking socket, or None when the other end has closed. Raises FrameError."""
     first = await _await(sock, _LENGTH_BYTES)
     if not first:
         return None
@@ -126,7 +127,7 @@ async def await_frame(sock: socket.socket, max_bytes: int = MAX_ATTACHMENT_BYTES
 
 
 async def _await(sock: socket.socket, size: int) -> bytes:
-    """`size` bytes, or fewer at the end of the stream."""
+    """Returns `size` bytes, or fewer at the end of the stream."""
     loop = asyncio.get_running_loop()
     buffer = _Buffer(size)
     since_pause = 0
@@ -152,7 +153,7 @@ def _check_whole(data: bytes, size: int) -> bytes:
 
 
 class _Buffer:
-    """Room for `size` bytes that a socket fills. BytesIO gives its buffer away as `bytes` without copying it."""
+    """Holds room for `size` bytes that a socket fills. BytesIO returns its buffer as `bytes` without copying it."""
 
     def __init__(self, size: int) -> None:
         self.filled = 0
@@ -168,6 +169,6 @@ class _Buffer:
         return self._view[self.filled : self.filled + _PIECE_BYTES]
 
     def take(self) -> bytes:
-        """The filled buffer. To be called once, at the end."""
+        """Returns the filled part. It may be called once, at the end."""
         self._view.release()
         return self._file.getvalue()[: self.filled]

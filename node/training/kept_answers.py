@@ -1,4 +1,4 @@
-"""A client's answers to its own test samples, kept as a round left them and measured when there is time."""
+"""A client's answers to its own test samples, kept as they were after a round and measured when there is time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ if TYPE_CHECKING:
     from ml.clients.client import Client
 
 Measure = Callable[[], AnyMeasures | None]
-MAX_BYTES = 4 << 20  # of answers that are sent along
+MAX_BYTES = 4 << 20  # of answers that are sent
 
 
 class KeptAnswers:
-    """Those of one client, after it has taken a round in, and before the exchange, where it has trained for that."""
+    """Keeps one client's answers after it has applied a round, and those before the exchange, if it has trained for
+    that round."""
 
     def __init__(self) -> None:
         self.measure_after: Measure = lambda: None
         self.measure_before: Measure = lambda: None
         self.draw: Callable[[], dict[str, Any] | None] = lambda: None
         self.missing: Sequence[int] = ()
-        self.round_number = 0  # that was taken in last; 0: none yet
+        self.round_number = 0  # the round that was applied last; 0: none yet
         self._answers: Answers | None = None
         self._trained: tuple[int, Measure] = (0, lambda: None)
 
@@ -31,7 +32,7 @@ class KeptAnswers:
         self._trained = round_number, client.keep_answers()
 
     def on_taken_in(self, round_number: int, client: Client) -> None:
-        """Hears that the client has taken the round in, or passed it over."""
+        """Notes that the client has applied the round, or passed it over."""
         self.measure_after, self.draw = client.keep_answers(), client.keep_curves()
         self.missing, self.round_number = client.missing_classes, round_number
         self._answers = client.get_answers()
@@ -39,7 +40,7 @@ class KeptAnswers:
         self.measure_before = measure if trained_for == round_number else lambda: None
 
     def describe(self) -> Mapping[str, Any]:
-        """JSON-able: `measures`, those `before` the exchange, `curves`, and the `missing` classes."""
+        """Returns values for JSON: `measures`, those `before` the exchange, `curves`, and the `missing` classes."""
         after, before = self.measure_after(), self.measure_before()
         return {
             "measures": None if after is None else after.to_mapping(),
@@ -49,7 +50,8 @@ class KeptAnswers:
         }
 
     def encode(self) -> Mapping[str, bytes]:
-        """The answers themselves under `answers`, for `decode_answers`; nothing where there are none, or very many."""
+        """Returns the answers under `answers`, for `decode_answers`; nothing where there are none, or more than
+        MAX_BYTES."""
         if self._answers is None:
             return {}
         arrays = self._answers._asdict()
@@ -59,5 +61,5 @@ class KeptAnswers:
 
 
 def decode_answers(data: bytes) -> Answers:
-    """The inverse of `KeptAnswers.encode`."""
+    """Reverses `KeptAnswers.encode`."""
     return Answers(**decode_arrays(data, MAX_BYTES))

@@ -1,7 +1,8 @@
-"""Kept rounds: a client's state after rounds of its run, as long as the operator wants them (`training.keep_models`).
+"""Kept rounds: a client's state after rounds of its run, kept for as long as the operator wants them
+(`training.keep_models`).
 
-The worker leaves each beside its checkpoints, as another name of the file that it wrote after the round's aggregate;
-the daemon, which knows the best round, lets go of the others. A state takes as much disk as the model.
+The worker keeps each beside its checkpoints, as another name of the file that it wrote after the round's aggregate; the
+daemon, which knows the best round, deletes the others. A state takes as much disk as the model.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
 
 ALL, BEST, NEWEST = "all", "best", "newest"
 _START = "round-"
-NUM_BEST = 5  # the best, the site's own, the newest two, and one that is still to be deleted
+NUM_BEST = 5  # the best, the site's own best, the newest two, and one that is still to be deleted
 
 
 def get_kept_path(run_dir: Path, number: int) -> Path:
-    """Where the state after a round is kept."""
+    """Returns the path of the state after a round."""
     return run_dir / f"{_START}{number}.safetensors"
 
 
 def list_kept(run_dir: Path) -> list[int]:
-    """The rounds whose state is kept, in order."""
+    """Returns the rounds whose state is kept, in order."""
     names = (path.name.removeprefix(_START).partition(".")[0] for path in run_dir.glob(f"{_START}*.safetensors"))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def read_kept(run_dir: Path, number: int) -> Checkpoint:
-    """The state after a round. Raises NotFound where it is not kept, VerificationFailed where it is damaged."""
+    """Returns the state after a round. Raises NotFound where it is not kept, VerificationFailed where it is damaged."""
     path = get_kept_path(run_dir, number)
     try:
         return decode_checkpoint(path.read_bytes(), Phase.APPLIED)
@@ -52,7 +53,8 @@ def read_kept(run_dir: Path, number: int) -> Checkpoint:
 
 @contextmanager
 def standing_after(client: Client, run_dir: Path, number: int | None) -> Iterator[None]:
-    """Within, the client is as it was after a round that is kept; None: as it is. Raises DataError where it cannot."""
+    """Puts the client into the state after a kept round for as long as the context lasts; None: leaves it as it is.
+    Raises DataError where that is impossible."""
     if number is None:
         yield
         return
@@ -72,13 +74,12 @@ def standing_after(client: Client, run_dir: Path, number: int | None) -> Iterato
 
 
 def keeps_rounds(keep_models: str, run: Run) -> bool:
-    """Whether the worker leaves rounds' models beside its checkpoints."""
+    """Says whether the worker keeps the models of rounds beside its checkpoints."""
     return run.select is not None or keep_models != BEST
 
 
 def count_kept(keep_models: str, run: Run) -> int:
-    """Counts the models that a run comes to keep at most, 0 for none; of a run without an end those of a thousand
-    rounds."""
+    """Returns how many models a run keeps at most, 0 for none; for a run without an end those of a thousand rounds."""
     if keep_models == BEST:
         return NUM_BEST if keeps_rounds(keep_models, run) else 0
     word, _, count = keep_models.partition(" ")
@@ -86,7 +87,7 @@ def count_kept(keep_models: str, run: Run) -> int:
 
 
 def choose_kept(keep_models: str, rounds: Collection[int], *best: int) -> set[int]:
-    """The rounds to keep of those that there are, the `best` of whoever judges them: the newest two are not judged
+    """Returns which of `rounds` to keep. Besides the `best` rounds these include the newest two, which are not judged
     yet."""
     if keep_models == ALL:
         return set(rounds)
@@ -97,24 +98,25 @@ def choose_kept(keep_models: str, rounds: Collection[int], *best: int) -> set[in
 
 @dataclass(frozen=True, slots=True)
 class KeptRounds:
-    """The kept rounds of a node, whose checkpoints are in `directory`."""
+    """Notes and deletes the kept rounds of a node, whose checkpoints are in `directory`."""
 
     directory: Path
     keep_models: str
 
     def take_in(self, run: Run, number: int, metrics: Mapping[str, float], best: int) -> None:
-        """Notes a round that was taken in, and prunes by the `best` of the run."""
+        """Notes a round that was applied, and deletes what `best`, the best round of the run, makes superfluous."""
         self.note(run, number, metrics)
         self.prune(run.number, best)
 
     def note(self, run: Run, number: int, metrics: Mapping[str, float]) -> None:
-        """A round of a run was taken in, and this was measured of its model: it may be the site's own best."""
+        """Notes the measures of an applied round: its model may be the site's own best."""
         if keeps_rounds(self.keep_models, run):
             by = LOSS if run.select is None else run.select.by
             note_own_best(get_run_dir(self.directory, run.number), number, by, metrics)
 
     def prune(self, run: int, best: int) -> int:
-        """Deletes what need not be kept once `best` is the best round of a run, 0 for none. Returns how many went."""
+        """Deletes the rounds that need not be kept when `best` is the best round of a run, 0 for none. Returns how many
+        were deleted."""
         run_dir = get_run_dir(self.directory, run)
         rounds, own = list_kept(run_dir), OwnBest.read(run_dir)
         gone = set(rounds) - choose_kept(self.keep_models, rounds, best, 0 if own is None else own.round)

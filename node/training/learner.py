@@ -1,16 +1,15 @@
-"""Keeps the worker busy with the right thing: has it begin the run in force, apply the last round that was finalised,
-then train for the next, with everything that training reads of earlier rounds.
+"""Keeps the worker at the right work: has it begin the run in force, apply the last finalised round, then train for the
+next, with everything that training reads of earlier rounds.
 
-The worker hears of runs and rounds alone: a change takes a height and no round, so that whatever the worker is at goes
-on, and counts for the height after it. When the run in force is another, the worker begins anew with that.
+The worker receives runs and rounds alone. A change takes a height and no round, so the worker's present work goes on,
+and counts for the next height. When another run comes into force, the worker restarts with that.
 
 A straggler abandons its training when the round is finalised without it; what it learned stays in its own model. The
-handle starts a new worker when one dies, and the learner repeats its request.
+trainer starts a new worker when one dies, and the learner repeats its request.
 
-An aggregate that leaves the client without a finite loss, or that workers die of, is passed over: training goes on
-from the client's own model. A client that has no model of its own yet begins from the newest older aggregate that
-leaves it a finite loss. Training that fails is tried again with the next head, and on the same head no sooner than
-RETRY_S later.
+An aggregate that leaves the client without a finite loss, or that workers die of, is passed over: training goes on from
+the client's own model. A client that has no model of its own yet begins from the newest older aggregate that leaves it
+a finite loss. Training that fails is repeated with the next head, and on the same head no sooner than RETRY_S later.
 """
 
 from __future__ import annotations
@@ -45,47 +44,47 @@ from node.training.trainer import (
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 60.0  # before training that has failed is tried again on the same head
-LOOK_AGAIN_S = 5.0  # until it is asked, while nothing else is to do, whether training alone has caught up
-DEADLY = 2  # workers that died over one head: then its aggregate is passed over
-HOPELESS = 4  # and then training for the height has failed
+RETRY_S = 60.0  # pause before failed training is repeated on the same head
+LOOK_AGAIN_S = 5.0  # pause between checks, while there is nothing else to do, whether training alone has caught up
+DEADLY = 2  # after so many workers died over one head its aggregate is passed over
+HOPELESS = 4  # after so many, training for the height has failed
 STARTING = "it is being started, imports the model and reads the data"
-MAX_RECALLED = 16  # older aggregates that a client without a model of its own is given to try
+MAX_RECALLED = 16  # older aggregates that a client without a model of its own may try
 
 T = TypeVar("T")
 
 
 class Learner:
-    """Runs one request at a time against the trainer, with what `inputs` gives, and reports to `listener`."""
+    """Sends one request at a time to the trainer, with the inputs that `inputs` returns, and reports to `listener`."""
 
     def __init__(
         self, trainer: Trainer, inputs: RoundInputs, listener: Listener, boundary: Boundary | None = None
     ) -> None:
         self.info: TrainerInfo | None = None  # of the worker, once it is ready
-        self.run_number: int | None = None  # that the worker is in, or is about to be, or has failed to begin
+        self.run_number: int | None = None  # the run that the worker is in, is about to begin, or has failed to begin
         self.failure: str | None = None  # why there is no worker any more in this run
         self.trouble: str | None = None  # why training for the height in hand has failed
         self.spoiled: SpoiledAggregate | None = None  # while training goes on from the client's own model
         self.work: str | None = None  # what the worker does, or is about to, for a round
-        self.progress: Progress | None = None  # of the local phase under way, once there is some to tell of
-        self.data_change: str | None = None  # how the site's data differ from those trained on before, since the start
+        self.progress: Progress | None = None  # of the local phase under way, once there is some to report
+        self.data_change: str | None = None  # how the site's data differ from those trained on before
         self._trainer = trainer
         self._inputs = inputs
         self._listener = listener
         self._boundary = boundary or Boundary()
         self._target: Target | None = None
-        self._terms: RunTerms | None = None  # that the worker was built by
-        self._given: tuple[Place, RoundInput] | None = None  # what is applied: the same again if the worker dies of it
-        self._shared_sets: tuple[Block, Exchange] | None = None  # what is trained with, likewise
+        self._terms: RunTerms | None = None  # the terms that the worker was built by
+        self._given: tuple[Place, RoundInput] | None = None  # being applied; used again if the worker dies
+        self._shared_sets: tuple[Block, Exchange] | None = None  # the blobs that training reads, likewise
         self._changed = asyncio.Event()
-        self.applied = -1  # the newest height whose aggregate this worker process has dealt with, and measured
-        self.metrics: Metrics = {}  # as measured then
-        self._applied = -1  # and that in rounds of the run, measured or not
-        self._unmeasured: tuple[int, int] | None = None  # the height of a round that was taken in, and of its head
+        self.applied = -1  # the newest height that this worker process has applied or passed over, and measured
+        self.metrics: Metrics = {}  # measured then
+        self._applied = -1  # the newest such round of the run, measured or not
+        self._unmeasured: tuple[int, int] | None = None  # the heights of an applied round and of its head
         self._lagging: int | None = None  # the height of a round that training alone had not caught up with
         self._trained = -1
-        self._has_model = False  # another than the initial one
-        self._deaths: tuple[Place, int] | None = None  # of workers, over a round
+        self._has_model = False  # a model other than the initial one
+        self._deaths: tuple[Place, int] | None = None  # how many workers died over a round
 
     def __repr__(self) -> str:
         target = None if self._target is None else self._target.head.height
@@ -104,13 +103,13 @@ class Learner:
         if before is not None and before.head is not target.head:
             self.trouble = None
         if self.work is not None and before is not None and target.wants_as(before):
-            return  # a change has taken the height: what is under way goes on for the next
-        self.progress = None  # of what was wanted before
+            return  # a change took the height: the work under way goes on for the next
+        self.progress = None  # it belonged to the earlier target
         self._changed.set()
 
     def begin_anew(self) -> bool:
-        """Tries once more to begin a run that no worker could be kept alive for, as where a site had no samples.
-        Whether there is such."""
+        """Restarts a run for which no worker could be kept alive, as where a site had no samples. Returns whether there
+        is such a run."""
         if self.failure is None:
             return False
         self.failure = self._terms = None
@@ -118,8 +117,8 @@ class Learner:
         return True
 
     async def run(self) -> None:
-        """Works towards the newest target until cancelled; a worker that cannot be kept alive ends the training of its
-        run only."""
+        """Works towards the newest target until cancelled. A worker that cannot be kept alive only ends the training of
+        its run."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._get_patience_s()):
@@ -137,7 +136,7 @@ class Learner:
         return None if self._lagging is None else LOOK_AGAIN_S
 
     async def _look_again(self) -> None:
-        """Tells of training alone once it has caught up: after a run's last round nothing else would."""
+        """Reports training alone once it has caught up: after a run's last round nothing else would."""
         height, self._lagging = self._lagging, None
         measured = await self._measure()
         if _lags(measured):
@@ -179,7 +178,8 @@ class Learner:
     # ---- a run begins
 
     async def _begin_run(self, target: Target) -> bool:
-        """Whether there is a worker in the run of the target: not if it has failed, or the target changed first."""
+        """Begins the target's run. Returns whether a worker is in that run: not if it failed, or the target changed
+        before."""
         if self._terms == target.terms:
             if self.failure is not None:
                 await self._tell_failed(target, self.failure)
@@ -211,7 +211,7 @@ class Learner:
         return not self._changed.is_set()
 
     def _leave_run(self, target: Target) -> None:
-        """Nothing of the worker before says anything of the next."""
+        """Clears what is known of the worker before."""
         if self.run_number != target.run.number:
             self.spoiled, self.metrics = None, {}
         self.run_number, self._terms = target.run.number, target.terms
@@ -220,7 +220,7 @@ class Learner:
         self.applied = self._applied = -1
 
     async def _tell_failed(self, target: Target, reason: str) -> None:
-        """The height in hand goes on without this node's training."""
+        """Notifies the listener that the height in hand goes on without this node's training."""
         height = target.height if self._target is None else self._target.height
         await self._listener.on_training_failed(height, reason)
 
@@ -235,11 +235,11 @@ class Learner:
         self._deaths = made, count
         return count
 
-    # ---- a round is taken in
+    # ---- a round is applied
 
     async def _apply(self, target: Target) -> bool:
-        """Whether the worker stands on the target's last round now: not if the target changed first or the pull was
-        called off."""
+        """Applies the target's last round, unless it is applied. Returns whether it is: not if the target changed
+        before, or the pull was cancelled."""
         made, height = target.made, target.made_height
         if made.round == 0 or self._applied == made.round:
             self.applied = target.head.height or -1
@@ -257,8 +257,8 @@ class Learner:
         return True
 
     async def _tell_measured(self) -> None:
-        """What the model that a round has left is worth. Others wait for this node's training and nobody for that, so
-        it comes after it."""
+        """Reports the measures of the model after a round. Others wait for this node's training and nobody for the
+        measures, so these come after it."""
         if self._unmeasured is not None:
             self._report_measured(await self._measure())
 
@@ -270,7 +270,8 @@ class Learner:
             self._listener.on_measured(height, measured)
 
     async def _take_in(self, made: Place, height: int, given: RoundInput) -> Metrics:
-        """What is measured once the aggregate is in the client's model, or was passed over."""
+        """Has the trainer apply the aggregate or, if that fails, pass it over. Returns the metrics of the model after
+        that."""
         if self._deaths is not None and self._deaths[0] == made and self._deaths[1] >= DEADLY:
             self._on_spoiled(height, f"{self._deaths[1]} workers have died over it")
             return await self._trainer.pass_over(made.round)
@@ -289,16 +290,17 @@ class Learner:
         return metrics
 
     async def _measure(self) -> Measured:
-        """What the model as the round left it makes of the site's own test samples. A round does not fail of it."""
+        """Measures the model, as the round left it, on the site's own test samples. A failure does not fail the
+        round."""
         try:
             return await self._ask(self._trainer.measure())
-        except (AnswerRefused, WorkerFailed, WorkerDied) as error:  # whoever asks next hears of the last two
+        except (AnswerRefused, WorkerFailed, WorkerDied) as error:  # the next request raises the last two again
             log.warning("the model could not be measured: %s", error)
             return Measured()
 
     async def _take_older(self, made: Place) -> None:
-        """A client that has only the initial model takes the newest aggregate before this round's that it can go on
-        from."""
+        """Applies the newest aggregate before this round's that leaves a finite loss, for a client that has only the
+        initial model."""
         below = made.round
         for _ in range(MAX_RECALLED):
             recalled = await self._inputs.recall(Place(made.run, below))
@@ -322,7 +324,7 @@ class Learner:
     # ---- a round is trained for
 
     async def _get_ready(self, head: Block) -> bool:
-        """Whether there is what training on `head` reads: not if the target changed first."""
+        """Gets what training on `head` reads. Returns False if the target changed before."""
         if self._shared_sets is None or self._shared_sets[0] is not head:
             self._shared_sets = None
             preparing = asyncio.create_task(self._inputs.prepare(head.height + 1, head))
@@ -332,7 +334,7 @@ class Learner:
         return True
 
     async def _train(self, target: Target) -> None:
-        """If this is wanted, and nothing else before it can be."""
+        """Trains for the next round, if the target wants it and has not changed."""
         if not target.trains or self._changed.is_set():
             return
         self.work = f"what training for round {target.made.round + 1} reads is being gathered"
@@ -370,9 +372,9 @@ class Learner:
             await self._tell_trained(trained, target)
 
     async def _tell_trained(self, trained: Trained, target: Target) -> None:
-        """For the height in hand, which a change may have moved. Where one does so meanwhile, the round is trained for
-        again: its files are signed away. Of what is wanted no more, as the round was over or the site said no in the
-        very moment, nothing is told."""
+        """Reports the result for the height in hand, which a change may have moved. If a change moves it meanwhile, the
+        round is trained for again, as the files of the result are used up. Nothing is reported if the result is no
+        longer wanted: the round was over, or the site withdrew from it at that moment."""
         current = self._target or target
         if not current.trains or (current.terms, current.made) != (target.terms, target.made):
             return
@@ -381,14 +383,14 @@ class Learner:
             self._changed.set()
 
     async def _ask(self, work: Coroutine[Any, Any, T]) -> T:
-        """The trainer's answer to what others' bytes are in. An error that nobody foresaw is a failure of it: what is
-        asked may be asked again."""
+        """Returns the trainer's answer to work on bytes of others. An unforeseen error counts as TrainingFailed: the
+        request can be repeated."""
         with self._boundary.around("training"):
             return await work
         raise TrainingFailed(UNFORESEEN)
 
     def _is_over(self, target: Target) -> bool:
-        """Whether the round after the target's last is final."""
+        """Says whether the round after the target's last is final."""
         current = self._target
         return current is not None and (
             current.run.number > target.run.number or current.made.round > target.made.round
@@ -398,8 +400,8 @@ class Learner:
         self.progress = progress
 
     async def _unless_changed(self, task: asyncio.Task[T], let_go: Callable[[], bool] = lambda: False) -> bool:
-        """Waits for `task`, or ends it when the target changes first: by `let_go`, if that says it will, else by
-        cancelling. Whether it finished; raises what it raised."""
+        """Waits for `task`, or ends it when the target changes before: by `let_go`, if that returns True, else by
+        cancelling. Returns whether the task finished; raises what it raised."""
         changed = asyncio.create_task(self._changed.wait())
         try:
             await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
@@ -417,12 +419,13 @@ class Learner:
 
 
 def _lags(measured: Measured) -> bool:
-    """Whether training alone has work left of the rounds until now."""
+    """Says whether training alone has work left of the rounds until now."""
     return measured.alone is not None and measured.alone.failure is None and measured.alone.owed_steps > 0
 
 
 def describe_unready(learner: Learner) -> str | None:
-    """Returns why there is no worker yet, None where it is ready; while it starts, why the one before died, too."""
+    """Returns why there is no worker yet, None where it is ready. While one starts, this includes why the one before
+    died."""
     if learner.info is not None:
         return None
     if learner.failure is not None:

@@ -1,4 +1,4 @@
-"""A site's own model, which it may lend: the state that a run has left its client with, where that is on this disk."""
+"""A site's own model, which it may lend: the state that a run left its client with, if it is on this disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def explain_not_lent(config: NodeConfig, place: Place) -> str | None:
-    """Why this site does not lend its own model of a round; None where it can."""
+    """Returns why this site does not lend its own model of a round; None where it can."""
     if (why := explain_hidden(config, place.run)) is not None:
         return why
     try:
@@ -32,7 +32,7 @@ def explain_not_lent(config: NodeConfig, place: Place) -> str | None:
 
 
 def explain_hidden(config: NodeConfig, run: int) -> str | None:
-    """Why noise keeps this site from lending its own model of a run; None where there is none."""
+    """Returns why noise keeps this site from lending its own model of a run; None where there is no noise."""
     if config.training.privacy.get_own():
         return "this site hides its samples by noise of its own (training.privacy), and weights would tell of them"
     try:
@@ -45,8 +45,8 @@ def explain_hidden(config: NodeConfig, run: int) -> str | None:
 
 
 def read_own(run_dir: Path, number: int) -> Checkpoint:
-    """The client's state after a round of the run whose checkpoints are in `run_dir`. Raises NotFound, and
-    VerificationFailed where what is kept is damaged."""
+    """Returns the client's state after a round of the run whose checkpoints are in `run_dir`. Raises NotFound, and
+    VerificationFailed where the kept state is damaged."""
     if get_kept_path(run_dir, number).exists():
         return read_kept(run_dir, number)
     newest = read_checkpoint(run_dir, Phase.APPLIED)
@@ -56,7 +56,7 @@ def read_own(run_dir: Path, number: int) -> Checkpoint:
 
 
 def take_own_model(client: Client, run_dir: Path, number: int, *, lends: bool) -> None:
-    """Has a client take that model, and lend it where it `lends`; where it cannot, the log says why."""
+    """Has a client load its own model of that round, and lend it if it `lends`. If that fails, the log says why."""
     try:
         client.take_own(read_own(run_dir, number).arrays, lends=lends)
     except (NodeError, DataError, OSError) as error:

@@ -34,16 +34,17 @@ MAX_ITERATIONS = 1_000_000  # a local phase draws all its batches beforehand: so
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """E of a round; None is the method's own number. `problem` says why not even one iteration fits: it is 1 then."""
+    """Holds E of a round; None is the method's own number. `problem` says why not even one iteration fits: E is 1
+    then."""
 
     num_iterations: int | None = None
     problem: str | None = None
 
 
 class LocalWork:
-    """This node's measurements of its last rounds, and the E that follows from them.
+    """Keeps this node's measurements of its last rounds, and computes E from them.
 
-    Until an iteration was measured E is the method's own number; mining that was never measured counts as nothing.
+    Before an iteration was measured E is the method's own number; mining that was never measured counts as 0 s.
     """
 
     def __init__(self, budget_s: float | None = None) -> None:
@@ -58,31 +59,30 @@ class LocalWork:
 
     @classmethod
     def from_records(cls, budget_s: float | None, records: Iterable[Mapping[str, Any]]) -> LocalWork:
-        """As a node left it whose rounds these are (`RoundRecord.to_mapping`), oldest first."""
+        """Restores the measurements from a node's records of its rounds (`RoundRecord.to_mapping`), oldest first."""
         local_work = cls(budget_s)
         for record in records:
             local_work.add(record.get("train", {}).get("alpha_s"), record.get("beta_s"))
         return local_work
 
     def on_run(self, number: int, budget_s: float | None) -> None:
-        """A round of this run is in hand. What an iteration took in another says nothing of it."""
+        """Notes the run in hand. Iterations of another run say nothing about its own."""
         if self._run is not None and number != self._run:
             self._alphas.clear()
         self._run, self.budget_s = number, budget_s
 
     @property
     def alpha_s(self) -> float | None:
-        """Seconds per local iteration; None until one was measured."""
+        """Returns seconds per local iteration; None until one was measured."""
         return statistics.median_low(self._alphas) if self._alphas else None
 
     @property
     def beta_s(self) -> float | None:
-        """Seconds of mining per round; None until it was measured."""
+        """Returns seconds of mining per round; None until it was measured."""
         return statistics.fmean(self._betas) if self._betas else None
 
     def add(self, alpha_s: float | None, beta_s: float | None) -> None:
-        """Adds the measurements of a round; None where it has none. An iteration too short to be timed shows
-        nothing."""
+        """Adds the measurements of a round; None where it has none. An iteration too short to be timed is ignored."""
         if alpha_s is not None and alpha_s > 0:
             self._alphas.append(alpha_s)
         if beta_s is not None:
@@ -91,15 +91,15 @@ class LocalWork:
     def add_round(
         self, train: Mapping[str, float], beta_s: float | None, progress: Progress | None, num_iterations: int
     ) -> None:
-        """Adds what a round of `num_iterations` has shown, also if it ended before this node's training did: `progress`
-        is how far that had come."""
+        """Adds the measurements of a round of `num_iterations`, also if it ended before this node's training did:
+        `progress` is how far that had come."""
         alpha_s = train.get("alpha_s")
         if alpha_s is None and progress is not None:
             alpha_s = progress.seconds / progress.step * progress.steps / num_iterations
         self.add(alpha_s, beta_s)
 
     def choose_iterations(self) -> int | None:
-        """E of the next round, None for the method's own number. Says it once when the time is too short."""
+        """Returns E of the next round, None for the method's own number. Logs once when the time is too short."""
         choice = self.choose()
         if (choice.problem is not None) != self._lacks_time:
             self._lacks_time = choice.problem is not None
@@ -110,7 +110,7 @@ class LocalWork:
         return choice.num_iterations
 
     def choose(self) -> Choice:
-        """E of the next round."""
+        """Computes E of the next round."""
         if self.budget_s is None or self.alpha_s is None:
             return Choice()
         try:

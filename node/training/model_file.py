@@ -38,25 +38,25 @@ from node.training.checkpoint import (
 )
 from node.training.kept_rounds import read_kept
 
-CHUNK_BYTES = 1 << 20  # of one message; gRPC takes 4 MiB
+CHUNK_BYTES = 1 << 20  # of one message; gRPC accepts 4 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """The file's bytes and what is in it."""
+    """Holds the file's bytes and a description of them."""
 
     info: pb.ModelInfo
     data: bytes
 
     def to_messages(self) -> Iterator[pb.ModelChunk]:
-        """The description of the file, then the file piece by piece."""
+        """Yields the description of the file, then the file piece by piece."""
         yield pb.ModelChunk(info=self.info)
         for start in range(0, len(self.data), CHUNK_BYTES):
             yield pb.ModelChunk(data=self.data[start : start + CHUNK_BYTES])
 
 
 def find_run(data_dir: Path, calendar: Calendar) -> Run:
-    """The newest run that this node has a model of. Raises NotFound."""
+    """Returns the newest run that this node has a model of. Raises NotFound."""
     known = (calendar.get_run(number) for number in list_runs(data_dir / CHECKPOINTS))
     run = next((run for run in known if run is not None), None)
     if run is None:
@@ -67,10 +67,10 @@ def find_run(data_dir: Path, calendar: Calendar) -> Run:
 def read_model(
     data_dir: Path, genesis: Genesis, run: Run, initial_model: bytes | None, chosen: ChosenRound = NEWEST_ROUND
 ) -> ModelFile:
-    """The model of a run as it was after the `chosen` round, by default the newest whose aggregate it has taken in.
+    """Returns the model of a run as it was after the `chosen` round, by default the newest that this node applied.
     `initial_model` is the blob that the run began from, where `is_initial_needed`.
 
-    Raises NotFound where there is none yet, VerificationFailed where the checkpoint is not as it was written.
+    Raises NotFound where there is none yet, VerificationFailed where the checkpoint is damaged.
     """
     run_dir = get_run_dir(data_dir / CHECKPOINTS, run.number)
     checkpoint = _read_newest(data_dir, run_dir) if chosen.number is None else read_kept(run_dir, chosen.number)
@@ -87,8 +87,9 @@ def read_chosen(
     chosen: ChosenRound,
     find_aggregate: Callable[[Run, int], bytes | None],
 ) -> ModelFile:
-    """As `read_model`; where the model after the round is not kept, that in the round's aggregate, as `find_aggregate`
-    has it, if it is all of one; and else the newest, where nobody has asked for that very round."""
+    """Returns the model as `read_model` does. Where the model after the round is not kept, returns the one in the
+    round's aggregate from `find_aggregate`, if that holds a whole model; else the newest, unless that very round was
+    requested."""
     try:
         return read_model(data_dir, genesis, run, initial_model, chosen)
     except NotFound:
@@ -105,7 +106,7 @@ def read_chosen(
 
 
 def find_aggregate(store: SqliteStore, calendar: Calendar, run: Run, number: int) -> bytes | None:
-    """The aggregate of a round, if it is in the store. Runs on the store's thread."""
+    """Returns the aggregate of a round, None where the store does not have it. Runs on the store's thread."""
     height = calendar.get_height(Place(run.number, number))
     stored = None if height is None else store.get_block(height)
     if stored is None or not store.has_blob(stored.block.header.aggregate):
@@ -135,7 +136,7 @@ def _read_newest(data_dir: Path, run_dir: Path) -> Checkpoint:
 
 
 def write_out_input(run: Run, statistics: Arrays) -> Mapping[str, Any]:
-    """The `input` of a run with the mean and the deviation that its members have agreed on, if they have."""
+    """Returns the `input` of a run, with the mean and the deviation that its members have agreed on, if they have."""
     if not statistics:
         return run.input
     shape = run.input["shape"]
@@ -152,11 +153,11 @@ def write_out_input(run: Run, statistics: Arrays) -> Mapping[str, Any]:
 def make_model_file(
     genesis: Genesis, run: Run, applied_round: int, arrays: dict[str, Array], input_: Mapping[str, Any] | None = None
 ) -> ModelFile:
-    """The file of these arrays, the same bytes whenever it is made of the same; `input_` is what normalises samples,
-    by default as the run has it."""
+    """Makes the file of these arrays; the same arrays always make the same bytes. `input_` is the input that samples
+    are normalised by, by default the run's."""
     input_text = json.dumps(run.input if input_ is None else input_, sort_keys=True)
     card = {
-        "format": "pt",  # what readers of safetensors call the layout of torch's own arrays
+        "format": "pt",  # the name that readers of safetensors have for the layout of torch's arrays
         "fednode.chain_id": genesis.chain_id.hex(),
         "fednode.run": str(run.number),
         "fednode.round": str(applied_round),
@@ -191,8 +192,8 @@ def make_model_file(
 
 
 def _encode(arrays: Arrays, card: Mapping[str, str]) -> bytes:
-    """The canonical bytes of the arrays with a card in their header. The safetensors library would put its entries into
-    another order each time."""
+    """Returns the canonical bytes of the arrays with the card in their header. The safetensors library would put its
+    entries into another order each time."""
     plain = encode_arrays(arrays)
     start = 8 + int.from_bytes(plain[:8], "little")
     header = json.dumps({"__metadata__": dict(card), **json.loads(plain[8:start])}, separators=(",", ":")).encode()
@@ -201,7 +202,7 @@ def _encode(arrays: Arrays, card: Mapping[str, str]) -> bytes:
 
 
 def without_card(data: bytes) -> bytes:
-    """A model file as the blob of its arrays; other bytes as they are."""
+    """Returns a model file as the blob of its arrays; other bytes as they are."""
     start = 8 + int.from_bytes(data[:8], "little")
     if start > len(data):
         return data
@@ -217,8 +218,8 @@ def without_card(data: bytes) -> bytes:
 
 
 def is_initial_needed(run: Run) -> bool:
-    """Whether part of the model never changes, such as a frozen encoder: what the run began from has it, a checkpoint
-    does not."""
+    """Says whether part of the model never changes, such as a frozen encoder: the run's initial model has it, a
+    checkpoint does not."""
     return bool(frozen_shapes(run.model, run.input["shape"], len(run.classes)))
 
 
@@ -231,6 +232,6 @@ def _get_frozen(initial_model: bytes, own: Arrays) -> dict[str, Array]:
 
 
 def _add_tied(run: Run, arrays: dict[str, Array]) -> dict[str, Array]:
-    """The arrays under their further names, too, as torch's `state_dict()` has them."""
+    """Returns the arrays under their further names, too, as in torch's `state_dict()`."""
     tied = tied_names(run.model, run.input["shape"], len(run.classes))
     return arrays | {name: arrays[first] for name, first in tied.items() if first in arrays}

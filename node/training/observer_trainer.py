@@ -1,5 +1,5 @@
-"""The observer trainer: takes the place of a worker on an observer. It asks for everything the members agreed on,
-and learns nothing of it."""
+"""The observer trainer: stands in for a worker on an observer. Everything that the members agreed on is still fetched
+for it, and it learns nothing of that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from node.training.trainer import (
 
 
 class ObserverTrainer:
-    """A `Trainer` without data, a model or a process."""
+    """Implements `Trainer` without data, a model or a process."""
 
     last_death: str | None = None
 

@@ -1,7 +1,6 @@
-"""A site's own best round: the one whose model, as it stood here after the exchange, answers the site's val samples
-best. The best round of the run (`chain.selection`) is of all members' measures; in personal methods a site's own model
-may be at its best in another. It is told nobody else, and stands in a file beside the kept rounds of its run.
-"""
+"""A site's own best round: the one after whose exchange the model here answered the site's val samples best. The best
+round of the run (`chain.selection`) is computed from all members' measures; in personal methods a site's own model may
+be best after another round. It is sent to nobody, and kept in a file beside the kept rounds of its run."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ FILE = "own-best.json"
 
 @dataclass(frozen=True, slots=True)
 class OwnBest:
-    """The round, and its `score`: the val loss, or the val AUC, as `by` says."""
+    """Names the site's own best round, and its `score`: the val loss, or the val AUC, as `by` says."""
 
     round: int
     by: str
@@ -30,7 +29,7 @@ class OwnBest:
 
     @classmethod
     def read(cls, run_dir: Path) -> OwnBest | None:
-        """None where no round was measured, or the file is damaged."""
+        """Returns the own best round; None where no round was measured, or the file is damaged."""
         try:
             told = json.loads((run_dir / FILE).read_bytes())
             return cls(int(told["round"]), str(told["by"]), float(told["score"]))
@@ -41,7 +40,7 @@ class OwnBest:
             return None
 
     def write(self, run_dir: Path) -> None:
-        """Raises NodeError."""
+        """Writes the file. Raises NodeError."""
         with writing_whole(run_dir / FILE, over=True) as file:
             file.write(json.dumps(asdict(self)).encode())
 
@@ -50,10 +49,10 @@ class OwnBest:
 
 
 def note_own_best(run_dir: Path, number: int, by: str, metrics: Mapping[str, float]) -> None:
-    """A round was taken in, and this was measured: it is the own best where it is better than all before."""
+    """Compares the measures of an applied round, and keeps the round as own best where it is better than all before."""
     measured = ValMeasures.from_metrics(metrics)
     score = None if measured is None else measured.auc if by == AUC else measured.loss
-    if score is None or not run_dir.is_dir():  # which a worker makes that keeps states
+    if score is None or not run_dir.is_dir():  # a worker that keeps states makes it
         return
     best = OwnBest.read(run_dir)
     if best is not None and best.by == by and not best.is_behind(score):

@@ -1,4 +1,4 @@
-"""A site's own samples as its node would train on them, looked at before there is one."""
+"""A site's own samples as its node would train on them, inspected before there is a node."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from node.training.own_split import open_own_sides
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnData:
-    """The samples, what is odd about them, and how many train, test and are val here, where the site has a part of
-    them."""
+    """Holds the samples, what is odd about them, and how many train, test and are val here: those of the site's part,
+    where it has a part of shared data."""
 
     train: ArrayDataset
     test: ArrayDataset
@@ -31,12 +31,12 @@ class OwnData:
     num_val: int = 0
 
     def describe(self) -> str:
-        """How many samples there are on each side."""
+        """Describes how many samples there are on each side."""
         return f"{self.num_train} train / {self.num_test} test{f' / {self.num_val} val' if self.num_val else ''}"
 
     @classmethod
     def open(cls, data: Mapping[str, Any], data_dir: Path, run: Run) -> OwnData:
-        """By the site's own split and decoded images, in its data directory. Raises DataError."""
+        """Opens the samples by the site's own split, and the decoded images in its data directory. Raises DataError."""
         wanted, data = InputFormat.from_mapping(run.input), complete_val(data, selects=run.select is not None)
         train, test = open_dataset(
             data,

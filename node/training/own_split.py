@@ -36,14 +36,14 @@ class _Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OwnSplit:
-    """The split of the site whose data directory this is."""
+    """Keeps the split of the site in its data directory."""
 
     data_dir: Path
 
     def open(self, *, makes_seed: bool = False) -> Sides:
-        """The sides as they are kept. A site that has neither trained nor a split yet gets a seed where this
-        `makes_seed`, else a look at how it might be split. Raises DataError for files that are damaged, or of which one
-        is gone."""
+        """Returns the kept sides. A site that has neither trained nor a split yet gets a secret seed with `makes_seed`,
+        else a preview of a split by a public seed. Raises DataError for files that are damaged, or of which one is
+        missing."""
         kept, seed = self._read_sides(), self._read_seed()
         if seed is not None and kept is not None:
             return Sides(seed, kept.known, kept.rule, kept.columns)
@@ -58,11 +58,11 @@ class OwnSplit:
         return Sides(seed or (secrets.token_bytes(SEED_BYTES) if makes_seed else PUBLIC_SEED))
 
     def has_trained(self) -> bool:
-        """Whether there is a checkpoint of any run."""
+        """Says whether there is a checkpoint of any run."""
         return next((self.data_dir / CHECKPOINTS).glob("*/*.safetensors"), None) is not None
 
     def write(self, sides: Sides) -> None:
-        """Keeps the sides, durably, unless they are kept already. Raises DataError."""
+        """Writes the sides, durably, unless they are written already. Raises DataError."""
         if sides.seed is None or not sides.known:
             return
         try:
@@ -73,10 +73,10 @@ class OwnSplit:
             raise DataError(f"nothing is trained on whose side is not kept: {error}") from error
 
     def replace(self, sides: Sides) -> None:
-        """Keeps another split, by another seed. Raises DataError."""
+        """Replaces the split by another, with another seed. Raises DataError."""
         try:
             if self.data_dir.is_dir():
-                remove_private(self.data_dir / SPLIT_FILE)  # first: never one with the seed of another
+                remove_private(self.data_dir / SPLIT_FILE)  # first, so that no split is ever there with another's seed
         except NodeError as error:
             raise DataError(str(error)) from error
         self.write(sides)
@@ -105,7 +105,8 @@ class OwnSplit:
 
 
 def open_own_sides(data_dir: Path, data: Mapping[str, Any], *, makes_seed: bool = False) -> Sides | None:
-    """The sides of a site's own data, None of a part of a data set that is dealt out. Raises DataError."""
+    """Returns the sides of a site's own data; None where the site has a part of a data set that is dealt out. Raises
+    DataError."""
     return None if data.get("partition") is not None else OwnSplit(data_dir).open(makes_seed=makes_seed)
 
 

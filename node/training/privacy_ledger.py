@@ -1,12 +1,12 @@
-"""The account that a worker keeps of what its local phases may have told of any sample of the site, over all runs.
+"""The account of what a worker's local phases may have revealed about any sample of the site, over all runs.
 
-It is a file in the data directory, and on the disk before what it counts begins. So a phase is counted that was
-stopped, abandoned or never sent, and nothing is made of samples that was not counted. With a budget the worker trains
-no phase that would take epsilon above it, and none at all while phases of earlier releases are counted whose noise can
-be guessed, unless the site has set them aside by name.
+It is a file in the data directory, and it is written before the phase that it counts begins. So a phase that was
+stopped, abandoned or never sent is counted, too, and nothing is computed from samples without being counted. With a
+budget the worker trains no phase that would take epsilon above it. It trains none at all while the account has phases
+of earlier releases whose noise can be guessed, unless the site has set them aside by name.
 
-The node adds to the same file what the chain shows of earlier phases and the file lacks
-(`node.consensus.learning.recount`): whoever changes it reads it anew, and holds its directory meanwhile.
+The node adds phases to the same file that the chain shows and the file lacks (`node.consensus.learning.recount`): every
+change locks the directory and reads the file again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from node.training.account import Account
 
 PRIVACY_FILE = "privacy.json"
 LOOK_AHEAD = 256  # phases
-GUESSABLE_NOISE = "guessable_noise"  # what a site may set aside in its account
-RESTS = 20.0  # times as long as epsilon took to be added up, until it is again for whoever looks
+GUESSABLE_NOISE = "guessable_noise"  # the value by which a site sets such phases aside
+RESTS = 20.0  # pause before epsilon is computed again, as a multiple of the time it took
 
 
 def read_account(path: Path) -> Account:
-    """What a data directory's account says; nothing where there is none. Raises MlError where it cannot be read."""
+    """Returns the account in a data directory; an empty one where there is none. Raises MlError where it cannot be
+    read."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -48,12 +49,12 @@ def read_account(path: Path) -> Account:
 
 
 def read_told(path: Path) -> Told:
-    """As `read_account`, how much it is."""
+    """Returns the total of the account. Raises MlError where it cannot be read."""
     return read_account(path).told
 
 
 def describe_guessable(told: Told) -> str:
-    """The phases whose noise can be guessed, in a sentence without its end."""
+    """Describes the phases whose noise can be guessed, in a sentence without its end."""
     return (
         f"the noise of {told.guessable} of {told.phases} local phases can be guessed: an earlier release drew it, from "
         "a generator that keeps no secrets"
@@ -61,7 +62,7 @@ def describe_guessable(told: Told) -> str:
 
 
 def change_account(path: Path, change: Callable[[Account], Account]) -> Account:
-    """What the account at `path` has become, durably. Raises MlError where it cannot be read or written."""
+    """Changes the account at `path`, durably, and returns it. Raises MlError where it cannot be read or written."""
     try:
         with _holding(path.parent):
             before = read_account(path)
@@ -75,7 +76,7 @@ def change_account(path: Path, change: Callable[[Account], Account]) -> Account:
 
 @contextmanager
 def _holding(folder: Path) -> Iterator[None]:
-    """One process at a time. Raises NodeError."""
+    """Locks the folder, so that one process at a time changes it. Raises NodeError."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -89,23 +90,23 @@ def _holding(folder: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class PrivacyLedger:
-    """The account at `path`; `budget` is of epsilon at `delta`, None without end. The phases that are added are of the
-    run of this number, with this `noise` by key, on so many `samples`. Where the site `sets_aside` that noise can be
-    guessed, the phases with it count by how much noise it was."""
+    """Keeps the account at `path`. `budget` bounds epsilon at `delta`; None: no bound. Added phases belong to the run
+    `run`, with this `noise` by key, on `samples` samples. With `sets_aside` the site disregards that noise can be
+    guessed: such phases count by the size of their noise."""
 
     path: Path
     delta: float
     budget: float | None = None
-    account: Account = field(default_factory=Account)  # as far as it is known here
+    account: Account = field(default_factory=Account)  # as last read
     run: int = 1
     noise: Mapping[str, float] = field(default_factory=dict)
     samples: int = 0
     sets_aside: bool = False
     clock: Callable[[], float] = time.monotonic
-    _fitting: tuple[Release, int] | None = None  # so many more phases like this one fit, if not more
-    _last: Release | None = None  # what was asked for last
-    _refused: tuple[Release, float] | None = None  # what does not fit, and epsilon of what was told
-    _known: tuple[int, float] | None = None  # epsilon of so many phases, the newest that was added up
+    _fitting: tuple[Release, int] | None = None  # at least so many more phases like this one fit
+    _last: Release | None = None  # the release that was checked last
+    _refused: tuple[Release, float] | None = None  # a release that does not fit, and epsilon so far
+    _known: tuple[int, float] | None = None  # number of phases, and the newest epsilon computed, which is of these
     _adding: threading.Thread | None = None
     _rests_until_s: float = float("-inf")
 
@@ -121,7 +122,7 @@ class PrivacyLedger:
         samples: int = 0,
         sets_aside: bool = False,
     ) -> Self:
-        """Raises MlError for a file that is damaged, or where epsilon cannot be computed and has to be."""
+        """Opens the account. Raises MlError for a damaged file, or where epsilon has to be computed and cannot be."""
         if budget is not None:
             check_accountant()
         account = read_account(path)
@@ -130,8 +131,8 @@ class PrivacyLedger:
         return cls(path, delta, budget, account, run, noise or {}, samples, sets_aside)
 
     def check(self, release: Release) -> None:
-        """Raises MlError where a phase that tells as much would take epsilon above the budget. Takes a second, some for
-        the first that is as the one before, and no time for those after that."""
+        """Raises MlError where one more phase like `release` would take epsilon above the budget. A check takes a
+        second, the first repetition some seconds, and later repetitions no time."""
         if self.budget is None:
             return
         self._look_again()
@@ -153,7 +154,7 @@ class PrivacyLedger:
         )
 
     def _look_ahead(self, release: Release, budget: float) -> None:
-        """Where phases are alike, so that the next need not be added up one by one."""
+        """Computes how many more phases fit when a release is repeated, so that they need no computation each."""
         if self._last == release:
             self._fitting = release, count_phases_within(budget, self.delta, self.counted, release, LOOK_AHEAD)
         self._last = release
@@ -164,20 +165,20 @@ class PrivacyLedger:
 
     @property
     def counted(self) -> Told:
-        """What epsilon is of."""
+        """Returns what epsilon is computed from."""
         return self.told.set_aside() if self.sets_aside else self.told
 
     def _look_again(self) -> None:
-        """The node may have added to the account. One that has lost something is not followed."""
+        """Reads the account again, as the node may have added to it. An account that has lost phases is ignored."""
         account = read_account(self.path)
         if account.told.phases > self.told.phases:
             self.account, self._fitting, self._refused = account, None, None
 
     def add(self, release: Release, number: int) -> None:
-        """Count a phase for this round, durably. Raises MlError where the file cannot be written."""
+        """Counts a phase for this round, durably. Raises MlError where the file cannot be written."""
 
         def change(account: Account) -> Account:
-            before = account if account.told.phases >= self.told.phases else self.account  # which somebody took away
+            before = account if account.told.phases >= self.told.phases else self.account  # the file lost phases
             after = before.plus(release, self.run, number, noise=self.noise, samples=self.samples)
             return replace(after, is_set_aside=self.sets_aside)
 
@@ -189,8 +190,8 @@ class PrivacyLedger:
             self._fitting = (like, num - 1) if like == release and num else None
 
     def describe(self, *, has_time: bool = False) -> dict[str, Any]:
-        """As a round's record has it. Unless whoever asks `has_time` epsilon is added up on a thread of its own, for a
-        small part of the time, and may be of fewer phases, or not there yet."""
+        """Returns the values for a round's record. Unless the caller `has_time`, epsilon is computed on a thread of its
+        own, in a small part of the time; then it may lack the last phases, or be None."""
         self._look_again()
         if has_accountant() and (self._known is None or self._known[0] != self.told.phases):
             if has_time:
@@ -212,7 +213,7 @@ class PrivacyLedger:
     def _add_up(self, told: Told) -> None:
         began_s = self.clock()
         epsilon = compute_epsilon(told, self.delta)
-        if self._known is None or self._known[0] < told.phases:  # two may be at it
+        if self._known is None or self._known[0] < told.phases:  # two threads may compute it
             self._known = told.phases, epsilon
         ended_s = self.clock()
         self._rests_until_s = ended_s + RESTS * (ended_s - began_s)

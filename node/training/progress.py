@@ -1,4 +1,4 @@
-"""Reports of a local phase that is under way: how far it is, now and then."""
+"""Reports of a local phase that is under way: how far it is, from time to time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROGRESS_S = 0.5  # between two reports of a local phase under way
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a local phase: `step` of `steps`, `seconds` after the first began."""
+    """Says how far a local phase is: `step` of `steps`, `seconds` after the first began."""
 
     step: int
     steps: int
@@ -22,8 +22,8 @@ OnProgress = Callable[[Progress], None]
 
 
 class ProgressMeter:
-    """Hears of every step and reports some: at most one in PROGRESS_S, the first so long after it was made. Between two
-    reports a step costs a look at the clock."""
+    """Reports some of the steps: at most one in PROGRESS_S, the first so long after it was made. Between two reports a
+    step only reads the clock."""
 
     def __init__(self, report: OnProgress) -> None:
         self._report = report

@@ -1,7 +1,7 @@
-"""A worker's session: a client, and where in its rounds it stands.
+"""A worker's session: a client, and its position in its rounds.
 
-An answer is there before the checkpoint is made. See `node.training.checkpoint` for why that is safe. Payloads too
-large for an answer are written to files of their own first, which the daemon takes over.
+The answer to a call is sent before the checkpoint is made; `node.training.checkpoint` says why that is safe. Payloads
+too large for an answer are first written to files of their own, which the daemon takes over.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Built(NamedTuple):
-    """A client, how it is asked about samples, the device it is on, and what its forward passes are computed in."""
+    """Holds a client, the function that answers about samples, the device it is on, and the precision of its forward
+    passes."""
 
     client: Client
     answer: Answer
@@ -50,11 +51,11 @@ class Built(NamedTuple):
 
 
 class Session:
-    """A client, and where in its rounds it stands. Repeating the last step of a round changes nothing, but what a
-    `ledger` counts. A client that `hides_itself`, by noise of the site's own, goes on from no state that was trained
-    without: what it then sends would tell of samples in ways that nobody counts.
+    """Runs the calls on a client, and keeps its position in its rounds. Repeating the last step of a round changes
+    nothing but the count of a `ledger`. A client that `hides_itself`, by noise of the site's own, resumes from no state
+    that was trained without that noise: it would send what nobody has counted.
 
-    Payloads too large to pass are written into `outgoing_dir`.
+    Payloads too large for an answer are written into `outgoing_dir`.
     """
 
     def __init__(
@@ -97,14 +98,15 @@ class Session:
             except ValueError as error:
                 self._checkpoints.set_aside(checkpoint.phase, str(error))
                 continue
-            with suppress(ValueError):  # another model's: there is no way back then
+            with suppress(ValueError):  # of another model: the client cannot go back then
                 self._client.load_state_arrays(checkpoint.arrays, self._load_before(checkpoint))
             self._round, self._phase, self._is_saved = checkpoint.round_number, checkpoint.phase, True
             return checkpoint
         return None
 
     def _go_on_from(self, before: Checkpoint) -> None:
-        """Take over what the run before has left of this client, if it fits; else it begins from the initial model."""
+        """Loads the state that the run before left of this client, if it fits; else the client begins from the initial
+        model."""
         try:
             if self._ledger is not None and "dp_noise" in self._ledger.noise:
                 _require_hidden(before.arrays)
@@ -113,7 +115,7 @@ class Session:
             _log.warning("The client begins anew, as its state in the run before does not fit: %s", error)
 
     def _load_before(self, applied: Checkpoint) -> Arrays | None:
-        """What the client was before the aggregate in `applied`, if that is on disk."""
+        """Returns the client's state before the aggregate in `applied`, if that is on disk."""
         before = None if applied.phase is Phase.TRAINED else self._checkpoints.load(Phase.TRAINED)
         return None if before is None or before.position > applied.position else before.arrays
 
@@ -126,7 +128,7 @@ class Session:
         should_stop: Callable[[], bool],
         on_step: Callable[[int, int], None],
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
-        """The answer to `train`. Raises MlError and FileUnusable."""
+        """Returns the answer to `train`. Raises MlError and FileUnusable."""
         if (self._round, self._phase) == (round_number, Phase.TRAINED):
             self._go_back()
         if self._watch is not None:
@@ -135,7 +137,7 @@ class Session:
                 _log.warning("%s", told)
                 self._untold = told
 
-        def on_back() -> None:  # a repetition has to begin there too
+        def on_back() -> None:  # a repetition has to begin there, too
             _log.warning("Training for round %d diverged, and began again from the node's own model", round_number)
             self._move(round_number - 1, Phase.APPLIED)
             self.save()
@@ -155,22 +157,22 @@ class Session:
             if kind in streamed
         }
         if files:
-            give_freed_memory_back()  # what was trained to make them is larger than what rounds train
+            give_freed_memory_back()  # the model trained to make them is larger than that of the rounds
         payloads = {kind: encode_arrays(arrays) for kind, arrays in trained.payloads.items() if kind not in files}
         result = {"weight": trained.weight, "metrics": dict(trained.metrics), "went_back": trained.went_back}
         result["data_change"], self._untold = self._untold, None
         return {**result, "files": files}, payloads
 
     def _count(self, round_number: int, num_iterations: int | None) -> None:
-        """Counts what a phase will have told, before it begins: whatever becomes of it, an abandoned one's steps stay
-        in the model. Raises MlError where no more may be told, or it cannot be counted."""
+        """Counts what a phase will reveal, before it begins: even an abandoned phase leaves its steps in the model.
+        Raises MlError where the budget is spent, or the phase cannot be counted."""
         release = None if self._ledger is None else self._client.plan_release(round_number, num_iterations)
         if self._ledger is not None and release is not None:
             self._ledger.check(release)
             self._ledger.add(release, round_number)
 
     def apply(self, round_number: int, aggregate: bytes | None, exchange: Exchange) -> Mapping[str, Any]:
-        """The answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
+        """Returns the answer to `apply`. Raises MlError, Spoiled among them, and FileUnusable."""
         refused: dict[str, str] = {}
         if (self._round, self._phase) == (round_number, Phase.APPLIED):
             if aggregate is not None:
@@ -185,7 +187,7 @@ class Session:
         return {"metrics": metrics, "refused": refused}
 
     def pass_over(self, round_number: int) -> Mapping[str, Any]:
-        """The answer to `pass_over`."""
+        """Returns the answer to `pass_over`."""
         if (self._round, self._phase) == (round_number, Phase.APPLIED):
             self._client.go_back()
         self._move(round_number, Phase.APPLIED)
@@ -199,8 +201,8 @@ class Session:
             self.beside.note_together(round_number)
 
     def measure(self) -> Mapping[str, Any]:
-        """The answer to `measure`: of the client as it last took in a round, though it may have trained since. If it
-        has not, nobody waits for its training."""
+        """Returns the answer to `measure`: for the client as it was when it last applied a round, even if it has
+        trained since. If it has not, nobody waits for its training, so epsilon is computed at once."""
         return {
             **self._answers.describe(),
             "alone": None if self.beside is None else self.beside.describe().to_mapping(),
@@ -208,7 +210,7 @@ class Session:
         }
 
     def list_answers(self) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
-        """The answer to `answers`: those that `measure` tells of."""
+        """Returns the answer to `answers`: the answers that `measure` measures."""
         return {"run": self._run, "round": self._answers.round_number}, self._answers.encode()
 
     def predict(
@@ -220,7 +222,7 @@ class Session:
         kept: int | None = None,
         calibrated: bool = False,
     ) -> tuple[Mapping[str, Any], Mapping[str, bytes]]:
-        """The answer to `predict`, after which everything is as before. Raises MlError."""
+        """Returns the answer to `predict`, and leaves everything as it was. Raises MlError."""
         x = decode_arrays(samples, len(samples))["x"]
         told = None
         with standing_after(self._client, self._checkpoints.directory, kept):
@@ -237,16 +239,16 @@ class Session:
     def score(
         self, round_number: int, aggregates: Mapping[str, bytes], should_stop: Callable[[], bool]
     ) -> Mapping[str, Any]:
-        """The answer to `score`, after which everything is as before. Raises MlError."""
+        """Returns the answer to `score`, and leaves everything as it was. Raises MlError."""
         in_order = (aggregates[str(place)] for place in range(len(aggregates)))
         return {"losses": score_with(self._client, round_number, in_order, should_stop)}
 
     def tell_of(self, aggregate: bytes, min_samples: int) -> Mapping[str, bytes]:
-        """The answer to `tell_of`, after which everything is as before. Raises MlError."""
+        """Returns the answer to `tell_of`, and leaves everything as it was. Raises MlError."""
         return {EVALUATION: tell_with(self._client, aggregate, min_samples)}
 
     def _go_back(self) -> None:
-        """To before the training that is asked for again, so that it gives what it gave the first time."""
+        """Restores the state before a training that is requested again, so that it gives the same result."""
         before = self._checkpoints.load(Phase.APPLIED)
         if before is not None and before.round_number == self._round - 1:
             self._client.load_state_arrays(before.arrays)
@@ -261,7 +263,7 @@ class Session:
         self._round, self._phase, self._is_saved = round_number, phase, False
 
     def save(self, *, is_last: bool = False) -> None:
-        """Makes a checkpoint if this step is due for one, in the background; the last one always."""
+        """Makes a checkpoint in the background if this step is due for one, and always for the last."""
         is_kept = self._checkpoints.keep_as is not None and self._phase is Phase.APPLIED
         if self._is_saved or not (is_last or is_kept or self._round % self._every == 0):
             return
@@ -273,11 +275,11 @@ class Session:
 
     @property
     def saved(self) -> Position | None:
-        """The newest state that is on disk."""
+        """Returns the position of the newest state that is on disk."""
         return self._checkpoints.saved
 
     def use_time(self) -> bool:
-        """Does a little of what may wait. False where there is nothing to do."""
+        """Does a small part of the work that may wait. Returns False where there is none."""
         return self.beside is not None and self.beside.step()
 
     def close(self) -> None:
@@ -291,14 +293,15 @@ class Session:
 
 
 def _require_hidden(arrays: Arrays) -> None:
-    """Raises ValueError for the state of a client whose training has hidden no samples."""
+    """Raises ValueError for the state of a client that was trained without noise."""
     if get_kind(arrays, HIDDEN) is None:
         raise ValueError("expected a state whose training has hidden samples, got one without noise")
 
 
 def write_arrays(directory: Path, name: str, arrays: Arrays) -> Path:
-    """The encoding of `arrays` in a new file, its name beginning with `name`, without a copy of it in memory. It is not
-    synced: until it is somebody's, it may be lost. Raises FileUnusable, and then there is no file."""
+    """Writes the encoding of `arrays` to a new file, whose name begins with `name`, without a copy of it in memory. The
+    file is not synced: it may be lost before the daemon takes it over. Raises FileUnusable, and then there is no
+    file."""
     path = directory
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Training as the daemon sees it.
 
-A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and others that only ask, as
-`predict` and `score` do. `node.training.worker` runs it in a process of its own.
+A trainer is one client of `ml` behind two calls that move it, `train` and `apply`, and others that only ask, such as
+`predict` and `score`. `node.training.worker` runs it in a process of its own.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ NOTHING_TAKEN = Exchange()
 
 
 class WorkerDied(NodeError):
-    """The worker went away in the middle of this call. A new one is being started: ask again."""
+    """The worker died during this call. A new one is being started: repeat the call."""
 
 
 class WorkerFailed(NodeError):
-    """No worker can be kept alive here, or it refused what it was given; carries the last lines it wrote."""
+    """No worker can be kept alive here, or it refused its input; carries the last lines it wrote."""
 
 
 class TrainingAbandoned(NodeError):
-    """The training was broken off because its round is over. What it had learned stays in the client's own state."""
+    """The training was ended early because its round is over. What it had learned stays in the client's own state."""
 
 
 class TrainingFailed(WorkerFailed):
-    """The method cannot do what it was asked, as when a loss diverges, or a file of the exchange cannot be read or
-    written. Its state is as before, or as after a whole local phase whose result found no room; the worker is alive."""
+    """The method cannot do this, as when a loss diverges, or a file of the exchange cannot be read or written. The
+    client's state is as before, or as after a whole local phase whose result found no room on the disk; the worker is
+    alive."""
 
 
 class AggregateSpoiled(TrainingFailed):
@@ -55,17 +56,16 @@ class AggregateSpoiled(TrainingFailed):
 
 
 class AnswerRefused(NodeError):
-    """The client can say nothing of what it is asked about, or not any more. Its state is as before, the worker
-    alive."""
+    """The client cannot answer this request, or no longer. Its state is as before, and the worker is alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTask:
-    """A run as a trainer is told of it; its `initial_model` is held here.
+    """Describes a run to a trainer; its `initial_model` is held here.
 
-    `goes_on_after` is the last round of the run before, if this one continues that with the same method and model, so
-    that a client's own state goes on too; None where all begin from the initial model. `own` is the round whose own
-    models sites may lend in this run, None where they may lend none; this one `lends` its own.
+    `goes_on_after` is the last round of the run before, if this run continues that one with the same method and model,
+    so that a client's own state goes on too; None where all begin from the initial model. `own` is the round whose own
+    models sites may lend in this run, None where they may lend none; this site `lends` its own.
     """
 
     run: Run
@@ -79,12 +79,12 @@ class RunTask:
 
 @dataclass(frozen=True, slots=True)
 class TrainerInfo:
-    """A trainer's word about itself when it is ready.
+    """Describes a trainer that is ready.
 
-    `model_bytes` is what sending the whole model would cost, `precision` what forward passes in training are computed
-    in. The state it starts from has `checkpoint_round` as the round of the last aggregate applied (None: no
-    checkpoint, the state before the first round) and `trained_round` as that of the last training in it (0: none).
-    `data_change` says how the site's data differ from those trained on before, None where they do not.
+    `model_bytes` is the size of the whole model when sent, `precision` that of forward passes in training. In the state
+    it starts from, `checkpoint_round` is the round of the last aggregate applied (None: no checkpoint, the state before
+    the first round) and `trained_round` that of the last training (0: none). `data_change` says how the site's data
+    differ from those trained on before, None where they do not.
     """
 
     num_train: int
@@ -101,11 +101,11 @@ class TrainerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A round's local result: the encoded arrays of each payload kind, and their weight.
+    """Holds a round's local result: the encoded arrays of each payload kind, and their weight.
 
-    What is too large to pass through memory lies in `files`, by kind, each on the store's filesystem and whoever
-    receives it to keep or to delete. `went_back` says why training began from the client's own model before the last
-    aggregate, None where it did not. `data_change` is news of the site's data, None where there is none.
+    A payload too large to pass through memory is in `files`, by kind, each on the store's filesystem; the receiver
+    keeps or deletes it. `went_back` says why training began from the client's own model before the last aggregate, None
+    where it did not. `data_change` describes a change of the site's data, None where there is none.
     """
 
     weight: int
@@ -118,11 +118,11 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a client's answers to its own test samples show, None where it has none; and what those of a model show that
-    was trained without the others, None where there is none. `before` are the measures before the exchange, of the
-    model that the round's training had left, where it has trained for it; `missing` are the classes of which the client
-    has no training samples. `curves` are those of `describe_curves`, `privacy` is what the site has told of its samples
-    (`PrivacySpent` of admin.proto), None where the run does not hide them."""
+    """Holds the measures of a client on its own test samples, None where it has none, and those of a model trained
+    without the others, None where there is none. `before` holds the measures before the exchange, of the model after
+    the round's training, if it has trained for that; `missing` the classes without training samples here. `curves` are
+    those of `describe_curves`. `privacy` is what the site has revealed of its samples (`PrivacySpent` of admin.proto),
+    None where the run does not hide them."""
 
     measures: AnyMeasures | None = None
     alone: TrainedAlone | None = None
@@ -134,8 +134,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class OwnAnswers:
-    """The answers to the own test samples, for `decode_answers`, of a client that has taken in this round of a run, or
-    passed it over; None where there are none, or very many."""
+    """Holds a client's answers to its own test samples, for `decode_answers`, after it applied this round of a run or
+    passed it over; None where there are none, or more than are sent."""
 
     run: int
     round: int
@@ -144,9 +144,9 @@ class OwnAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A client's answer about samples: the encoded arrays of `ml.clients.inference`, and the run and the round of the
-    last aggregate in the model that gave it (0: none yet). Where it was asked for and there is such training, how far
-    training alone is, and if it has one that model's answer, and that of both mixed."""
+    """Holds a client's answer about samples: the encoded arrays of `ml.clients.inference`, and the run and the round of
+    the last aggregate in its model (0: none yet). If requested and available: how far training alone is, that model's
+    answer, and the answer of both mixed."""
 
     answer: bytes
     applied_round: int
@@ -157,17 +157,17 @@ class Predicted:
 
 
 class Trainer(Protocol):
-    """Trains one client, in one run at a time. `predict` and `score` are called at any time, by anyone, all else one at
-    a time. `last_death` is why its worker died, until another is ready."""
+    """Trains one client, in one run at a time. `predict` and `score` may be called at any time, all other calls one at
+    a time. `last_death` says why its worker died, until another is ready."""
 
     last_death: str | None
 
     async def start(self, task: RunTask, /) -> TrainerInfo:
-        """Gets ready for a run, and lets go of the one before it. Raises WorkerFailed."""
+        """Starts a run, and ends the one before it. Raises WorkerFailed."""
         ...
 
     async def warm_up(self) -> None:
-        """Has ready what every run needs, for the one that begins next. Raises WorkerFailed."""
+        """Loads what every run needs, for the one that begins next. Raises WorkerFailed."""
         ...
 
     async def train(
@@ -180,18 +180,18 @@ class Trainer(Protocol):
         shared: Exchange = NOTHING_TAKEN,
         on_progress: OnProgress | None = None,
     ) -> Trained:
-        """One local phase, of `num_iterations` in place of the method's own number. `shared` is what it reads of an
-        earlier block.
+        """Runs one local phase, of `num_iterations` in place of the method's own number. `shared` is what it reads of
+        an earlier block.
 
-        Cancelling stops it after the current step, with the state as it was before. Of a long one `on_progress` hears
-        now and then, and nothing any more once the call is over. Raises WorkerDied, WorkerFailed, TrainingFailed, and
-        TrainingAbandoned after `abandon`.
+        Cancelling stops it after the current step, with the state as it was before. During a long phase `on_progress`
+        is called from time to time, and never after the call is over. Raises WorkerDied, WorkerFailed, TrainingFailed,
+        and TrainingAbandoned after `abandon`.
         """
         ...
 
     def abandon(self) -> bool:
-        """Breaks the training under way off after the current step and keeps what it has learned (DESIGN §3). Whether
-        there is one that hears of it; if not, cancelling is what ends it."""
+        """Ends the training under way after the current step and keeps what it has learned (DESIGN §3). Returns whether
+        there is such a training; if not, cancelling ends the call."""
         ...
 
     async def apply(
@@ -202,24 +202,24 @@ class Trainer(Protocol):
         exchange: Exchange = NOTHING_TAKEN,
         on_refused: OnRefused | None = None,
     ) -> Metrics:
-        """Takes in a round's aggregate (None where the method has none) and what was taken of single peers, and
-        evaluates, also by the val samples, where the site has some (`ValMeasures`). Before it returns, `on_refused`
-        hears of each peer whose model would have harmed the client. Raises like `train`, and AggregateSpoiled; then
-        the client still stands before that round."""
+        """Applies a round's aggregate (None where the method has none) and the blobs fetched from single peers, and
+        evaluates, also on the val samples, where the site has some (`ValMeasures`). Before it returns, `on_refused` is
+        called for each peer whose model would have harmed the client. Raises like `train`, and AggregateSpoiled; then
+        the client is as before that round."""
         ...
 
     async def pass_over(self, round_number: int, /) -> Metrics:
-        """Leaves out a round's aggregate, and evaluates: the client's own model is what training goes on from. An
-        aggregate that was taken in already is undone. Raises WorkerDied and WorkerFailed."""
+        """Skips a round's aggregate, and evaluates: training goes on from the client's own model. An aggregate that was
+        applied already is undone. Raises WorkerDied and WorkerFailed."""
         ...
 
     async def measure(self) -> Measured:
-        """All that the client's answers to its own test samples showed when it last took in a round, or passed one
-        over; nothing where this trainer has not lived through that. Raises as `predict`."""
+        """Returns the measures of the client's answers to its own test samples when it last applied a round, or passed
+        one over; nothing where this trainer was not running then. Raises as `predict`."""
         ...
 
     async def list_answers(self) -> OwnAnswers:
-        """The answers that `measure` tells of, and waits as `predict`. Raises as that."""
+        """Returns the answers that `measure` measures. Waits and raises as `predict`."""
         ...
 
     async def predict(
@@ -231,33 +231,33 @@ class Trainer(Protocol):
         kept: int | None = None,
         calibrated: bool = False,
     ) -> Predicted:
-        """Classifies the array `x` of these canonical bytes, if asked by the model trained `alone` too, and by both
-        mixed, and leaves the client as it is. With `kappa` the answer leans to the client's own prior
-        (`ml.training.prior`), and `calibrated` its probabilities are by the client's val samples
-        (`ml.training.temperature`). `kept` asks the client as it was after that round.
+        """Classifies the array `x` of these canonical bytes, and leaves the client as it is. With `alone` the model
+        trained alone answers too, and both mixed. With `kappa` the answer leans to the client's own prior
+        (`ml.training.prior`), and with `calibrated` its probabilities are calibrated on the client's val samples
+        (`ml.training.temperature`). `kept` is a round whose state answers instead.
 
-        It waits for the end of the call under way, and holds the next one up by no more than itself: of several
+        It waits for the end of the call under way, and delays the next one by no more than itself: of several
         predictions, `train` or `apply` waits for one. Raises AnswerRefused, WorkerDied and WorkerFailed.
         """
         ...
 
     async def score(self, round_number: int, aggregates: Sequence[bytes], /) -> Sequence[float]:
-        """The loss on the own test samples that each of some aggregates of a round would leave the client with, as it
-        stands: it takes over none of them. It may be no finite number.
+        """Returns, for each of some aggregates of a round, the loss on the own test samples that the client would have
+        after applying it. None is applied. A loss may be no finite number.
 
-        It waits for whatever is under way, and nothing need wait for it. Raises as `predict`.
+        It waits for every call under way, and no call has to wait for it. Raises as `predict`.
         """
         ...
 
     async def tell_of(self, aggregate: bytes, min_samples: int, /) -> bytes:
-        """The payload of what the own test samples show of the model in an aggregate, which is not taken over; it tells
-        nothing of fewer than `min_samples`. Raises as `predict`."""
+        """Returns the payload that reports how the model in an aggregate does on the own test samples, without applying
+        it. It reports nothing on fewer than `min_samples`. Raises as `predict`."""
         ...
 
     async def close(self) -> None: ...
 
 
-# `ml.clients.answering`: of samples, of whether to stop, at what kappa, and whether calibrated
+# `ml.clients.answering`: samples, whether to stop, kappa, and whether calibrated
 Answer = Callable[[Samples, Callable[[], bool], float | None, bool], Answered]
 
 
@@ -268,7 +268,7 @@ def get_info(
     resumed: Checkpoint | None = None,
     data_change: str | None = None,
 ) -> TrainerInfo:
-    """The info of a trainer with this client."""
+    """Returns the info of a trainer with this client."""
     return TrainerInfo(
         num_train=client.num_train,
         num_test=client.num_test,
@@ -286,15 +286,14 @@ def get_info(
 def train_with(
     client: Client, round_number: int, beacon: bytes, num_iterations: int | None, shared: Exchange, **hooks: Any
 ) -> LocalResult:
-    """Lets a client train for a round, with the hooks that `Client.train` has. Raises MlError and FileUnusable."""
+    """Has a client train for a round, with the hooks of `Client.train`. Raises MlError and FileUnusable."""
     return client.train(round_number, beacon, num_iterations=num_iterations, **shared.decode(), **hooks)
 
 
 def apply_to(
     client: Client, round_number: int, aggregate: bytes | None, exchange: Exchange, on_refused: OnRefused
 ) -> dict[str, float]:
-    """Lets a client take over a round, and says what it measured. Raises MlError, Spoiled among them, and
-    FileUnusable."""
+    """Has a client apply a round, and returns the metrics. Raises MlError, Spoiled among them, and FileUnusable."""
     arrays, beacon = None if aggregate is None else decode_arrays(aggregate, len(aggregate)), exchange.beacon
     return dict(client.apply(round_number, arrays, beacon=beacon, on_refused=on_refused, **exchange.decode()))
 
@@ -302,11 +301,11 @@ def apply_to(
 def score_with(
     client: Client, round_number: int, aggregates: Iterable[bytes], should_stop: Callable[[], bool] = lambda: False
 ) -> list[float]:
-    """The losses that aggregates would leave a client with, one decoded at a time. Raises MlError."""
+    """Returns the losses that a client would have after each aggregate, decoded one at a time. Raises MlError."""
     decoded = (decode_arrays(data, len(data)) for data in aggregates)
     return [*client.score(round_number, decoded, should_stop=should_stop)]
 
 
 def tell_with(client: Client, aggregate: bytes, min_samples: int) -> bytes:
-    """The encoding of what a client tells of the model in an aggregate. Raises MlError."""
+    """Returns the encoding of what a client reports about the model in an aggregate. Raises MlError."""
     return encode_arrays(client.tell_of(decode_arrays(aggregate, len(aggregate)), min_samples))

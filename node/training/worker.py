@@ -1,10 +1,10 @@
 """The daemon's handle on training: in a process of its own, so that torch is neither in the daemon nor in its way.
 
-`WorkerProcess` starts `node.training.worker_child`, speaks `node.training.frames` with it over a socket, and keeps one
-alive: when a worker dies, whoever killed it, the call under way raises WorkerDied, a new worker goes on from the last
-checkpoint, and the caller asks again. Calls go one at a time, in the order they were made; of predictions only one at a
-time stands in that line, so that training is never behind two. A score, for which nobody is in a hurry, gives way to
-any other call, and begins anew behind it. What passes, all JSON but for what is in brackets:
+`WorkerProcess` starts `node.training.worker_child`, exchanges `node.training.frames` with it over a socket, and keeps
+one alive: when a worker dies, for any reason, the call under way raises WorkerDied, a new worker goes on from the last
+checkpoint, and the caller repeats the call. Calls run one at a time, in the order they were made. Only one prediction
+at a time waits in that queue, so that training is never behind two. A score, which is not urgent, gives way to any
+other call, and restarts after it. The messages, all JSON but for what is in brackets:
 
     to the worker      {call: "load"}, once and before all else, if at all
                        {call: "start", config} [initial_model]
@@ -23,10 +23,10 @@ any other call, and begins anew behind it. What passes, all JSON but for what is
                        {number, saved, stopped: true}      {number, saved, abandoned: true}
                        {number, progress: {step, steps, seconds}} before the answer to a training that takes long
 
-A worker writes such a payload into `outgoing_dir`, under a new name each time, and whoever called moves it away before
-it calls again: what lies there when a training begins was made for nobody, and is deleted.
+A worker writes such a payload into `outgoing_dir`, under a new name each time, and the caller moves it away before its
+next call: what is still there when a training begins is unused, and is deleted.
 
-The end of the stream asks the worker to leave; so does the death of the daemon.
+The worker exits at the end of the stream, and when the daemon dies.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ _log = logging.getLogger(__name__)
 MAX_CRASHES = 8  # in a row, before the first answer to a call
 BACKOFF_S = 0.1  # doubles with each crash after the first
 MAX_BACKOFF_S = 10.0
-MAX_UNSAVED = 2  # calls that no file may have yet when the last is answered, with a checkpoint a round (`Checkpoints`)
+MAX_UNSAVED = 2  # calls that may be in no file yet when the last is answered, with a checkpoint a round (`Checkpoints`)
 TAIL_LINES = 20
 
 
 class WorkerProcess:
-    """A trainer in a child process that is replaced when it dies. `deaths` counts how often that was needed.
+    """Runs a trainer in a child process, and replaces the process when it dies. `deaths` counts the deaths.
 
     All calls may be repeated: training for a round again, with as many iterations, gives the same bytes, and applying
-    it again changes nothing, as predicting and scoring do. `command` is the program that is warmed up, before there is
-    a configuration to name one.
+    it again changes nothing, nor do predicting and scoring. `command` is the program that `warm_up` starts, before
+    there is a configuration to name one.
     """
 
     def __init__(
@@ -88,27 +88,27 @@ class WorkerProcess:
         self._make_config = make_config
         self._command = command
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._spare: ChildProcess | None = None  # warmed up, for whatever run begins first
-        self._config: WorkerConfig | None = None  # of the run that it was started for last
-        self._turn = asyncio.Lock()  # who waits for it gets it in the order they came
+        self._spare: ChildProcess | None = None  # warmed up, for the first run that begins
+        self._config: WorkerConfig | None = None  # of the last run that was started
+        self._turn = asyncio.Lock()  # callers get it in the order they came
         self._predicting = asyncio.Lock()
         self._scoring = asyncio.Lock()
-        self._score: asyncio.Task[Frame] | None = None  # in hand, or in line
+        self._score: asyncio.Task[Frame] | None = None  # under way, or waiting
         self._ready: asyncio.Future[ChildProcess] | None = None
         self._supervisor: asyncio.Task[None] | None = None
-        self._unsaved: dict[Position, Call] = {}  # the last calls, in their order, until a checkpoint has their effect
+        self._unsaved: dict[Position, Call] = {}  # the last calls, in order, until a checkpoint has their effect
 
     def __repr__(self) -> str:
         return f"WorkerProcess(pid={self.pid}, deaths={self.deaths}, unsaved={len(self._unsaved)})"
 
     @property
     def pid(self) -> int | None:
-        """The worker that is ready now, if there is one."""
+        """Returns the process id of the worker that is ready now, if there is one."""
         child = self._get_ready_child()
         return None if child is None else child.pid
 
     async def start(self, task: RunTask) -> TrainerInfo:
-        """Ends the worker of the run before, and starts one for this, unless it is there or about to be; calls
+        """Ends the worker of the run before, and starts one for this, unless it runs or is being started; calls
         meanwhile wait for it."""
         config, before = self._make_config(task), self._supervisor
         if before is not None and config == self._config and not before.done():
@@ -250,7 +250,7 @@ class WorkerProcess:
         return await asyncio.shield(self._ready)
 
     async def _request(self, call: Call, on_progress: OnProgress | None = None) -> Frame:
-        """The answer to a call, when its turn has come."""
+        """Sends a call when its turn has come, and returns the answer."""
         if self._score is not None and call.header["call"] != "score":
             self._score.cancel()
         async with self._turn:
@@ -263,12 +263,13 @@ class WorkerProcess:
             return reply
 
     def _remember(self, position: Position, call: Call, saved: tuple[Any, ...]) -> None:
-        """Keeps what the next worker has to repeat: of the calls whose effect is in no file, the last MAX_UNSAVED."""
+        """Keeps the calls that the next worker has to repeat: of those whose effect is in no file, the last
+        MAX_UNSAVED."""
         unsaved = {at: other for at, other in self._unsaved.items() if at > saved and at != position}
         self._unsaved = dict([*unsaved.items(), (position, call)][-MAX_UNSAVED:])
 
     def _sweep(self) -> None:
-        """Deletes what was written and never asked for again, as by a worker that died half-way."""
+        """Deletes files that were written and never taken over, as by a worker that died."""
         assert self._config is not None  # noqa: S101 - started
         directory = self._config.outgoing_dir
         if directory.is_dir() and any(directory.iterdir()):
@@ -276,7 +277,7 @@ class WorkerProcess:
             shutil.rmtree(directory, ignore_errors=True)
 
     async def _supervise(self, config: WorkerConfig) -> None:
-        """Keeps a worker alive until cancelled or hopeless."""
+        """Keeps a worker alive until cancelled, or until MAX_CRASHES in a row."""
         crashes = 0
         reason = ""
         try:
@@ -298,16 +299,16 @@ class WorkerProcess:
                     crashes += 1
                 _log.warning("Worker %s died and was replaced: %s", child.pid, reason)
             raise WorkerFailed(f"the worker died {crashes} times in a row: {reason}{_show_tail(self._tail)}")
-        except Exception as error:  # noqa: BLE001  # also what nobody foresaw: whoever waits for the worker hears of it
+        except Exception as error:  # noqa: BLE001  # also unforeseen: raised to those who wait for the worker
             self._set_failed(error)
 
     def _take_child(self, config: WorkerConfig) -> ChildProcess:
-        """The one that was warmed up, or another."""
+        """Returns the child that was warmed up, or a new one."""
         spare, self._spare = self._spare, None
         return spare or ChildProcess(config.command, self._tail, self._on_gone)
 
     async def _prepare(self, child: ChildProcess, config: WorkerConfig) -> None:
-        """Brings a new worker to where the last one was: its checkpoint may lack what was done last."""
+        """Brings a new worker to the state of the last one: its checkpoint may lack the last calls."""
         info = await child.start(config)
         resumed = (info.trained_round, (info.checkpoint_round or 0) == info.trained_round)
         for position, call in self._unsaved.items():
@@ -331,7 +332,7 @@ class WorkerProcess:
             self._ready.set_result(child)
 
     def _on_gone(self) -> None:
-        """From now on calls wait for the next worker."""
+        """Makes calls from now on wait for the next worker."""
         if self._ready is not None and self._ready.done():
             self._ready = asyncio.get_running_loop().create_future()
 
@@ -342,7 +343,7 @@ class WorkerProcess:
 
 
 async def _end(supervisor: asyncio.Task[None]) -> None:
-    """Ends what keeps a worker alive, and the worker, which first writes its checkpoint."""
+    """Ends the supervisor and the worker, which first writes its checkpoint."""
     supervisor.cancel()
     await asyncio.wait({supervisor})
     if not supervisor.cancelled():

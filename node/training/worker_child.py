@@ -1,10 +1,10 @@
 """The worker child: torch, a client and its checkpoints, answering the calls of `node.training.worker` (which lists
 them).
 
-Run as `python -m node.training.worker_child`; standard input is the socket to the daemon, and whatever is printed goes
-to its log. Between two optimiser steps, or two chunks of samples to classify, it looks whether the call was cancelled.
-Errors the methods know of (`MlError`) are answers; any other one ends the process, with its traceback in the daemon's
-log and a new worker in its place.
+Run as `python -m node.training.worker_child`; standard input is the socket to the daemon, which logs all output.
+Between two optimiser steps, or two chunks of samples to classify, it checks whether the call was cancelled. Errors that
+the methods foresee (`MlError`) are answers; any other ends the process, with its traceback in the daemon's log and a
+new worker in its place.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from node.training.trainer import get_info
 from node.training.worker_config import LOADS, TERMS
 
 Config = Mapping[str, Any]
-BuildClient = Callable[[Config, Arrays], Built]  # of a configuration and the initial model
+BuildClient = Callable[[Config, Arrays], Built]  # from a configuration and the initial model
 
 _PR_SET_PDEATHSIG = 1
 
 
 def serve(sock: socket.socket, build_client: BuildClient, faults: Faults | None = None) -> None:
-    """Answers calls until there are no more."""
+    """Answers calls until the stream ends."""
     calls = Calls(sock)
     frame = calls.receive()
     if frame is not None and frame.header["call"] == "load":
@@ -148,7 +148,7 @@ def _answer(calls: Calls, session: Session, frame: Frame) -> None:
 
 
 def _read_before(config: Config) -> Checkpoint | None:
-    """The client's state after the last round of the run that this one continues."""
+    """Returns the client's state after the last round of the run that this one continues; None where there is none."""
     if config["before_dir"] is None:
         return None
     before = read_checkpoint(Path(config["before_dir"]), Phase.APPLIED)
@@ -163,16 +163,16 @@ def _read_initial_model(config: Config, attachments: Mapping[str, bytes]) -> Arr
 
 
 def load() -> None:
-    """Imports what takes long, for whichever run comes."""
+    """Imports the modules that take long, for any run."""
     for name in LOADS:
         import_module(name)
 
 
 def build_client(config: Config, initial: Arrays) -> Built:
-    """The client this node trains. Raises MlError."""
+    """Builds the client that this node trains. Raises MlError."""
     if config["engine"].get("deterministic"):
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when torch first multiplies on a GPU
-    import torch  # takes a second, in which the start call has been read and the daemon's death is noticed
+    import torch  # takes a second; the start call has been read, and the daemon's death is noticed meanwhile
 
     from ml.clients.alone import TrainingAlone
     from ml.clients.answering import Answering
@@ -235,9 +235,9 @@ def build_client(config: Config, initial: Arrays) -> Built:
 
 
 def main(build: BuildClient = build_client, faults: Faults | None = None) -> None:
-    """The process: ends when the daemon does, leaves Ctrl-C to it, and keeps its socket from whatever it imports.
+    """Runs the process: it ends when the daemon does, leaves Ctrl-C to it, and hides its socket from imported code.
 
-    `faults` hears of every step of writing a checkpoint; nothing in production does.
+    `faults` is called at every step of writing a checkpoint; nothing in production uses it.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -248,7 +248,7 @@ def main(build: BuildClient = build_client, faults: Faults | None = None) -> Non
         os.dup2(nothing.fileno(), 0)
         serve(sock, build, faults)
     logging.shutdown()
-    os._exit(0)  # nothing is left to do; taking torch apart would take 0.4 s
+    os._exit(0)  # nothing is left to do; unloading torch would take 0.4 s
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The configuration of a worker: what it needs to build its client, as the call that starts it says it."""
+"""The configuration of a worker: all that it needs to build its client, as sent in the call that starts it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TERMS = ("method", "model", "classes", "input", "task", "target", "labels")  # of a run
+TERMS = ("method", "model", "classes", "input", "task", "target", "labels")  # of a run, passed on to the worker
 WORKER = "node.training.worker_child"
-LOADS = ("torch", "ml.clients.answering", "ml.clients.build", "ml.data.own_transform")  # take long
-WORKER_ARGUMENTS = make_arguments(WORKER)  # modules of the daemon's own directory stay out
+LOADS = ("torch", "ml.clients.answering", "ml.clients.build", "ml.data.own_transform")  # slow to import
+WORKER_ARGUMENTS = make_arguments(WORKER)  # modules in the daemon's working directory are not imported
 DEFAULT_COMMAND = (sys.executable, *WORKER_ARGUMENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """All a worker needs to build its client. Mappings are the run's and the node configuration's, as JSON has them.
+    """Holds all that a worker needs to build its client. Mappings are the run's and the node configuration's, as in
+    JSON.
 
-    `engine` has the fields of `ml.training.loop.Engine`, `threads` is torch's own choice if None. `outgoing_dir`, on
-    the store's filesystem and nobody else's, is for payloads too large to pass. `data_dir` is the node's, where
-    decoded images are kept. `before_dir` has the checkpoints of the
-    run that this one continues, if its last round was `before_round`, and `own_dir` those of the run whose model after
-    `own_round` is the site's own, which it `lends` or not. `plugins` are those that may be imported;
-    `schema` is the run's where its method is a plugin's. Where samples or the site are hidden `privacy_file` is the
-    account of what was told, `privacy_budget` its end, and `privacy_set_aside` what is not held against it; samples
-    are hidden by the site alone where it `hides_itself`, and not the run. In `site_dir` is kept how the site's own
-    data are split, and what was trained on. `python` and `arguments` say which program is
-    the worker.
+    `engine` has the fields of `ml.training.loop.Engine`; with `threads` None torch chooses the number. `outgoing_dir`,
+    on the store's filesystem and used by nothing else, is for payloads too large to pass. `data_dir` is the node's,
+    where decoded images are kept. `before_dir` has the checkpoints of the run that this one continues, if its last
+    round was `before_round`. `own_dir` has those of the run whose model after `own_round` is the site's own, which it
+    `lends` or not. `plugins` are those that may be imported; `schema` is the run's where its method is a plugin's.
+    Where samples or the site are hidden, `privacy_file` is the account of what was revealed, `privacy_budget` its
+    bound, and `privacy_set_aside` what is not counted against it; with `hides_itself` the noise is the site's alone and
+    not the run's. `site_dir` keeps how the site's own data are split, and what was trained on. `python` and `arguments`
+    name the worker's program.
     """
 
     method: Mapping[str, Any]
@@ -98,7 +98,7 @@ class WorkerConfig:
         return self.python, *self.arguments
 
     def encode(self) -> Frame:
-        """The call that starts a worker."""
+        """Returns the call that starts a worker."""
         apart = ("initial_model", "python", "arguments")
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in apart}
         config = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
@@ -108,9 +108,9 @@ class WorkerConfig:
 
 
 def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
-    """The worker of a site in a run: the run says what it trains, the node's configuration on what and how. Each run
-    after the first draws from seeds of its own. Raises WorkerFailed where the run's method cannot have the site's own
-    noise."""
+    """Makes the configuration of a site's worker in a run: the run says what it trains, the node's configuration on
+    which data and how. Each run after the first draws from seeds of its own. Raises WorkerFailed where the run's method
+    cannot have the site's own noise."""
     training, run = config.training, task.run
     try:
         method = get_trained_method(training.privacy.get_own(), run, task.limits, task.num_members)
@@ -132,7 +132,7 @@ def make_worker_config(config: NodeConfig, task: RunTask) -> WorkerConfig:
         seed=training.seed if run.number == 1 else derive_seed(training.seed, "run", run.number),
         initial_model=task.initial_model,
         checkpoint_dir=get_run_dir(checkpoints, run.number),
-        outgoing_dir=config.node.data_dir / "blobs" / "outgoing",  # where files can be moved to the blobs themselves
+        outgoing_dir=config.node.data_dir / "blobs" / "outgoing",  # on the filesystem of the blobs
         data_dir=config.node.data_dir,
         device=training.device,
         threads=None if training.threads == "auto" else training.threads,

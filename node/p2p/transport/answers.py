@@ -1,5 +1,5 @@
-"""The answers to what a peer asks for, blocks and blobs, within its limits: the same over a call that it makes and over
-a stream that we hold open to it (SECURITY §5)."""
+"""The answers to a peer's requests for blocks and blobs, within its limits: the same over a call that it makes and over
+a stream that this node holds open to it (SECURITY §5)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from node.pb import peer_pb2 as pb
 
 
 class NotAnswered(Exception):
-    """A request is turned away, without blame; the peer is told why."""
+    """A request is refused without blame. The peer receives the reason."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -40,7 +40,8 @@ class NotAnswered(Exception):
 
 
 class Answers:
-    """One node's, out of what `handler` has. Raises NotAnswered, and PeerFault on what no correct node asks."""
+    """Answers requests out of what `handler` has. Raises NotAnswered, and PeerFault for a request that no correct node
+    makes."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -70,7 +71,7 @@ class Answers:
 
     @contextmanager
     def blob_slot(self, intake: Intake) -> Iterator[None]:
-        """One of the places of a peer that reads blobs."""
+        """Takes one of the peer's slots for reading blobs. Raises NotAnswered where it has none."""
         if not intake.role.may_read_blobs:
             intake.counters.refusals[Reason.OTHER_HEIGHT] += 1
             raise NotAnswered(grpc.StatusCode.PERMISSION_DENIED, "no blobs for a guest")
@@ -86,7 +87,7 @@ class Answers:
     async def answer_blob(
         self, intake: Intake, request: pb.BlobRequest, write: Callable[[pb.BlobChunk], Awaitable[None]]
     ) -> None:
-        """Writes one chunk behind what the handler gives, so as to know the last; in a `blob_slot`."""
+        """Writes the blob's chunks, one behind the handler so that the last is known. Needs a `blob_slot`."""
         if intake.is_refused():
             raise NotAnswered(grpc.StatusCode.PERMISSION_DENIED, "refused")
         if len(request.digest) != 32 or request.offset > MAX_BLOB_BYTES:
@@ -101,7 +102,7 @@ class Answers:
     async def _send_blob(
         self, intake: Intake, request: pb.BlobRequest, write: Callable[[pb.BlobChunk], Awaitable[None]]
     ) -> None:
-        """TimeoutError: read too slowly."""
+        """Sends the chunks. Raises TimeoutError when the peer reads too slowly."""
         limits, sent = intake.limits, 0
         waited_s = 0.0
         waiting = b""

@@ -1,16 +1,16 @@
-"""The seam between the services and the network. `rpc` carries it over gRPC; that of the tests, within a process.
+"""The interface between the services and the network. `rpc` implements it over gRPC, the tests within a process.
 
-Small messages are pushed through a bounded queue per peer and may be lost: status repairs it (PROTOCOL §5). Blocks and
-blobs are pulled, and a pull says when it failed. A transport never calls out from within a handler.
+Small messages are pushed through a bounded queue per peer and may be lost: statuses repair this (PROTOCOL §5). Blocks
+and blobs are pulled, and a pull reports when it failed. A transport never sends or dials from within a handler.
 
     TransportError
      ├ PeerUnavailable    not connected, timed out, refused or broken off: try another peer, or later
      ├ BlobNotFound       the peer is there and does not hold the blob
-     │  └ BlobNotYet      and is about to: ask it again
+     │  └ BlobNotYet      and will soon: request it again
      ├ BlobTooLong        the peer sent more than was declared: the transfer was broken off
      └ PeerFault          raised by a handler: the bytes or the signature are bad, refuse this peer for a while
-    CannotListen          (an OSError) the address is not one this machine, or this user, can listen on
-     └ AddressInUse       somebody else listens there
+    CannotListen          (an OSError) this machine, or this user, cannot listen on the address
+     └ AddressInUse       another process listens there
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ FRAMING_BYTES = 36  # around each message: gRPC prefix 5, HTTP/2 frame header 9,
 
 
 class MessageKind(IntEnum):
-    """The kinds of pushed messages. A status is the wire form of `node.p2p.status.Status`, the others are canonical
-    chain bytes, but a payload: the bytes of a small blob, which a contribution before it names. A bundle holds several
-    of these (`node.p2p.bundle`)."""
+    """Lists the kinds of pushed messages. A status is the wire form of `node.p2p.status.Status`. A payload is the bytes
+    of a small blob that a contribution before it names. A bundle holds several messages (`node.p2p.bundle`). All others
+    are canonical chain bytes."""
 
     STATUS = 1
     CONTRIBUTION = 2
@@ -72,7 +72,7 @@ MAX_MESSAGE_BYTES: Mapping[MessageKind, int] = {
 
 CONSENT_KINDS = frozenset({MessageKind.PROPOSAL, MessageKind.APPROVAL, MessageKind.READINESS})
 _OBSERVERS_KINDS = frozenset({MessageKind.STATUS, MessageKind.HINT})
-GUEST_KINDS = _OBSERVERS_KINDS | CONSENT_KINDS  # what is taken of a guest, and all that it is told
+GUEST_KINDS = _OBSERVERS_KINDS | CONSENT_KINDS  # the kinds that a guest may send, and all that are sent to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Message:
 
 
 def validate_size(message: Message) -> None:
-    """Raises ValueError if a message of our own is larger than its kind allows: no peer would take it."""
+    """Raises ValueError if a message of this node is larger than its kind allows: every peer would refuse it."""
     size, limit = len(message.data), MAX_MESSAGE_BYTES[message.kind]
     if size > limit:
         raise ValueError(f"a {message.kind.name.lower()} of {size} bytes is over its limit of {limit}")
@@ -93,15 +93,15 @@ class TransportError(Exception):
 
 
 class PeerUnavailable(TransportError):
-    """The peer is not connected, did not answer in time, refused us or broke off."""
+    """The peer is not connected, did not answer in time, refused this node or ended the connection."""
 
 
 class BlobNotFound(TransportError):
-    """The peer does not hold the blob. Also what a handler raises to say so."""
+    """The peer does not hold the blob. A handler raises it for a blob that this node does not hold."""
 
 
 class BlobNotYet(BlobNotFound):
-    """The peer does not hold the blob yet: it is being had from its author, or will be soon."""
+    """The peer does not hold the blob yet: it is fetching the blob from its author, or will soon."""
 
 
 class BlobTooLong(TransportError):
@@ -109,8 +109,8 @@ class BlobTooLong(TransportError):
 
 
 class PeerFault(TransportError):
-    """A handler's verdict on what a peer sent: bad bytes or a bad signature. The transport refuses that peer, and
-    counts the reason."""
+    """A handler found bad bytes or a bad signature in what a peer sent. The transport refuses that peer for a while,
+    and counts the reason."""
 
     def __init__(self, message: str, reason: Reason = Reason.BYTES) -> None:
         super().__init__(message)
@@ -118,10 +118,10 @@ class PeerFault(TransportError):
 
 
 def takes(role: Role, kind: MessageKind) -> bool:
-    """Whether a peer of this role may push this kind.
+    """Says whether a peer of this role may push messages of this kind.
 
-    What else it pushes is left out and no fault: it may have left without having heard of it, stand ready for a change
-    that nobody has approved here, or have joined on a head that is not known here yet.
+    Other kinds are dropped without blame. Such a peer may not know yet that it has left, may be ready for a change that
+    nobody has approved here, or may have joined in a block that this node does not have yet.
     """
     if role & Role.MEMBER or (role & Role.GUEST and kind in GUEST_KINDS):
         return True
@@ -129,23 +129,23 @@ def takes(role: Role, kind: MessageKind) -> bool:
 
 
 class Direction(StrEnum):
-    """Who of two peers has dialled: this node, or the other."""
+    """Says which of two peers dialled: this node, or the other."""
 
     DIALLED = "dialled"
     ACCEPTED = "accepted"
 
 
 class CannotListen(OSError):
-    """The address this node was told to listen on is none it can have: `filename`, as OSError calls it."""
+    """This node cannot listen on its configured address. `filename` holds that address, as OSError names the field."""
 
 
 class AddressInUse(CannotListen):
-    """Somebody else listens there."""
+    """Another process listens on that address."""
 
 
 @dataclass(slots=True)
 class KindCounters:
-    """Traffic of one kind with one peer. Bytes are payload and framing."""
+    """Counts the traffic of one kind with one peer. Bytes are payload and framing."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -155,11 +155,12 @@ class KindCounters:
 
 @dataclass(slots=True)
 class TrafficCounters:
-    """Traffic with one peer since the start, by kind: the names of `MessageKind` in lower case, `blocks`, `blob`.
+    """Counts the traffic with one peer since the start, by kind: the names of `MessageKind` in lower case, `blocks`,
+    `blob`.
 
-    Messages that travel together are one of the `batches`.
-    `dropped` counts what we did not send (queue full, peer away), `refusals` by reason what we did not take, and
-    `waits` how often we stopped reading for a while because it came too fast.
+    Messages that travel together make one batch, counted in `batches_sent`. `dropped` counts what this node did not
+    send (queue full, peer not connected), `refusals` what it did not accept, by reason, and `waits` how often it
+    stopped reading for a while because messages came too fast.
     """
 
     kinds: dict[str, KindCounters] = field(default_factory=dict)
@@ -211,53 +212,58 @@ BLOB = "blob"
 
 
 class Handler(Protocol):
-    """The handler of what arrives at a node. All of it runs on the event loop."""
+    """Handles what arrives at a node. All of it runs on the event loop."""
 
     def on_message(self, peer: Id, message: Message) -> None:
-        """Takes a pushed message; quick, only enqueues. Raises PeerFault on bad bytes or a bad signature."""
+        """Handles a pushed message; returns quickly, as it only enqueues. Raises PeerFault on bad bytes or a bad
+        signature."""
 
     def on_peer_up(self, peer: Id) -> None:
-        """Hears that messages posted to `peer` go out from now on."""
+        """Notes that `peer` is up: messages posted to it are sent from now on."""
 
     def on_peer_down(self, peer: Id) -> None:
-        """Hears that messages posted to `peer` are dropped until it is up again."""
+        """Notes that `peer` is down: messages posted to it are dropped until it is up again."""
 
     async def on_blocks_request(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        """Blocks with their certificates from height `first` on, at most `count` and 1 MiB in all."""
+        """Returns blocks with their certificates from height `first` on, at most `count` and 1 MiB in all."""
 
     def on_blob_request(self, peer: Id, digest: Digest, offset: int) -> AsyncIterator[bytes]:
-        """The blob from `offset` on, in chunks of at most 1 MiB (an async generator). Raises BlobNotFound."""
+        """Yields the blob from `offset` on, in chunks of at most 1 MiB (an async generator). Raises BlobNotFound."""
 
 
 class Transport(Protocol):
-    """One node's way to its peers."""
+    """Connects one node with its peers."""
 
     @property
     def me(self) -> Id: ...
 
     def admit(self, admission: Admission) -> None:
-        """From now on exactly these keys are let in, and dialled where an address is known. The connections of all
-        others are closed, and of those that may do less than before; whoever may do as much keeps its own."""
+        """Admits exactly these keys from now on, and dials those whose address is known. Closes the connections of all
+        other keys, and of keys that may do less than before. A key that may do as much as before keeps its
+        connection."""
 
     def keep(self, members: Collection[Id] | None) -> None:
-        """From now on connections are kept with these members only, of their own accord and whoever has dialled; None:
-        with all. Who else dials is taken all the same, and observers and guests are not meant."""
+        """Keeps connections open with these members only from now on, whichever side dials; None: with all members. A
+        connection that another member dials is still accepted. Observers and guests are not affected."""
 
     async def redial(self, peer: Id, address: str | None) -> None:
-        """Dials a peer there from now on, or not any more: then it has to dial us, and is answered on its stream.
+        """Dials a peer at this address from now on. With None the peer is not dialled: it has to dial this node, and
+        both directions use its stream.
 
-        One that is not let in now is dialled there once it is. Raises ValueError on an address that cannot be.
+        A peer that is not admitted now is dialled once it is. Raises ValueError on an address that cannot be.
         """
 
     def post(self, peer: Id, message: Message) -> None:
-        """Queues a message and returns at once. It is dropped, and counted, if the peer is away or its queue full.
+        """Queues a message and returns at once. The message is dropped, and counted, if the peer is down or its queue
+        is full.
 
-        Of the statuses waiting for one peer only the newest is kept, and they are paced (`outbox.STATUS_PER_S`).
+        Of the statuses that wait for one peer only the newest is kept, and they are paced (`outbox.STATUS_PER_S`).
         Raises ValueError if the message is larger than its kind allows.
         """
 
     async def request_blocks(self, peer: Id, first: int, count: int) -> list[tuple[bytes, bytes]]:
-        """Asks for finalised blocks with their certificates; maybe fewer than asked for. Raises PeerUnavailable."""
+        """Requests finalised blocks with their certificates. The peer may return fewer than `count`. Raises
+        PeerUnavailable."""
 
     def fetch_blob(
         self, peer: Id, digest: Digest, offset: int = 0, *, max_bytes: int = MAX_BLOB_BYTES
@@ -269,24 +275,24 @@ class Transport(Protocol):
         """
 
     def connected(self) -> frozenset[Id]:
-        """The peers that are up."""
+        """Returns the peers that are up."""
 
     def directions(self) -> Mapping[Id, Direction]:
-        """Who has dialled, of each peer that is up."""
+        """Returns for each peer that is up which side dialled."""
 
     def counters(self) -> Mapping[Id, TrafficCounters]: ...
 
     def round_trips(self) -> Mapping[Id, RoundTrips]:
-        """Of the peers that may connect."""
+        """Returns the measured round trips of each peer that may connect."""
 
     async def run(self, handler: Handler) -> None:
-        """Listens, connects and keeps connecting until cancelled, or until a handler raises what is the node's own
-        trouble. What else it raises beyond its contract is refused (`node.boundary`)."""
+        """Listens, connects and keeps connecting until cancelled, or until a handler raises an error that must end the
+        node. Other errors beyond the handler's contract only refuse the bytes that caused them (`node.boundary`)."""
 
 
 async def read_chunks(handler: Handler, peer: Id, digest: Digest, offset: int) -> AsyncGenerator[bytes, None]:
-    """The chunks of a blob that a handler serves, none of them empty or larger than CHUNK_BYTES. Closes the handler's
-    generator."""
+    """Yields the chunks of a blob that a handler serves, none of them empty or larger than CHUNK_BYTES. Closes the
+    handler's generator."""
     chunks = handler.on_blob_request(peer, digest, offset)
     try:
         async for chunk in chunks:
@@ -298,7 +304,7 @@ async def read_chunks(handler: Handler, peer: Id, digest: Digest, offset: int) -
 
 
 def limit_blocks_reply(blocks: Sequence[tuple[bytes, bytes]], count: int) -> list[tuple[bytes, bytes]]:
-    """The first of `blocks` that fit into one reply: at most `count`, and MAX_BLOCKS_REPLY_BYTES in all."""
+    """Returns the first of `blocks` that fit into one reply: at most `count`, and MAX_BLOCKS_REPLY_BYTES in all."""
     reply: list[tuple[bytes, bytes]] = []
     num_bytes = 0
     for block, certificate in blocks[:count]:

@@ -27,8 +27,8 @@ from node.pb import peer_pb2 as pb
 
 
 class Bulk:
-    """Pulls from one peer. `get_lines` gives the lines to it as they are now, or raises PeerUnavailable. `request_s`
-    bounds a request for blocks; blobs are bounded by their progress."""
+    """Pulls from one peer. `get_lines` returns the lines to it as they are now, or raises PeerUnavailable. `request_s`
+    bounds a request for blocks in seconds; blobs are bounded by their progress."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Bulk:
                 await line.give_back()
 
     async def _begin(self, request: pb.BlobRequest) -> tuple[Line, pb.BlobChunk]:
-        """Asks over one line, and over another where it turns out that it has ended while it was idle. Returns the line
-        with the first chunk."""
+        """Requests a blob over one line, and over another where the first had ended while idle. Returns the line with
+        the first chunk."""
         for _ in range(self._limits.blob_streams + 1):
             line = await self._take()
             answered = False
@@ -119,8 +119,8 @@ class Bulk:
         raise PeerUnavailable("its streams end as soon as they are used")
 
     async def _take(self) -> Line:
-        """Takes a line, where the lines become others meanwhile one of those: once, or a peer that changes them over
-        and over would hold whoever asks."""
+        """Takes a line. If the lines are replaced meanwhile, tries the new ones, once: a peer that keeps replacing them
+        must not block the caller."""
         lines = self._get_lines(self.peer)
         try:
             return await lines.take()
@@ -150,7 +150,7 @@ class Bulk:
         return chunk
 
     def _get_patience_s(self, num_bytes: int) -> float:
-        """How long we may have waited for the next chunk by the time `num_bytes` have come."""
+        """Returns how many seconds this node may have waited in all for chunks by the time `num_bytes` have come."""
         return self._limits.blob_grace_s + num_bytes / self._limits.blob_bytes_per_s
 
 

@@ -1,7 +1,7 @@
-"""The calls of peer.proto, as both ends make them. Bytes that are no message are `Malformed`, and judged by us, not by
-gRPC.
+"""The calls of peer.proto, as both ends make them. Bytes that are no message become `Malformed`, so that this code
+judges them and not gRPC.
 
-gRPC by itself would answer such a request with a traceback in the log for each, and make None of such a reply.
+gRPC itself would log a traceback for each such request, and turn such a reply into None.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ M = TypeVar("M", bound=Message)
 
 
 class Malformed:
-    """Stands for bytes that are no message of the type expected there."""
+    """Stands for bytes that are no message of the expected type."""
 
     def __str__(self) -> str:
         return "expected a message of peer.proto, got other bytes"
 
 
 class PeerCalls:
-    """The calls that can be made on a peer over `channel`."""
+    """Makes the calls of peer.proto on a peer, over `channel`."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.push = channel.stream_stream(f"/{SERVICE}/Push", pb.Batch.SerializeToString, _parse(pb.Batch))
@@ -41,7 +41,7 @@ class PeerCalls:
 
 
 class PeerServicer(Protocol):
-    """The servicer that answers them: methods named as in peer.proto."""
+    """Answers these calls: methods named as in peer.proto."""
 
     async def Push(self, request_iterator: Any, context: Any) -> None: ...  # noqa: N802
 
@@ -55,7 +55,7 @@ class PeerServicer(Protocol):
 
 
 def serve_calls(service: PeerServicer, server: grpc.aio.Server) -> None:
-    """Has `server` hand the calls to `service`."""
+    """Has `server` pass the calls to `service`."""
     handlers = {
         "Push": grpc.stream_stream_rpc_method_handler(service.Push, _parse(pb.Batch), pb.Batch.SerializeToString),
         "Blocks": grpc.unary_unary_rpc_method_handler(

@@ -1,4 +1,4 @@
-"""Channels to peers: how they are opened, and the meaning of gRPC's errors. Two channels per peer never share a
+"""Channels to peers: how they are opened, and how gRPC's errors are translated. Two channels to a peer never share a
 connection."""
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from node.addresses import is_on_loopback
 from node.p2p.tls import Leaf, MutualTls, get_server_name
 from node.p2p.transport.base import PeerUnavailable
 
-PEER_KEY = "fednode-peer"  # metadata: who calls, believed only where TLS is off
+PEER_KEY = "fednode-peer"  # metadata: the caller's id, believed only where TLS is off
 MAX_REPLY_BYTES = 2 << 20
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
 LAST_RETRY_LOOPBACK_S = 0.25
 CONNECT_S = 5.0
-RESOLVE_AGAIN_S = 2.0  # a host name that led nowhere is looked up again after this; 30 s are gRPC's own
+RESOLVE_AGAIN_S = 2.0  # a host name that led nowhere is resolved again after this; gRPC's default is 30 s
 
 _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # else a ping's own minute counts
+    ("grpc.http2.ping_timeout_ms", 5_000),  # else a ping's own timeout of a minute applies
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
@@ -39,8 +39,8 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The identity under which this node dials. `tls` is None where TLS is off. A connection may take `connect_s` to
-    come about. With a `proxy`, `host:port`, everyone is dialled through it; it is asked by HTTP CONNECT."""
+    """Dials peers under this node's identity. `tls` is None where TLS is off. `connect_s` bounds the time until a
+    connection is made. With a `proxy`, `host:port`, every peer is dialled through it, by HTTP CONNECT."""
 
     me: Id
     tls: MutualTls | None
@@ -54,7 +54,8 @@ class Caller:
         return ((PEER_KEY, encode_id(self.me)),) if self.tls is None else ()
 
     def open_channel(self, peer: Id, address: str) -> grpc.aio.Channel:
-        """A channel on which nobody but `peer` answers. It connects with the first call, and again by itself."""
+        """Returns a channel on which only `peer` can answer. It connects with the first call, and reconnects by
+        itself."""
         dialled, way = get_way(address, self.proxy)
         options: list[tuple[str, str | int]] = [
             *_OPTIONS,
@@ -69,8 +70,8 @@ class Caller:
 
 
 def get_way(address: str, proxy: str | None) -> tuple[str, tuple[tuple[str, str | int], ...]]:
-    """What to dial to come to `address`, and the options that go with it. gRPC's own option for a proxy would let the
-    environment name exceptions: no variable changes which way peers are dialled."""
+    """Returns the target to dial for `address`, and the gRPC options that belong to it. gRPC's own proxy option would
+    obey environment variables that name exceptions; here no variable changes how peers are dialled."""
     plain = ("grpc.enable_http_proxy", 0)
     if proxy is None:
         return address, (plain,)
@@ -78,7 +79,7 @@ def get_way(address: str, proxy: str | None) -> tuple[str, tuple[tuple[str, str 
 
 
 def get_last_retry_s(address: str) -> float:
-    """The longest pause between two attempts to reach `address`."""
+    """Returns the longest pause between two attempts to reach `address`, in seconds."""
     return LAST_RETRY_LOOPBACK_S if is_on_loopback(address) else LAST_RETRY_S
 
 

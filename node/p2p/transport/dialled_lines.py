@@ -1,4 +1,4 @@
-"""The lines over a connection that this node has dialled: calls of it."""
+"""The lines over a connection that this node has dialled: each is a call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from node.pb import peer_pb2 as pb
 
 
 class Connection:
-    """A channel, and what goes on over it."""
+    """Holds a channel and its idle lines, and counts the calls over it."""
 
     def __init__(self, channel: grpc.aio.Channel, leaf: Leaf | None) -> None:
         self.channel = channel
@@ -44,7 +44,7 @@ class Connection:
             await self._close()
 
     async def cut(self) -> None:
-        """Closes, and ends the calls under way: for those who made them the peer is unavailable."""
+        """Closes at once and ends the calls under way: their callers get PeerUnavailable."""
         self.is_cut = self._is_retired = True
         await self._close()
 
@@ -56,7 +56,8 @@ class Connection:
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """gRPC says of a call whose channel was closed that it was cancelled, as if its caller had been."""
+        """Raises PeerUnavailable for gRPC's errors. gRPC reports a call whose channel was closed as if its caller had
+        been cancelled."""
         try:
             yield
         except asyncio.CancelledError as error:
@@ -70,7 +71,7 @@ class Connection:
 
 
 class DialledLine:
-    """A Blob call."""
+    """Requests blobs over one Blob call."""
 
     def __init__(self, call: Any, connection: Connection) -> None:
         self.connection = connection
@@ -100,8 +101,8 @@ class DialledLine:
 
 
 class DialledLines:
-    """Calls on the bulk connection that is dialled at one address. It comes about with the first of them, and another
-    takes its place once there is a new leaf to show."""
+    """Makes calls on the bulk connection that is dialled at one address. The first call opens the connection, and
+    another replaces it once there is a new leaf to show."""
 
     def __init__(self, peer: Id, address: str, caller: Caller) -> None:
         self._peer = peer
@@ -136,7 +137,7 @@ class DialledLines:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Connection, None]:
-        """The connection, for calls of another kind."""
+        """Lends the connection, for calls of another kind."""
         connection = await self._connect()
         connection.enter()
         try:
@@ -145,7 +146,7 @@ class DialledLines:
             await connection.leave()
 
     async def _connect(self) -> Connection:
-        if self._is_cut:  # while somebody waited for a turn
+        if self._is_cut:  # while a caller waited for its turn
             raise PeerUnavailable("let in no more")
         leaf, old = self._caller.get_leaf(), self._connection
         if old is not None and old.leaf is leaf:
@@ -161,7 +162,7 @@ class DialledLines:
             await self._connection.retire()
 
     async def cut(self) -> None:
-        """Closes for good, and ends the calls under way: for those who made them the peer is unavailable."""
+        """Closes for good and ends the calls under way: their callers get PeerUnavailable."""
         self._is_cut = True
         await self.close()
 

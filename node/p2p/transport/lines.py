@@ -1,7 +1,7 @@
-"""The lines to one peer over which it is asked for blocks and blobs: calls on a connection that this node has dialled
-(`dialled_lines`), or streams that a peer, which has dialled this node, holds open to be asked on (`served_lines`).
+"""The lines on which this node requests blocks and blobs of one peer: calls on a connection that this node has dialled
+(`dialled_lines`), or streams that a peer, which has dialled this node, holds open (`served_lines`).
 
-One request at a time goes over a line. An answered line is used again: half the cost of a new call.
+One request at a time goes over a line. A line whose request is answered is used again: half the cost of a new call.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Chunk = pb.BlobChunk | Malformed | None  # None: the line has ended
 
 
 class Line(Protocol):
-    """One stream on which a peer is asked for blobs, one after the other. What its methods raise is PeerUnavailable.
+    """Requests blobs of a peer over one stream, one after the other. Its methods raise PeerUnavailable.
 
-    `was_idle`: it was there before it was needed, and may have ended since without anybody's having seen it.
+    `was_idle`: the line was open before it was needed, and may have ended unnoticed since.
     """
 
     was_idle: bool
@@ -32,19 +32,20 @@ class Line(Protocol):
     def done(self) -> bool: ...
 
     async def give_back(self) -> None:
-        """To be used again, unless it is done: it is to be cancelled where what was asked has not been answered."""
+        """Returns the line for further use, unless it is done. A line whose request is not answered is to be cancelled
+        before."""
 
 
 class Lines(Protocol):
-    """The lines of one peer. What its methods raise is PeerUnavailable."""
+    """Holds the lines of one peer. Its methods raise PeerUnavailable."""
 
     async def take(self) -> Line:
-        """An idle line, or a new one."""
+        """Returns an idle line, or a new one."""
 
     async def request_blocks(self, request: pb.BlocksRequest, timeout_s: float) -> pb.BlocksReply | Malformed: ...
 
 
 def is_cancelled() -> bool:
-    """Whether it is this task that was cancelled, and not a call."""
+    """Says whether this task was cancelled, rather than a call."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

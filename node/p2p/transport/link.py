@@ -1,7 +1,7 @@
-"""The link to one peer: the control connection that this node dials, with the Push stream on it. It is dialled where
-the peer has not dialled us, kept, and dialled again, also at another address.
+"""The link to one peer: the control connection that this node dials, with the Push stream on it. While the peer has not
+dialled this node, the link is dialled and kept up, and dialled again after it breaks or the address changes.
 
-Of two nodes that may dial each other the one with the lower key does so at once, and the other waits a moment for it.
+Of two nodes that may dial each other the one with the lower key dials at once, and the other waits a moment for it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from node.pb import peer_pb2 as pb
 log = logging.getLogger(__name__)
 
 DEFER_S = 0.5  # how long the higher of two keys waits for the lower to dial
-LOOK_S = 1.0  # how often to look whether a refusal has ended
-DEAF_KEY = "fednode-deaf"  # metadata: who calls takes nothing of whoever it calls, for now
-ACCEPTED_KEY = "fednode-accepted"  # initial metadata: this stream is taken, not about to be refused
-REDIAL_S = 60.0  # how long one attempt may wait for the peer before it starts over, with a leaf that is fresh
-STEADY_AFTER_S = 2.0  # a connection that lasted so long starts the pauses afresh
+LOOK_S = 1.0  # how often to check whether a refusal has ended
+DEAF_KEY = "fednode-deaf"  # metadata: the caller accepts no messages on this stream, as it refuses the peer for now
+ACCEPTED_KEY = "fednode-accepted"  # initial metadata: this stream is accepted, not about to be refused
+REDIAL_S = 60.0  # how long one attempt may wait for the peer before the next, with a fresh leaf
+STEADY_AFTER_S = 2.0  # a connection that lasted so long resets the pauses
 FIRST_PAUSE_S = 0.05
 FIRST_REFUSED_PAUSE_S = 1.0
 LAST_REFUSED_PAUSE_S = 60.0
@@ -40,10 +40,11 @@ _STREAM_ERRORS = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidState
 
 
 class Link:
-    """Dials one peer, for as long as `run` runs, while it has not dialled us: what is posted goes over `session`.
+    """Dials one peer, for as long as `run` runs, while the peer has not dialled this node. Posted messages go over
+    `session`.
 
-    Without an address nobody is dialled; if it `waits`, the peer is given a moment to dial first. `serve` answers what
-    the peer asks for over this link.
+    Without an address the peer is not dialled. With `waits` the peer has a moment to dial first. `serve` answers what
+    the peer requests over this link.
     """
 
     def __init__(
@@ -74,16 +75,16 @@ class Link:
 
     @property
     def address(self) -> str | None:
-        """Where the peer is dialled; None where it is not."""
+        """Returns the address at which the peer is dialled; None where it is not dialled."""
         return self._address
 
     def move(self, address: str | None) -> None:
-        """Ends the connection that is there, and dials at another address, or nobody."""
+        """Ends the connection that is there, and dials at another address, or not at all with None."""
         self._address = address
         self._moved.set()
 
     async def run(self, handler: Handler) -> None:
-        """Until cancelled. Raises what is the node's own trouble."""
+        """Runs until cancelled. Raises an error that must end the node."""
         while True:
             self._moved.clear()
             tasks = [asyncio.create_task(self._moved.wait())]
@@ -107,7 +108,7 @@ class Link:
                 await self._keep(address, handler)
 
     async def _keep(self, address: str, handler: Handler) -> None:
-        """One connection after the other, until the peer has dialled us."""
+        """Keeps one connection up after the other, until the peer has dialled this node."""
         failures = 0
         leaf = self._caller.get_leaf()
         channel = self._caller.open_channel(self.peer, address)
@@ -137,7 +138,7 @@ class Link:
         return min(first_s * 2.0 ** min(failures, 20), last_s) * self._random.uniform(0.7, 1.0)
 
     async def _push(self, channel: grpc.aio.Channel, handler: Handler) -> grpc.StatusCode | None:
-        """One stream from its start to its end. Returns how it ended, None if it had not begun in time."""
+        """Runs one stream from its start to its end. Returns how it ended, None if it had not begun in time."""
         stream = Stream(is_deaf=self._intake.is_refused())
         metadata = (*self._caller.get_metadata(), *(((DEAF_KEY, "1"),) if stream.is_deaf else ()))
         call = PeerCalls(channel).push(None, metadata=metadata, wait_for_ready=True)
@@ -183,20 +184,20 @@ class Link:
                 raise outcome
 
     async def give_up(self, call: Any, stream: Stream) -> None:
-        """Waits until the peer's stream stays, says what is being said, and hears out what comes still: the other end
-        closes when it has said all."""
+        """Waits until the peer's stream has replaced this one, finishes the message being sent, and reads what still
+        comes: the peer closes the stream when it has sent all."""
         await stream.superseded.wait()
         async with stream.writing:
             await call.done_writing()
         await asyncio.sleep(GIVE_UP_S)
 
     async def _hear_again(self) -> None:
-        """Returns once a peer to which we are deaf is refused no more."""
-        while self._intake.is_refused():  # noqa: ASYNC110 (a clock's matter, or an operator's)
+        """Returns once the peer is no longer refused."""
+        while self._intake.is_refused():  # noqa: ASYNC110 (time ends a refusal, or an operator)
             await asyncio.sleep(LOOK_S)
 
     async def _read(self, call: Any, handler: Handler) -> None:
-        """What the peer says, and the end of the stream."""
+        """Reads what the peer sends, until the stream ends."""
         while isinstance(batch := await call.read(), pb.Batch | Malformed):
             if self._intake.is_refused():
                 raise PeerFault("refused before", Reason.REFUSED)

@@ -1,7 +1,7 @@
 """The outbox of one peer: a bounded first-in-first-out queue of messages to send, and the newest status.
 
 A status makes every older one worthless, so only the newest waits, and it waits until the pace allows: the receiver
-takes no more than its share (PROTOCOL §7). A slow peer loses its own messages, not ours.
+accepts only so many a second (PROTOCOL §7). A slow peer loses only the messages to itself.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ MAX_MESSAGES = 1024
 MAX_BYTES = 4 << 20
 STATUS_PER_S = 4.0
 STATUS_BURST = 8.0
-ROUNDING = 1e-9  # waiting for exactly one token must not end a hair below it
+ROUNDING = 1e-9  # a wait for exactly one token must not end just below it
 
 
 class TokenBucket:
-    """`rate` tokens a second, at most `burst` saved up. Times are seconds of one steady clock."""
+    """Holds tokens: `rate` more a second, at most `burst` saved up. Times are seconds of one steady clock."""
 
     __slots__ = ("_burst", "_rate", "_tokens", "_updated_s")
 
@@ -32,7 +32,7 @@ class TokenBucket:
         return f"TokenBucket(rate={self._rate}, burst={self._burst}, tokens={self._tokens:.1f})"
 
     def take(self, now: float, amount: float = 1.0) -> bool:
-        """Takes `amount` tokens if they are there."""
+        """Takes `amount` tokens if they are there. Returns whether they were."""
         self._refill(now)
         if self._tokens < amount - ROUNDING:
             return False
@@ -51,7 +51,7 @@ class TokenBucket:
         self._tokens = min(self._burst, self._tokens + amount)
 
     def get_wait_s(self, now: float, amount: float = 1.0) -> float:
-        """Seconds until `amount` tokens will be there."""
+        """Returns the seconds until `amount` tokens will be there."""
         self._refill(now)
         return max(0.0, (amount - self._tokens) / self._rate)
 
@@ -62,7 +62,7 @@ class TokenBucket:
 
 
 class Outbox:
-    """The queue towards one peer. It neither sends nor sleeps: the transport asks what may go out now."""
+    """Queues messages for one peer. It neither sends nor sleeps: the transport calls `pop` for what it may send now."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Outbox:
         return len(self._queue) + (self._status is not None)
 
     def put(self, message: Message) -> bool:
-        """Queues a message; False if there is no room."""
+        """Queues a message. Returns False if there is no room."""
         size = len(message.data)
         if message.kind is MessageKind.STATUS:
             self._status = message
@@ -99,7 +99,7 @@ class Outbox:
         return True
 
     def pop(self, now: float) -> Message | None:
-        """The next message that may go out at `now`, if any."""
+        """Returns the next message that may be sent at `now`, if any."""
         if self._queue:
             message = self._queue.popleft()
             self._bytes -= len(message.data)
@@ -110,13 +110,13 @@ class Outbox:
         return None
 
     def get_wait_s(self, now: float) -> float | None:
-        """Seconds until `pop` gives something; None while nothing waits."""
+        """Returns the seconds until `pop` returns a message; None while none waits."""
         if self._queue:
             return 0.0
         return None if self._status is None else self._status_rate.get_wait_s(now)
 
     def clear(self) -> int:
-        """Forgets everything that waits. Returns how many messages that were."""
+        """Drops everything that waits. Returns how many messages that were."""
         count = len(self)
         self._queue.clear()
         self._bytes = 0

@@ -1,8 +1,9 @@
-"""The rate limits of one peer, cheap checks first: whether it is refused, size, rate, and only then the handler
-(SECURITY §5).
+"""The rate limits of one peer. Cheap checks come first: whether it is refused, then size, then rate, and only then the
+handler (SECURITY §5).
 
-Too fast is not a fault: the peer is read more slowly, and what it sends too often (statuses) is left out. So is what
-it has no part in. Too large is bad bytes. Limits per height and signer need the object decoded: they are the services'.
+Sending too fast is not a fault: the peer is read more slowly, and surplus statuses are dropped. So are kinds that the
+peer's role may not push. A message that is too large counts as bad bytes. Limits per height and signer need the decoded
+object: the services hold them.
 """
 
 from __future__ import annotations
@@ -40,38 +41,38 @@ ENVELOPE_BYTES = 8  # tags and lengths around a message in a batch
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """The limits of one peer. Rates are per second and peer; honest senders pace themselves below them. The queue is
-    what may wait to be sent to it."""
+    """Limits what one peer may send and request. Rates are per second and peer; honest senders pace themselves below
+    them. The queue bounds what may wait to be sent to it."""
 
     status_per_s: float = STATUS_PER_S
     status_burst: float = 2 * STATUS_BURST
     messages_per_s: float = 1000.0
-    messages_burst: float = 4000.0  # who is behind is given the votes of many views at once
+    messages_burst: float = 4000.0  # a peer that is behind is sent the votes of many views at once
     bytes_per_s: float = 20.0 * MIB
-    streams_per_s: float = 1.0  # of messages: each that is opened is greeted
+    streams_per_s: float = 1.0  # of Push streams: each new one costs a greeting
     streams_burst: float = 16.0
     streams_waiting: int = 2
     blocks_per_s: float = 4.0
     blocks_burst: float = 8.0
     blocks_at_once: int = 2
-    request_grace_s: float = 10.0  # for a call that asks one thing to say what
+    request_grace_s: float = 10.0  # for a unary call to send its request
     blobs_per_s: float = 128.0
     blobs_burst: float = 512.0
     blob_streams: int = 4
-    blob_bytes_per_s: float = 128 * 1024.0  # slower than this, after the grace, and the transfer ends
+    blob_bytes_per_s: float = 128 * 1024.0  # a transfer slower than this, after the grace, is ended
     blob_grace_s: float = 10.0
     queue_messages: int = MAX_MESSAGES
     queue_bytes: int = MAX_BYTES
-    write_s: float = 10.0  # a peer that takes nothing for so long is cut off
+    write_s: float = 10.0  # a peer that reads nothing for so long is disconnected
 
     @property
     def max_lines(self) -> int:
-        """What a peer may ask for at once, blocks and blobs."""
+        """Returns how many requests a peer may have at once, for blocks and blobs."""
         return self.blocks_at_once + self.blob_streams
 
 
 class Intake:
-    """The gate for one peer. It outlives connections, so that reconnecting gains nothing."""
+    """Checks what one peer sends. It outlives connections, so that reconnecting gains nothing."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class Intake:
     ) -> None:
         now = clock()
         self.peer = peer
-        self.role = role  # as it is now: it changes with the state in force
+        self.role = role  # changes with the state in force
         self.limits = limits
         self.counters = counters
         self.num_awaited = 0
@@ -115,9 +116,10 @@ class Intake:
         return self._bans.is_banned(self.peer)
 
     def take(self, batch: pb.Batch, handler: Handler) -> float:
-        """Hands a batch on. Returns for how many seconds to read nothing more from this peer.
+        """Passes the messages of a batch to the handler. Returns for how many seconds to read nothing more from this
+        peer.
 
-        Raises PeerFault on bytes that no correct node sends, and what is the node's own trouble.
+        Raises PeerFault on bytes that no correct node sends, and an error that must end the node.
         """
         now = self._clock()
         size = batch.ByteSize()
@@ -146,15 +148,15 @@ class Intake:
         return wait_s
 
     def take_stream(self) -> float:
-        """Returns for how many seconds a stream of messages should wait before it is taken."""
+        """Returns for how many seconds a new Push stream should wait before it is accepted."""
         return self._streams.borrow(self._clock(), 1.0)
 
     def take_blocks_request(self) -> float:
-        """Returns for how many seconds the answer should wait."""
+        """Returns for how many seconds the answer to a request for blocks should wait."""
         return self._blocks.borrow(self._clock(), 1.0)
 
     def take_blob_request(self) -> float:
-        """As `take_blocks_request`."""
+        """Returns for how many seconds the answer to a request for a blob should wait."""
         return self._blobs.borrow(self._clock(), 1.0)
 
 
@@ -173,8 +175,8 @@ def _from_pb(envelope: pb.Envelope) -> Message:
 
 
 def _count_objects(batch: pb.Batch) -> int:
-    """What is in bundles counts one by one, as far as a bundle may hold so many: the handler looks at them. A question
-    has an answer sent, so it counts, too."""
+    """Counts the messages of a batch. Each part of a bundle counts, up to MAX_PARTS, as the handler checks it; so does
+    a question, as it is answered."""
     bundled = sum(min(MAX_PARTS, count_parts(envelope.bundle)) for envelope in batch.messages if envelope.bundle)
     return len(batch.messages) + bundled + bool(batch.question)
 

@@ -1,7 +1,7 @@
-"""Round trips to one peer: how long it takes until it has answered, measured with what is said anyway.
+"""Round trips to one peer: the time until it has answered, measured within the messages that are sent anyway.
 
-Every few seconds a batch carries a number. Whoever gets it says it back at once, so both ends' queues and event loops
-are in what is measured, as they are in all that is waited for.
+Every few seconds a batch carries a number. The receiver returns it at once, so the measurement includes both ends'
+queues and event loops, as every other wait does.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from statistics import median
 
 PING_S = 5.0  # between two questions
-LEAST_S = 1.0  # between two of a peer that are answered
-GIVE_UP_S = 30.0  # what has not been answered for so long was lost, or is not answered at all
-KEPT = 8  # the newest, which say what is usual
+LEAST_S = 1.0  # between two questions of a peer that are answered
+GIVE_UP_S = 30.0  # a question unanswered for so long was lost, or the peer does not answer any
+KEPT = 8  # the newest round trips, from which the usual one is computed
 _MAX_NUMBER = 2**32 - 1
 
 
 class RoundTrips:
-    """Those with one peer. Times are seconds of one steady clock. An answer is believed: a peer that is late with it,
-    or never gives one, is found slow by this node alone."""
+    """Measures the round trips to one peer. Times are seconds of one steady clock. Answers are believed: a peer that
+    answers late, or never, only makes itself look slow to this node."""
 
     def __init__(self) -> None:
         self._newest_s: deque[float] = deque(maxlen=KEPT)
@@ -28,8 +28,8 @@ class RoundTrips:
         self._is_open = False
         self._owed = 0
         self._heard_s = float("-inf")
-        self.longest_s = 0.0  # of the newest; 0 before the first
-        self.on_owed: Callable[[], None] = lambda: None  # hears that an answer waits to be sent
+        self.longest_s = 0.0  # of the newest round trips; 0 before the first
+        self.on_owed: Callable[[], None] = lambda: None  # called when an answer waits to be sent
 
     def __repr__(self) -> str:
         typical_s = self.get_typical_s()
@@ -37,18 +37,18 @@ class RoundTrips:
 
     @property
     def num_newest(self) -> int:
-        """The round trips that are gone by."""
+        """Returns how many round trips are kept."""
         return len(self._newest_s)
 
-    # ---- what is sent
+    # ---- sending
 
     @property
     def owes(self) -> bool:
-        """Whether the peer waits for an answer."""
+        """Says whether the peer waits for an answer."""
         return self._owed != 0
 
     def take_question(self, now_s: float) -> int:
-        """What a batch that is sent now asks; 0: nothing."""
+        """Returns the question for a batch that is sent now; 0: none."""
         if now_s - self._asked_s < (GIVE_UP_S if self._is_open else PING_S):
             return 0
         self._number = self._number % _MAX_NUMBER + 1
@@ -56,19 +56,20 @@ class RoundTrips:
         return self._number
 
     def take_answer(self) -> int:
-        """What a batch that is sent now answers; 0: nothing."""
+        """Returns the answer for a batch that is sent now; 0: none."""
         owed, self._owed = self._owed, 0
         return owed
 
     def restart(self) -> None:
-        """The connection is a new one: what was asked on the old one is not answered any more."""
+        """Forgets the open question and answer: the connection is a new one."""
         self._is_open, self._owed = False, 0
         self._asked_s = self._heard_s = float("-inf")
 
-    # ---- what has come
+    # ---- receiving
 
     def on_question(self, number: int, now_s: float) -> bool:
-        """Of several only the newest is answered. False for one that comes too soon: each answer is a write."""
+        """Notes a question of the peer; only the newest is answered. Returns False for one that comes too soon: each
+        answer is a write."""
         if number and now_s - self._heard_s < LEAST_S:
             return False
         if number:
@@ -77,14 +78,14 @@ class RoundTrips:
         return True
 
     def on_answer(self, number: int, now_s: float) -> None:
-        """One that answers nothing open is left alone."""
+        """Notes an answer of the peer. Ignores one that answers no open question."""
         if number and self._is_open and number == self._number:
             self._is_open = False
             self._newest_s.append(max(0.0, now_s - self._asked_s))
             self.longest_s = max(self._newest_s)
 
-    # ---- what is known
+    # ---- results
 
     def get_typical_s(self) -> float | None:
-        """The median of the newest; None before the first."""
+        """Returns the median of the newest round trips in seconds; None before the first."""
         return median(self._newest_s) if self._newest_s else None

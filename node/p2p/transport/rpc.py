@@ -1,7 +1,7 @@
 """The transport of real nodes: gRPC over mutual TLS, two connections to each peer (PROTOCOL §7, SECURITY §2 and §5).
 
-Messages are pushed over one stream that stays open, whoever of the two has dialled: measured, a push costs a fifth of a
-call of its own, and less still when several wait together. Blocks and blobs are pulled over a second connection.
+Messages are pushed over one stream that stays open, whichever side dialled it: a push was measured to cost a fifth of a
+separate call, and less when several messages wait together. Blocks and blobs are pulled over a second connection.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from node.p2p.transport.timing import OnCall
 
 MAX_STREAMS = 64
 REQUEST_S = 30.0
-MAX_GONE = 64  # peers let in no more whose traffic is remembered
+MAX_GONE = 64  # peers no longer admitted whose traffic counters are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """How many connections there may be, whoever they are with, and how many calls at once on each; how long one may
-    take that we dial, a caller to say who it is, and an answer to what we ask."""
+    """Limits connections: how many there may be in all, and how many concurrent calls on each; how long dialling a peer
+    may take, how long a caller may take to identify itself, and how long a peer may take to answer a request."""
 
     max_connections: int = MAX_CONNECTIONS
     max_streams: int = MAX_STREAMS
@@ -68,13 +68,13 @@ class ConnectionLimits:
 
 
 class RpcTransport:
-    """One node's end. See `node.p2p.transport.base.Transport`.
+    """Implements `node.p2p.transport.base.Transport` for one node.
 
-    With `dial_out` it does not listen, and dials everyone whose address is known at once. It dials through `proxy`,
-    `host:port`, if there is one, which also resolves names. `peers` gives the address of everyone to dial at first;
-    with those of `admission` they are let in until `admit` says otherwise. With `tls` off callers are believed, on
-    loopback only. `limits` are what one peer may send, and how fast. `chain_id` is what peers are told that ask who
-    answers. `on_call` hears of every call of a peer that has ended.
+    With `dial_out` it does not listen, and dials every peer with a known address at once. With `proxy`, `host:port`, it
+    dials through that proxy, which also resolves names. `peers` gives the first address of each peer; these peers and
+    those of `admission` are admitted until `admit` replaces them. With `tls` off callers are believed without proof, on
+    loopback only. `limits` bounds what one peer may send, and how fast. `chain_id` is returned to peers that call
+    Hello. `on_call` is called after each call of a peer.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class RpcTransport:
         on_call: OnCall | None = None,
         boundary: Boundary | None = None,
     ) -> None:
-        """Raises ValueError on an address that is none, or is not loopback while TLS is off."""
+        """Raises ValueError on a malformed address, or one that is not loopback while TLS is off."""
         self._me = identity.id
         self._dial_out = dial_out
         self._listen = listen
@@ -153,7 +153,7 @@ class RpcTransport:
             if may_less:
                 self._end_calls(peer)
                 self._links[peer].move(self._choose_address(peer))
-            elif self._links[peer].address != self._choose_address(peer):  # of another role than before
+            elif self._links[peer].address != self._choose_address(peer):  # its role has changed
                 self._links[peer].move(self._choose_address(peer))
 
     def keep(self, members: Collection[Id] | None) -> None:
@@ -163,7 +163,7 @@ class RpcTransport:
                 link.move(self._choose_address(peer))
 
     def _choose_address(self, peer: Id) -> str | None:
-        """Where a peer is to be dialled; None of a member that no connection is kept with."""
+        """Returns the address at which to dial a peer; None for a member with which no connection is kept."""
         is_kept = self._kept is None or peer in self._kept or not self._intakes[peer].role & Role.MEMBER
         return self._addresses.get(peer) if is_kept else None
 
@@ -186,7 +186,8 @@ class RpcTransport:
             self._start_link(peer, self._handler)
 
     def _let_go(self, peer: Id) -> None:
-        """Its traffic is remembered for as long as not many more have gone."""
+        """Removes a peer that is no longer admitted. Keeps its traffic counters while at most MAX_GONE such peers are
+        kept."""
         del self._senders[peer], self._intakes[peer], self._sessions[peer], self._trips[peer]
         del self._links[peer], self._bulks[peer], self._served[peer]
         self._end_calls(peer)
@@ -213,12 +214,12 @@ class RpcTransport:
         task.add_done_callback(self._closing.discard)
 
     def hang_up(self, peer: Id) -> None:
-        """Ends what is open between us; whether the peer may open another stream is for `bans` to say."""
+        """Ends the streams with a peer. `bans` decides whether the peer may open another."""
         if (session := self._sessions.get(peer)) is not None:
             session.end()
 
     async def redial(self, peer: Id, address: str | None) -> None:
-        """See `Transport.redial`. Without TLS an address that is not loopback is none either."""
+        """See `Transport.redial`. Without TLS it also raises ValueError on an address that is not loopback."""
         if address is not None:
             self._validate(address)
         if address == self._addresses.get(peer) or peer == self._me:
@@ -349,7 +350,7 @@ class RpcTransport:
             if self.tls is None:
                 return server.add_insecure_port(self._listen)
             return server.add_secure_port(self._listen, self.tls.make_server_credentials())
-        except RuntimeError as error:  # taken since we looked
+        except RuntimeError as error:  # another process took it since `validate_free`
             raise AddressInUse(errno.EADDRINUSE, f"cannot listen on {self._listen}", self._listen) from error
 
     def _refuse(self, peer: Id, fault: PeerFault) -> None:
@@ -363,14 +364,16 @@ class RpcTransport:
         return bulk
 
     def _get_dialled(self, peer: Id) -> DialledLines:
-        """Raises PeerUnavailable where nobody is dialled any more."""
+        """Returns the connection that this node dials to a peer. Raises PeerUnavailable where the peer is not dialled
+        any more."""
         lines = self._dialled.get(peer)
         if lines is None:
             raise PeerUnavailable("not dialled")
         return lines
 
     def _get_lines(self, peer: Id) -> Lines:
-        """Raises PeerUnavailable where there are none any more."""
+        """Returns the lines on which to request things of a peer. Raises PeerUnavailable where it is not connected any
+        more."""
         session = self._sessions.get(peer)
         match None if session is None else session.direction:
             case Direction.DIALLED:
@@ -382,7 +385,7 @@ class RpcTransport:
 
 
 def validate_free(listen: str) -> None:
-    """Raises AddressInUse, or CannotListen with the reason: gRPC says only that it failed."""
+    """Raises AddressInUse, or CannotListen with the reason: gRPC itself gives no reason."""
     host, port = parse_address(listen)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -1,5 +1,5 @@
-"""The sender of one peer: empties its outbox into the stream that is open to it, if one is. All waiting messages
-travel as one batch."""
+"""The sender of one peer: empties its outbox into the open stream to it, if there is one. All waiting messages travel
+as one batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from node.p2p.transport.rate_limits import ENVELOPE_BYTES, MAX_BATCH_MESSAGES, R
 from node.p2p.transport.round_trips import RoundTrips
 from node.pb import peer_pb2 as pb
 
-FULL_BATCH_BYTES = 256 * 1024  # with the largest message on top still far below the receiver's limit
+FULL_BATCH_BYTES = 256 * 1024  # plus the largest message, this is still far below the receiver's limit
 
 
 class Sender:
-    """The sending side towards one peer. While no stream is open everything posted is dropped and counted."""
+    """Sends to one peer. While no stream is open, posted messages are dropped and counted."""
 
     def __init__(self, counters: TrafficCounters, limits: RateLimits, trips: RoundTrips | None = None) -> None:
         self.counters = counters
@@ -36,7 +36,7 @@ class Sender:
         return self._outbox is not None
 
     def open(self) -> None:
-        """What is posted waits from now on to be sent."""
+        """Queues posted messages from now on, to be sent."""
         limits = self._limits
         self._trips.restart()
         self._outbox = Outbox(time.monotonic(), max_messages=limits.queue_messages, max_bytes=limits.queue_bytes)
@@ -53,12 +53,12 @@ class Sender:
             self._wake.set()
 
     def wake(self) -> None:
-        """Has `run` look again whether it may send."""
+        """Has `run` check again whether it may send."""
         self._wake.set()
 
     async def run(self, write: Callable[[pb.Batch], Awaitable[None]], may_send: Callable[[], bool]) -> None:
-        """Sends what is posted until cancelled or closed, or until it may send no more. Raises TimeoutError when the
-        peer takes nothing any more."""
+        """Sends posted messages until cancelled or closed, or until `may_send` returns False. Raises TimeoutError when
+        the peer reads nothing any more."""
         while (outbox := self._outbox) is not None and may_send():
             messages = _pop_batch(outbox)
             if messages or self._trips.owes:

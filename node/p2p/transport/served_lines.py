@@ -1,4 +1,5 @@
-"""The lines of a peer that has dialled this node: it holds streams open, to be asked on (`serving` is its end)."""
+"""The lines of a peer that has dialled this node: it holds streams open on which this node requests things. `serving`
+is the peer's end."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from node.p2p.transport.lines import Chunk, is_cancelled
 from node.pb import peer_pb2 as pb
 
 LINE_S = 5.0  # how long to wait for a peer to hold one more stream open
-MAX_REFUSAL_CHARS = 200  # of a peer's words that are passed on
+MAX_REFUSAL_CHARS = 200  # characters of a peer's reason that are passed on
 
 
 class ServedLine:
-    """A Serve stream that the peer holds open."""
+    """Requests blocks and blobs over a Serve stream that the peer holds open."""
 
     def __init__(self, lines: ServedLines, context: Any) -> None:
         self._lines = lines
@@ -45,7 +46,7 @@ class ServedLine:
             await self._context.write(request)
 
     async def receive(self) -> pb.ServeReply | Malformed | None:
-        """None: the stream has ended."""
+        """Returns the peer's next reply; None: the stream has ended."""
         with self._translating():
             reply = await self._context.read()
         if isinstance(reply, pb.ServeReply) and reply.WhichOneof("body") == "refused":
@@ -54,7 +55,8 @@ class ServedLine:
 
     @contextmanager
     def _translating(self) -> Iterator[None]:
-        """The peer has gone: to gRPC that is a call cancelled, or one that is over."""
+        """Raises PeerUnavailable where the peer has gone: gRPC reports that as a cancelled call, or as one that is
+        over."""
         if self.done():
             raise PeerUnavailable("the stream has ended")
         try:
@@ -80,8 +82,8 @@ class ServedLine:
 
 
 class ServedLines:
-    """Streams that one peer holds open. There are as many as it opens, up to `max_lines`: surplus ones are turned
-    away. They are taken of a peer that pushes: `num_pushing` counts its Push streams."""
+    """Holds the streams that one peer keeps open: as many as it opens, up to `max_lines`; further ones are refused.
+    Only a peer that pushes may open them: `num_pushing` counts its Push streams."""
 
     def __init__(self, peer: Id, max_lines: int) -> None:
         self._peer = peer
@@ -100,7 +102,7 @@ class ServedLines:
 
     @contextmanager
     def holding(self, line: ServedLine) -> Iterator[None]:
-        """A stream that has been opened, until it ends. It is `put` here once it can be asked on."""
+        """Counts an open stream until it ends. `put` makes it available for requests."""
         self._lines.add(line)
         try:
             yield
@@ -111,7 +113,7 @@ class ServedLines:
                 self._idle.remove(line)
 
     def end(self) -> None:
-        """Ends all of them, and the wait for one: the peer pushes no more, and opens none."""
+        """Ends all streams, and every wait for one: the peer pushes no more, and will open none."""
         for line in self._lines:
             line.cancel()
         for turn in self._waiting:
@@ -138,11 +140,11 @@ class ServedLines:
         finally:
             if turn in self._waiting:
                 self._waiting.remove(turn)
-            elif self._idle:  # woken and cancelled at once: it is the next one's
+            elif self._idle:  # woken and cancelled at once: the next one takes the line
                 self._wake()
 
     def put(self, line: ServedLine) -> None:
-        """An idle one, to be taken."""
+        """Makes an idle line available."""
         if not line.done():
             self._idle.append(line)
             self._wake()

@@ -1,5 +1,5 @@
-"""The calls that peers make on this node. Nothing here calls out; nothing runs before the caller is known and not
-refused."""
+"""The calls that peers make on this node. Nothing here calls other nodes, and no call is served before its caller is
+known and not refused."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _OPTIONS = (
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.keepalive_time_ms", 15_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.ping_timeout_ms", 5_000),  # else a ping's own minute counts
+    ("grpc.http2.ping_timeout_ms", 5_000),  # else a ping's own timeout of a minute applies
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.max_connection_idle_ms", 60_000),  # without a call: a peer that has something to ask connects again
+    ("grpc.max_connection_idle_ms", 60_000),  # without a call: a peer that has a request reconnects
     ("grpc.compression_enabled_algorithms_bitset", 1),  # the identity alone
 )
 
@@ -64,10 +64,10 @@ def make_server(
     max_connections: int,
     on_call: OnCall | None = None,
 ) -> grpc.aio.Server:
-    """A server for `service` with our limits. `max_streams` is per connection; in all there is room for what every peer
-    may open, and those who may be let in while it runs. Of connections, whoever they are with, more than
-    `max_connections` are closed as they come: each costs a file descriptor before anybody knows who calls. `on_call`
-    hears of every call that has ended."""
+    """Makes a server for `service` with our limits. `max_streams` is per connection; in all there is room for the calls
+    of every peer, including peers admitted while it runs. Connections beyond `max_connections` are closed at once,
+    whoever dialled them: each costs a file descriptor before its caller is known. `on_call` is called after each
+    call."""
     options = [
         *_OPTIONS,
         ("grpc.max_concurrent_streams", max_streams),
@@ -81,15 +81,15 @@ def make_server(
 
 
 def _count_room(num_peers: int) -> int:
-    """Peers there may be before a restart."""
+    """Returns how many peers the server has room for until a restart."""
     return 2 * num_peers + 32
 
 
 class _Promptness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Sees a call that asks one thing from its beginning on.
+    """Admits the caller of a unary call when the call begins, and limits the wait for its request.
 
-    gRPC by itself would wait for the request before anybody is asked who calls, and for ever: a member that opens calls
-    and says nothing could take the place of all others.
+    gRPC itself would first wait for the request, without a time limit: a member that opens calls and sends nothing
+    could take the places of all others.
     """
 
     def __init__(self, service: PeerService) -> None:
@@ -107,15 +107,15 @@ class _Promptness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
 
 class _Ended(Exception):
-    """The caller is let in no more, or may do less than when it called."""
+    """The caller is no longer admitted, or may do less than when it called."""
 
 
 class PeerService:
-    """The servicer. `intakes` are those of all who are let in, `sessions` what is open between us, and `served` the
-    lines that peers hold open: all as they are when a call begins.
+    """Serves the calls of peer.proto. `intakes` holds every peer that is admitted, `sessions` the streams that are open
+    with it, and `served` the lines that it holds open: all as they are when a call begins.
 
-    `tls` None means that callers are believed. `on_failure` hears of what is the node's own trouble; what else goes
-    wrong with a call is the `boundary`'s.
+    With `tls` None callers are believed without proof. `on_failure` is called with an error that must end the node; the
+    `boundary` deals with every other unforeseen error of a call.
     """
 
     def __init__(
@@ -140,16 +140,16 @@ class PeerService:
         self._boundary = boundary
         self._on_failure = on_failure
         self._chain_id = chain_id
-        self._calls: dict[Id, set[asyncio.Timeout]] = {}  # those that go on, each with what ends it
+        self._calls: dict[Id, set[asyncio.Timeout]] = {}  # calls under way: each is ended by its timeout
 
     def end_calls(self, peer: Id) -> None:
-        """Ends all that the peer asks for or pushes now; whether it may call again is for `intakes` to say."""
+        """Ends all calls of the peer that are under way. `intakes` decides whether it may call again."""
         now_s = asyncio.get_running_loop().time()
         for call in self._calls.pop(peer, ()):
             call.reschedule(now_s)
 
     def refuse(self, peer: Id, fault: PeerFault) -> None:
-        """Ends the peer's streams and lets it back in no sooner than its refusal ends."""
+        """Ends the peer's streams and admits no call of it until its refusal ends."""
         if (intake := self._intakes.get(peer)) is not None:
             intake.counters.refusals[fault.reason] += 1
         refusal_s = self._bans.add_fault(peer)
@@ -158,7 +158,8 @@ class PeerService:
             session.end()
 
     async def await_request(self, context: Context) -> Any:
-        """The one message of a call, from a caller that may call, has not too many such open, and sends it in time."""
+        """Returns the one message of a unary call. Aborts the call if the caller may not call, has too many such calls
+        open, or does not send it in time."""
         intake = await self._admit(context)
         if intake.num_awaited >= 2 * intake.limits.blocks_at_once:
             intake.counters.refusals[Reason.CALLS] += 1
@@ -196,7 +197,7 @@ class PeerService:
         return await self._serve("hello", context, lambda intake: self._hello(intake, request))
 
     async def _serve(self, what: str, context: Context, serve: Callable[[Intake], Awaitable[T]]) -> T:
-        """The edge: knows the caller, and turns what went wrong into a status and its consequences."""
+        """Admits the caller, serves the call, and turns each error into a gRPC status: the edge of the servicer."""
         intake = await self._admit(context)
         try:
             async with self._endable(intake.peer):
@@ -210,17 +211,17 @@ class PeerService:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(fault))
         except grpc.aio.AbortError:
             raise
-        except grpc.aio.BaseError as error:  # the caller has gone: to gRPC that is a call cancelled
+        except grpc.aio.BaseError as error:  # the caller has gone: gRPC reports this as a cancelled call
             raise asyncio.CancelledError from error
         except Exception as failure:  # noqa: BLE001  # the servicer edge: not swallowed by gRPC
             if not self._boundary.takes(failure, what, intake.peer):
-                self._on_failure(failure)  # which is heard at the top
+                self._on_failure(failure)  # which ends the node
             await context.abort(grpc.StatusCode.INTERNAL)
         raise AssertionError("abort always raises")
 
     @asynccontextmanager
     async def _endable(self, peer: Id) -> AsyncGenerator[None, None]:
-        """A call that `end_calls` ends. Raises _Ended then."""
+        """Lets `end_calls` end the call that runs inside. Raises _Ended then."""
         calls = self._calls.setdefault(peer, set())
         call = asyncio.timeout(None)
         calls.add(call)
@@ -270,14 +271,14 @@ class PeerService:
                 await self._converse(self._read(intake, context), stream.ended.wait())
         else:
             with self._lending(intake.peer), session.joined(Direction.ACCEPTED, stream, self._handler):
-                await context.send_initial_metadata(accepted)  # so who hears it is up here
+                await context.send_initial_metadata(accepted)  # when the caller receives this, it is up here
                 writing = session.write(stream, context.write)
                 await self._converse(self._hear(intake, context, session, stream), writing, stream.ended.wait())
         if stream.ended.is_set():
             await context.abort(grpc.StatusCode.ABORTED, "replaced or refused")
 
     async def _await_turn(self, intake: Intake) -> None:
-        """Whoever opens one stream after the other waits, as each costs a greeting and ends the one before."""
+        """Makes a peer that opens one stream after the other wait, as each costs a greeting and ends the one before."""
         if intake.num_streams_waiting >= intake.limits.streams_waiting:
             intake.counters.refusals[Reason.CALLS] += 1
             raise NotAnswered(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams one after the other")
@@ -290,7 +291,7 @@ class PeerService:
             raise NotAnswered(grpc.StatusCode.PERMISSION_DENIED, "refused")
 
     async def _converse(self, *parts: Coroutine[Any, Any, Any]) -> None:
-        """Until the first of them ends."""
+        """Runs all parts until the first of them ends."""
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -303,7 +304,7 @@ class PeerService:
                 raise outcome
 
     async def _hear(self, intake: Intake, context: Context, session: Session, stream: Stream) -> None:
-        """Reads what the caller says, and after it what is still to be said to one who gives the stream up."""
+        """Reads what the caller sends. When the caller closes its side, lets this node finish what it is sending."""
         await self._read(intake, context)
         if not intake.is_refused():
             await session.until_replaced(stream)
@@ -318,7 +319,7 @@ class PeerService:
 
     @contextmanager
     def _lending(self, peer: Id) -> Iterator[None]:
-        """While the peer pushes it may hold lines open."""
+        """Lets the peer hold lines open for as long as it pushes."""
         lines = self._served[peer]
         lines.num_pushing += 1
         try:
@@ -342,13 +343,13 @@ class PeerService:
     async def _blob(self, intake: Intake, context: Context) -> None:
         with self._answers.blob_slot(intake):
             while (request := await _read(context, pb.BlobRequest)) is not None:
-                # Where the caller reads nothing, all is released but the slot: gRPC ends no such call before it goes.
+                # A caller that reads nothing keeps only its slot: gRPC ends such a call when the caller goes.
                 await self._answers.answer_blob(intake, request, context.write)
 
     # Serve
 
     async def hold_line(self, intake: Intake, context: Context) -> None:
-        """The caller holds it open, to be asked on, for as long as it pushes."""
+        """Keeps a line on which this node can request things of the caller, for as long as the caller pushes."""
         lines = self._served.get(intake.peer)
         if lines is None or not lines.num_pushing:
             raise NotAnswered(grpc.StatusCode.FAILED_PRECONDITION, "expected a stream of messages first")
@@ -357,13 +358,14 @@ class PeerService:
             raise NotAnswered(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams at once")
         line = ServedLine(lines, context)
         with lines.holding(line):
-            await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))  # so who hears it is counted here
+            # when the caller receives this, its line is counted here
+            await context.send_initial_metadata(((ACCEPTED_KEY, "1"),))
             lines.put(line)
             await line.ended
 
 
 async def _read(context: Context, kind: type[M]) -> M | None:
-    """The caller's next message, None at the end of them. Raises PeerFault for what is none."""
+    """Returns the caller's next message, None at the end of them. Raises PeerFault for bytes that are no message."""
     message = await context.read()
     if isinstance(message, Malformed):
         raise PeerFault(str(message))

@@ -1,7 +1,7 @@
-"""The serving of a peer that this node has dialled: streams are held open to it, on which it asks for blocks and blobs
-and is answered, as if it had dialled this node.
+"""The serving of a peer that this node has dialled: streams are held open to it, on which it requests blocks and blobs
+and receives them, as if it had dialled this node.
 
-One idle stream is there at any time, until there are as many as a peer may ask things at once.
+One idle stream is there at any time, until there are as many as a peer may have requests at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from node.pb import peer_pb2 as pb
 
 
 class Serving:
-    """Answers one peer for as long as `run` runs. `get_lines` gives the lines dialled to it, whose connection the
-    streams share; `refuse` hears of what no correct node asks."""
+    """Answers one peer for as long as `run` runs. `get_lines` returns the lines dialled to it, whose connection the
+    streams share; `refuse` is called with a fault that no correct node commits."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Serving:
         return f"Serving({self._intake.peer.hex()[:8]}, streams={self._num_streams}, busy={self._num_busy})"
 
     async def run(self, handler: Handler) -> None:
-        """Until cancelled. Raises what is the node's own trouble."""
+        """Runs until cancelled. Raises an error that must end the node."""
         self._num_streams = self._num_busy = 0
         try:
             async with asyncio.TaskGroup() as streams:
@@ -64,8 +64,8 @@ class Serving:
             streams.create_task(self._hold(streams, answers), name="serve")
 
     async def _hold(self, streams: asyncio.TaskGroup, answers: Answers) -> NoReturn:
-        """Keeps one stream open, and opens it anew after it has ended: at once where it was asked on, as whoever asked
-        breaks off what it needs no more."""
+        """Keeps one stream open, and opens it again after it has ended. A stream that was used is reopened after the
+        shortest pause, as a peer ends its stream to stop a reply that it no longer needs."""
         failures = 0
         while True:
             began_s = time.monotonic()
@@ -88,7 +88,8 @@ class Serving:
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Any, None]:
-        """One stream that the peer has taken. Raises PeerUnavailable, also where the stream breaks later."""
+        """Opens one stream and waits until the peer has accepted it. Raises PeerUnavailable, also where the stream
+        breaks later."""
         lines = self._get_lines(self._intake.peer)
         async with lines.open() as connection:
             with connection.translating():
@@ -109,7 +110,7 @@ class Serving:
             self._num_busy -= 1
 
     async def _answer(self, answers: Answers, request: pb.ServeRequest | Malformed, call: Any) -> None:
-        """Raises PeerFault, and PeerUnavailable where the stream is of no use any more."""
+        """Answers one request. Raises PeerFault, and PeerUnavailable where the stream cannot be used any more."""
         if isinstance(request, Malformed):
             raise PeerFault(f"serve: {request}")
         body = request.WhichOneof("body")
@@ -128,7 +129,7 @@ class Serving:
                 else:
                     await self._answer_blob(answers, request.blob, call)
         except NotAnswered as refusal:
-            if refusal.code is grpc.StatusCode.DEADLINE_EXCEEDED:  # it reads nothing
+            if refusal.code is grpc.StatusCode.DEADLINE_EXCEEDED:  # the peer reads nothing
                 raise PeerUnavailable(refusal.details) from refusal
             await self._write(call, pb.ServeReply(refused=refusal.details))
         if crossing.failure is not None:

@@ -1,9 +1,9 @@
 """The conversation with one peer over Push streams: one that this node has dialled, one that the peer has dialled, or
 for a moment both. Either carries both directions.
 
-Of two, the one that the lower key has dialled stays. What is posted goes over the one that stays, and the other end
-gives up its own: it says no more on it, hears it out, and nothing is lost. It is the first to see that there are two,
-so the lower key keeps the other's stream until it sees its own.
+Of two streams, the one that the lower key has dialled stays, and posted messages go over it. The node with the higher
+key gives up its own stream: it sends no more on it, reads what still comes, and nothing is lost. That node sees first
+that there are two streams, so the lower key keeps the other's stream until it sees its own.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from node.p2p.transport.rate_limits import Intake
 from node.p2p.transport.sender import Sender
 from node.pb import peer_pb2 as pb
 
-GIVE_UP_S = 10.0  # how long a stream that is given up is heard out
+GIVE_UP_S = 10.0  # how long a stream that is given up is still read
 
 
 class Stream:
-    """A Push stream that is open. `is_deaf`: we have dialled it and take nothing of what the peer says."""
+    """Holds the state of an open Push stream. `is_deaf`: this node has dialled it and accepts nothing that the peer
+    sends on it."""
 
     def __init__(self, *, is_deaf: bool = False) -> None:
         self.is_deaf = is_deaf
-        self.chosen = asyncio.Event()  # what is posted goes over this one
-        self.superseded = asyncio.Event()  # the other one stays, so this one is to be given up
-        self.ended = asyncio.Event()  # to be broken off
+        self.chosen = asyncio.Event()  # posted messages go over this stream
+        self.superseded = asyncio.Event()  # the other stream stays, so this one is to be given up
+        self.ended = asyncio.Event()  # the stream is to be broken off
         self.writing = asyncio.Lock()
 
 
 class Session:
-    """One node's with one peer. It is up while a stream is open."""
+    """Holds the streams with one peer. It is up while one is open."""
 
     def __init__(self, me: Id, intake: Intake, sender: Sender, boundary: Boundary) -> None:
         self.peer = intake.peer
         self.intake = intake
         self.sender = sender
         self.dials_first = me < self.peer
-        self.is_dialling = False  # a stream was asked for, which may be open at the other end already
+        self.is_dialling = False  # a stream was requested, and may be open at the other end already
         self._boundary = boundary
         self._streams: dict[Direction, Stream] = {}
         self._heard: Stream | None = None
@@ -53,12 +54,12 @@ class Session:
 
     @property
     def direction(self) -> Direction | None:
-        """Of the stream that carries what is posted; None while the peer is down."""
+        """Returns the direction of the stream that carries posted messages; None while the peer is down."""
         return next((direction for direction, stream in self._streams.items() if stream.chosen.is_set()), None)
 
     @property
     def has_accepted(self) -> bool:
-        """Whether a stream is open that the peer has dialled: then there is no need of another."""
+        """Says whether a stream is open that the peer has dialled: then this node need not dial."""
         return Direction.ACCEPTED in self._streams
 
     async def until_alone(self) -> None:
@@ -67,7 +68,7 @@ class Session:
 
     @contextmanager
     def joined(self, direction: Direction, stream: Stream, handler: Handler) -> Iterator[None]:
-        """`stream` is open. Another one of its direction is broken off for it."""
+        """Adds an open `stream` for as long as the context lasts. Breaks off an earlier one of the same direction."""
         before = self._streams.get(direction)
         was_up = bool(self._streams)
         self._streams[direction] = stream
@@ -77,7 +78,7 @@ class Session:
         if not was_up:
             self.sender.open()
         try:
-            if not was_up or before is not None:  # it may have started anew
+            if not was_up or before is not None:  # the peer may have restarted
                 with self._boundary.around("connection", self.peer):
                     handler.on_peer_up(self.peer)
             yield
@@ -92,19 +93,19 @@ class Session:
                         handler.on_peer_down(self.peer)
 
     async def until_replaced(self, stream: Stream) -> None:
-        """Returns once `stream`, on which the peer says no more, can end: nothing is lost by it, as ours has taken its
-        place, or none of ours is coming."""
+        """Returns once `stream`, on which the peer sends no more, can end without loss: a stream that this node has
+        dialled has replaced it, or none is being dialled."""
         if self.is_dialling:
             with suppress(TimeoutError):
                 async with asyncio.timeout(GIVE_UP_S):
                     await stream.superseded.wait()
         if stream.superseded.is_set() and not stream.chosen.is_set():
-            async with stream.writing:  # what is being said on it is said
+            async with stream.writing:  # the message being sent on it is sent
                 pass
 
     @contextmanager
     def hearing(self, stream: Stream) -> Iterator[None]:
-        """`stream` is one on which the peer takes nothing: it is heard, and not up by that."""
+        """Has `stream` read although the peer accepts nothing on it: the session is not up because of it."""
         if self._heard is not None:
             self._heard.ended.set()
         self._heard = stream
@@ -115,13 +116,13 @@ class Session:
                 self._heard = None
 
     def end(self) -> None:
-        """Breaks off what is open."""
+        """Breaks off all open streams."""
         for stream in (*self._streams.values(), *([self._heard] if self._heard is not None else [])):
             stream.ended.set()
 
     async def write(self, stream: Stream, write: Callable[[pb.Batch], Awaitable[None]]) -> None:
-        """Sends what is posted over `stream` while it is the chosen one, until cancelled. Raises TimeoutError when the
-        peer takes nothing any more."""
+        """Sends posted messages over `stream` while it is the chosen one, until cancelled. Raises TimeoutError when the
+        peer reads nothing any more."""
         while True:
             await stream.chosen.wait()
             async with stream.writing:

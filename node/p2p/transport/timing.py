@@ -1,4 +1,4 @@
-"""The timing of calls that peers make here: hands the seconds of each to a listener."""
+"""The timing of calls that peers make here: a listener gets the seconds of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 
 OnCall = Callable[[str, str, float], None]  # method as in `Peer/Blocks`, code as in `ok`, seconds
 
-ENDLESS = frozenset({"Push", "Serve", "WatchEvents", "Watch", "ServerReflectionInfo"})  # as long as somebody listens
+ENDLESS = frozenset({"Push", "Serve", "WatchEvents", "Watch", "ServerReflectionInfo"})  # as long as the caller stays
 
 _CODES = {code.value[0]: code.name.lower() for code in grpc.StatusCode}
 _MAKERS = {
@@ -24,7 +24,7 @@ _MAKERS = {
 
 
 class CallTiming(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the stubs alone
-    """Tells `on_call` of every call that ends by itself, when it has; to be the first of a server's interceptors."""
+    """Calls `on_call` after every call that ends by itself. It has to be the first of a server's interceptors."""
 
     def __init__(self, on_call: OnCall) -> None:
         self._on_call = on_call
@@ -47,7 +47,7 @@ class CallTiming(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gener
                 async for reply in serve(request, context):
                     yield reply
 
-        wrapped = serve_many if inspect.isasyncgenfunction(serve) else serve_one  # as gRPC tells them apart
+        wrapped = serve_many if inspect.isasyncgenfunction(serve) else serve_one  # as gRPC distinguishes them
         return make(wrapped, handler.request_deserializer, handler.response_serializer)
 
     @contextmanager
