@@ -21,7 +21,7 @@ from node.pb import admin_pb2 as pb
 
 OPEN_S = 300.0  # how long a key opens the page
 IDLE_S = 12 * 3600.0  # a page that has sent no request for so long has to be opened again
-MAX_KEYS = 32  # of each kind; beyond it the oldest is dropped
+MAX_KEYS = 32  # of each kind; beyond it the one unused for longest is dropped
 PREFIX = "fnp_"  # makes a leaked key recognisable
 
 
@@ -66,6 +66,7 @@ class PageKeys:
         if found is None or found.until_s < now_s:
             return None
         self._sessions[digest] = _Key(found.role, now_s + IDLE_S)
+        self._sessions.move_to_end(digest)
         return found.role
 
     def _put(self, keys: OrderedDict[str, _Key], role: Role, seconds: float) -> str:

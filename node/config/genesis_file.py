@@ -29,9 +29,7 @@ from node.config.yaml_source import YamlSource, dump_yaml, read_sections
 from node.errors import ConfigError, NodeError
 
 INITIAL_MODEL = "initial_model.safetensors"
-DEFAULT_NAME = (
-    "genesis"  # the model of genesis.yaml is called INITIAL_MODEL; any other has a model of its own name
-)
+DEFAULT_NAME = "genesis"  # the model of genesis.yaml is called INITIAL_MODEL; any other has a model of its own name
 WHAT_LEAVES = (
     "sends a learned transformation of each member's samples to every other member. It is obfuscation, not "
     "cryptography: there is no key, and whoever has it may try to undo it (SECURITY.md)"

@@ -170,9 +170,7 @@ class ChildProcess:
             raise kind(reply.header["failed"])
         if "abandoned" in reply.header:
             raise TrainingAbandoned("the training was broken off, its round being over")
-        if (
-            "stopped" in reply.header
-        ):  # after a cancellation, which waits for no answer, or at closing
+        if "stopped" in reply.header:  # after a cancellation, which waits for no answer, or at closing
             raise WorkerDied("the worker was closed")
         return reply
 

@@ -17,8 +17,9 @@ import pytest
 from chain.audit import read_export
 from node.admin.client import AdminClient
 from node.admin.json_view import show_block, to_json
-from node.admin.page_keys import OPEN_S, PageKeys, make_address
+from node.admin.page_keys import MAX_KEYS, OPEN_S, PageKeys, make_address
 from node.admin.tokens import Role
+from node.clock import SystemClock
 from node.ledger.prototypes import show_prototypes
 from node.pb import admin_pb2 as pb
 from node.web import asking, reading, shared, streams
@@ -289,6 +290,22 @@ def test_an_address_opens_the_page_for_minutes_alone() -> None:
     assert keys.find_role(opened[0]) is Role.READ
     clock.now_s = OPEN_S + 0.1
     assert keys.redeem(late.key) is None
+
+
+def test_a_page_in_use_outlives_pages_that_were_opened_after_it() -> None:
+    keys = PageKeys(make_address("0.0.0.0:80"), SystemClock())
+
+    def open_page() -> str:
+        redeemed = keys.redeem(keys.issue(Role.ADMIN).key)
+        assert redeemed is not None
+        return redeemed[0]
+
+    used, idle = open_page(), open_page()
+    for _ in range(MAX_KEYS - 1):
+        assert keys.find_role(used) is Role.ADMIN
+        open_page()
+    assert keys.find_role(used) is Role.ADMIN
+    assert keys.find_role(idle) is None
 
 
 async def test_where_a_token_is_set_nothing_is_shown_without_one(tmp_path: Path) -> None:
