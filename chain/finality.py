@@ -219,11 +219,11 @@ class Voting:
         if len(rivals) == 1:
             self._actions.append(Equivocation(rivals[0], vote))
         if vote.voter == self.me:
-            self._stand_by(vote)
+            self._follow_own_vote(vote)
         if vote.block_id != ZERO:
             self._weigh(vote)
 
-    def _stand_by(self, vote: Vote) -> None:
+    def _follow_own_vote(self, vote: Vote) -> None:
         """Sets view, step and lock by a vote that this member signed, before or after a restart: a signed vote binds
         it."""
         if vote.view > self.view:
@@ -384,7 +384,7 @@ class Voting:
             return True
         silent = len(self.members) - self._book.count_voters(self.view, phase)
         best = max((count for block_id, count in tally.items() if block_id != ZERO), default=0)
-        return best + silent < self.quorum <= self._book.count_heard(self.view, phase)
+        return best + silent < self.quorum <= self._book.count_reached(self.view, phase)
 
     def _enter(self, view: int) -> None:
         self.view = view
@@ -418,9 +418,9 @@ class Voting:
             self._start(TimerKind.PROPOSE, self._waits.compute_propose_s(self.view))
             if self.view == 0 and TimerKind.GRACE not in self._started and self._get_best_acceptable() is not None:
                 self._start(TimerKind.GRACE, self._waits.delta_s)
-        if self.step is not Step.WAIT and self._book.count_heard(self.view, Phase.PREVOTE) >= self.quorum:
+        if self.step is not Step.WAIT and self._book.count_reached(self.view, Phase.PREVOTE) >= self.quorum:
             self._start(TimerKind.PREVOTE, self._waits.compute_vote_s(self.view))
-        if self._book.count_heard(self.view, Phase.PRECOMMIT) >= self.quorum:
+        if self._book.count_reached(self.view, Phase.PRECOMMIT) >= self.quorum:
             self._start(TimerKind.PRECOMMIT, self._waits.compute_vote_s(self.view))
 
     def _start(self, kind: TimerKind, after_s: float) -> None:

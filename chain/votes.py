@@ -133,7 +133,7 @@ class VoteSet:
         loose = ((vote.view, vote.phase) for vote in self._strays.values())
         return self._rows.keys() | self._reached.keys() | set(loose)
 
-    def count_heard(self, view: int, phase: Phase) -> int:
+    def count_reached(self, view: int, phase: Phase) -> int:
         """Returns how many members have reached this phase of this view, or a later one."""
         return sum(count for slot, count in self._reached.items() if slot >= (view, phase))
 

@@ -304,10 +304,10 @@ class Client:
         else NodeUnreachable says so.
         """
         from fednode.prediction import predict
-        from node.admin.asking import AtRound, Labelled
+        from node.admin.asking import Labelled, NodeAtRound
 
         with self._asking() as admin:
-            asked = AtRound(admin, str(round), calibrated=calibrated, answer_by=answer_by)
+            asked = NodeAtRound(admin, str(round), calibrated=calibrated, answer_by=answer_by)
             said = predict(asked, samples, Labelled.fetch(admin, label), timeout_s, prior)
             told = asked.told
             return replace(said, answer_by=told.answer_by, weight=told.weight, temperature=told.temperature)

@@ -31,7 +31,7 @@ UNFORESEEN = "an error that nobody foresaw"  # the reason given to others; the l
 _TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)  # peers can cause these
 
 
-class Crossing:
+class Guarded:
     """Catches the unforeseen error of one piece of work. `failure` is that error, None where there was none."""
 
     __slots__ = ("_boundary", "_passing", "_peer", "_what", "failure")
@@ -43,7 +43,7 @@ class Crossing:
         self._peer = peer
         self._passing = passing
 
-    def __enter__(self) -> Crossing:
+    def __enter__(self) -> Guarded:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
@@ -67,10 +67,10 @@ class Boundary:
     def __repr__(self) -> str:
         return f"Boundary(failures={dict(self.failures)}, peers={len(self.by_peer)})"
 
-    def around(self, what: str, peer: Id | None = None, *, passing: tuple[type[Exception], ...] = ()) -> Crossing:
+    def around(self, what: str, peer: Id | None = None, *, passing: tuple[type[Exception], ...] = ()) -> Guarded:
         """Guards work that bytes of `peer` have caused; None: the sender is unknown. Errors of the kinds in `passing`
         are raised: they are answers to the caller."""
-        return Crossing(self, what, peer, passing)  # for each message: a generator would take three times as long
+        return Guarded(self, what, peer, passing)  # for each message: a generator would take three times as long
 
     def takes(self, error: Exception, what: str, peer: Id | None = None) -> bool:
         """Counts and logs an unforeseen error. Returns False for an error of the node itself, which has to end it."""

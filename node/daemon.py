@@ -30,7 +30,7 @@ from node.admin.access import RemoteAccess
 from node.admin.failures import explain_chain_error, translate
 from node.admin.node_answers import NodeAnswers
 from node.admin.page_keys import make_keys
-from node.admin.peer_control import Operator, restore_bans
+from node.admin.peer_control import PeerControl, restore_bans
 from node.admin.reload import Load, Reloading
 from node.admin.server import AdminServer
 from node.admin.shutdown import Deadline, Shutdown
@@ -178,7 +178,7 @@ def _open_keys(config: NodeConfig, genesis: Genesis) -> tuple[SigningKey, Signin
 def _open_store(start: _Start) -> SqliteStore:
     config, federation = start.config, start.federation
     store = SqliteStore.open(config.node.data_dir, federation.genesis, faults=start.faults)
-    _validate_way(store, federation.checkpoint)
+    _validate_checkpoint(store, federation.checkpoint)
     if federation.initial_model is not None:
         store.put_blob(federation.initial_model.read_bytes())
     if start.after_restore:
@@ -197,7 +197,7 @@ def _open_store(start: _Start) -> SqliteStore:
     return store
 
 
-def _validate_way(store: SqliteStore, checkpoint: Checkpoint | None) -> None:
+def _validate_checkpoint(store: SqliteStore, checkpoint: Checkpoint | None) -> None:
     """Raises OffTheWay where the stored chain does not lead to the checkpoint of the join file configured now."""
     height = 0 if checkpoint is None else checkpoint.get_last(store.head_height)
     stored = store.get_block(height)
@@ -320,9 +320,9 @@ def _make_parts(start: _Start, stack: AsyncExitStack) -> _Parts:
     return _Parts(context, make_round_service(context), transport, book, calls)
 
 
-def _make_operator(config: NodeConfig, parts: _Parts) -> Operator:
+def _make_operator(config: NodeConfig, parts: _Parts) -> PeerControl:
     context, transport = parts.context, parts.transport
-    return Operator(
+    return PeerControl(
         transport.bans,
         parts.book,
         parts.service.peers,

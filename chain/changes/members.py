@@ -42,7 +42,7 @@ def _retire(state: State, member: Member, height: int) -> tuple[RetiredKey, ...]
     return (*state.retired, RetiredKey(member.key, member.seat, member.key_since, height))
 
 
-def _let_go(state: State, key: Id) -> tuple[Observer, ...]:
+def _remove_observer(state: State, key: Id) -> tuple[Observer, ...]:
     """Returns the observers without one that becomes a member."""
     return tuple(observer for observer in state.observers if observer.key != key)
 
@@ -53,7 +53,7 @@ def _replace_member(state: State, new: Member) -> tuple[Member, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfSeat(Kind):
+class _SeatChange(Kind):
     """A change that concerns the member on one seat."""
 
     seat: int
@@ -68,7 +68,7 @@ class _OfSeat(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class _OfNewcomer(Kind):
+class _AdmissionChange(Kind):
     """A change that admits a key under the name it is given."""
 
     key: Id
@@ -85,7 +85,7 @@ class _OfNewcomer(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class AddMember(_OfNewcomer):
+class AddMember(_AdmissionChange):
     """Adds a member, whose readiness is needed: it has the chain, and its daemon runs."""
 
     name: ClassVar[str] = "add_member"
@@ -101,13 +101,13 @@ class AddMember(_OfNewcomer):
         return replace(
             state,
             members=tuple(sorted((*state.members, new), key=lambda member: member.key)),
-            observers=_let_go(state, self.key),
+            observers=_remove_observer(state, self.key),
             num_seats=state.num_seats + 1,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveMember(_OfSeat):
+class RemoveMember(_SeatChange):
     """Removes a member. A member that proposes its own removal leaves."""
 
     name: ClassVar[str] = "remove_member"
@@ -151,7 +151,7 @@ class ReplaceKey(Kind):
         return replace(
             state,
             members=_replace_member(state, replace(old, key=self.new, key_since=place.height)),
-            observers=_let_go(state, self.new),
+            observers=_remove_observer(state, self.new),
             retired=_retire(state, old, place.height),
         )
 
@@ -197,7 +197,7 @@ class Convict(Kind):
 
 
 @dataclass(frozen=True, slots=True)
-class Pardon(_OfSeat):
+class Pardon(_SeatChange):
     """Ends a suspension."""
 
     name: ClassVar[str] = "pardon"
@@ -211,7 +211,7 @@ class Pardon(_OfSeat):
 
 
 @dataclass(frozen=True, slots=True)
-class AddObserver(_OfNewcomer):
+class AddObserver(_AdmissionChange):
     """Lets a key sync and read."""
 
     name: ClassVar[str] = "add_observer"
@@ -241,7 +241,7 @@ class RemoveObserver(Kind):
         return {"key": encode_id(self.key)}
 
     def apply(self, state: State, place: Place) -> State:
-        observers = _let_go(state, self.key)
+        observers = _remove_observer(state, self.key)
         if len(observers) == len(state.observers):
             raise InvalidChange(f"{encode_id(self.key)} is no observer")
         return replace(state, observers=observers)

@@ -65,7 +65,7 @@ class Told(NamedTuple):
         return cls(reply.is_best, reply.answer_by or FEDERATION, weight, temperature)
 
 
-class AtRound:
+class NodeAtRound:
     """A node that answers with its model of one round: newest, best or a number, by default the one that the node
     chooses. Probabilities may be `calibrated`; `answer_by` names another model. `told` is about its last answer."""
 

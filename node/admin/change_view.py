@@ -15,7 +15,7 @@ from chain.signing import encode_id
 from chain.state import State
 from chain.tip import Tip
 from node.consensus.governance.consent import ExecutedChange
-from node.federation.builders import Built, list_warnings, warn_of_living
+from node.federation.builders import Built, list_warnings, warn_of_key_in_use
 from node.federation.diff import compute_differences
 from node.ledger.runs_view import show_answer
 from node.pb import admin_pb2 as pb
@@ -26,7 +26,7 @@ def show_draft(built: Built, tip: Tip, me: Id) -> pb.ProposalView:
     change, state = built.change, tip.state
     missing = compute_missing(change.kind, state, built.after, tip.height + 1, {me: Answer.YES}, ())
     view = _show(change, state, built.after, missing, {}, tip.height, me)
-    view.warnings.extend(warn_of_living(change, tip))
+    view.warnings.extend(warn_of_key_in_use(change, tip))
     return view
 
 
@@ -34,7 +34,7 @@ def show_proposal(proposal: Proposal, missing: Missing, tip: Tip, me: Id) -> pb.
     answers = {approval.voter: approval.answer for approval in proposal.approvals.values()}
     view = _show(proposal.change, tip.state, proposal.after, missing, answers, tip.height, me)
     view.open = True
-    view.warnings.extend(warn_of_living(proposal.change, tip))
+    view.warnings.extend(warn_of_key_in_use(proposal.change, tip))
     return view
 
 

@@ -31,9 +31,9 @@ from node.consensus.governance.consent import ExecutedChange
 from node.consensus.governance.lending import Lending, get_lendable
 from node.consensus.service import RoundService
 from node.errors import ChangeRefused, InvalidRequest, NodeError
-from node.federation.builders import Ground, Wish, build_change, check_site
+from node.federation.builders import ChangeContext, ChangeRequest, build_change, check_site
 from node.federation.drawn_model import NEW, DrawnModel
-from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
+from node.federation.measured_model import check_measured_model, check_min_samples, find_trained, read_measured_model
 from node.federation.run_terms import check_run
 from node.offload import Offload
 from node.pb import admin_pb2 as pb
@@ -124,12 +124,12 @@ class ChangeControl:
     ) -> pb.ProposalView:
         """Signs and sends the change that is asked for, or with `dry_run` shows what it would do. Where `shown` is set,
         the change must still have the terms that were shown. Raises ChangeRefused and InvalidRequest."""
-        wish = Wish(kind, _read_terms(terms), note, first, heights)
+        wish = ChangeRequest(kind, _read_terms(terms), note, first, heights)
         tip, model = self._service.tip, None
         if wish.kind == "evaluation":
             model = await self._disk.run(read_measured_model, self._store, self._runs, wish.terms)
         trained = find_trained(self._runs.calendar)
-        ground = Ground(tip, self._me, self._get_data(), self._get_plugins(), trained, model)
+        ground = ChangeContext(tip, self._me, self._get_data(), self._get_plugins(), trained, model)
         is_shown = shown is not None
         if wish.kind == StartRun.name and wish.terms.get("initial") == NEW:
             built = await self._drawn.build(wish, ground, is_shown=is_shown, dry_run=dry_run)
@@ -137,7 +137,7 @@ class ChangeControl:
             built = await asyncio.to_thread(build_change, wish, ground)
         if is_shown and shown != write_terms(built.change):
             raise ChangeRefused("by now it would be another change than the one that was shown; look at it again")
-        check_told(built.change.kind, self._get_min_samples())
+        check_min_samples(built.change.kind, self._get_min_samples())
         if lend:
             await self._check_lent(built.change.kind)
         try:
@@ -170,7 +170,7 @@ class ChangeControl:
         if isinstance(kind, StartRun) and kind.number == after.run.number:
             await self._disk.run(check_measured_model, self._store, self._runs, kind)
             if not no_train:
-                check_told(kind, self._get_min_samples())
+                check_min_samples(kind, self._get_min_samples())
         answer = Answer.YES_WITHOUT_TRAINING if no_train else Answer.YES
         if isinstance(found, Proposal) and get_lendable(kind) is not None:
             await self._note_lending(change_id, lends=lend)

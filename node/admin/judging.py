@@ -19,7 +19,7 @@ from ml.measures.kinds import Answers
 from ml.measures.operating import THRESHOLD, OperatingPoint, choose_positive, find_points
 from ml.measures.verdict import compare
 from ml.tasks import CLASSIFICATION, REGRESSION
-from node.admin.asking import Answered, AtRound, Labelled, Terms, ask, get_labels, get_probabilities, get_values
+from node.admin.asking import Answered, Labelled, NodeAtRound, Terms, ask, get_labels, get_probabilities, get_values
 from node.admin.client import AdminClient
 from node.admin.json_view import to_json
 from node.errors import NodeError
@@ -132,12 +132,12 @@ def evaluate_node(
     return complete(judge(answers, terms, resamples, details), asked, node)
 
 
-def ask_federation(node: AdminClient, round_: str, *, calibrated: bool) -> AtRound:
+def ask_federation(node: AdminClient, round_: str, *, calibrated: bool) -> NodeAtRound:
     """Returns the node at a round, set to answer first by the federation's model, whatever it does usually."""
-    return AtRound(node, round_, calibrated=calibrated, answer_by=FEDERATION)
+    return NodeAtRound(node, round_, calibrated=calibrated, answer_by=FEDERATION)
 
 
-def complete(found: Evaluation, asked: AtRound, node: AdminClient) -> Evaluation:
+def complete(found: Evaluation, asked: NodeAtRound, node: AdminClient) -> Evaluation:
     """Returns the evaluation with the facts that the node reported about its answers."""
     usual: str = node.get_config()["training"]["answer_by"]
     told = asked.told

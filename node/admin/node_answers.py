@@ -10,7 +10,7 @@ from typing import Any
 
 from node.admin import operations
 from node.admin.operations import A, Operation
-from node.admin.peer_control import Operator
+from node.admin.peer_control import PeerControl
 from node.admin.predictor import Predictor
 from node.admin.round_control import Control
 from node.admin.view import NodeView
@@ -20,7 +20,7 @@ from node.pb import admin_pb2 as pb
 class NodeAnswers:
     """Answers callers over gRPC and HTTP."""
 
-    def __init__(self, view: NodeView, predictor: Predictor, operator: Operator, control: Control) -> None:
+    def __init__(self, view: NodeView, predictor: Predictor, operator: PeerControl, control: Control) -> None:
         self.view = view
         self.predictor = predictor
         self.control = control

@@ -26,7 +26,7 @@ BANS = "bans.json"
 MAX_BAN_MINUTES = 366 * 24 * 60
 
 
-class Operator:
+class PeerControl:
     """Bans peers and sets their addresses for an operator. `hang_up` ends a peer's connection; `redial` dials a peer at
     another address, or stops dialling it."""
 

@@ -114,7 +114,7 @@ class Reloading:
             self._service.opener.mines = new.consensus.mine
         if "network.peers" in applied:
             await self._move_peers(new)
-        if self._service.learner.begin_anew():
+        if self._service.learner.retry():
             applied.append(DATA)
         self.config = _take_over(old, new, [key for key in applied if key != DATA])
         self._on_config(self.config)

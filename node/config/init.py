@@ -24,10 +24,10 @@ from node.addresses import ANY_HOSTS, parse_address
 from node.config.federation import read_join_file
 from node.config.genesis_file import load_genesis
 from node.config.identity import create_identity, open_key, read_passphrase
+from node.config.json_schema import SCHEMA_HINT, make_schema
 from node.config.node_config import NodeConfig
 from node.config.plugins import split_data
 from node.config.problems import describe_error
-from node.config.schema import SCHEMA_HINT, make_schema
 from node.config.settings import complete_data, make_data, set_label
 from node.config.yaml_source import Keys, YamlSource, dump_yaml
 from node.errors import ConfigError, NodeError

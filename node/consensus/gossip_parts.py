@@ -12,11 +12,11 @@ from node.consensus.gossip.awaiting import Awaiting
 from node.consensus.gossip.evidence import EvidencePool
 from node.consensus.gossip.gossip import Gossip, Position
 from node.consensus.gossip.hints import AddressHints
+from node.consensus.gossip.last_seen import LastSeen
 from node.consensus.gossip.member_clocks import MemberClocks
 from node.consensus.gossip.neighbours import Neighbours
 from node.consensus.gossip.published import PublishedRounds
 from node.consensus.gossip.second_histories import SecondHistories
-from node.consensus.gossip.sightings import Sightings
 from node.consensus.gossip.silence import SilenceWatch
 from node.consensus.gossip.spreading import Spreading
 from node.consensus.gossip.sync import Sync
@@ -41,7 +41,7 @@ class GossipParts:
     published: PublishedRounds
     sync: Sync
     silence: SilenceWatch
-    sightings: Sightings
+    last_seen: LastSeen
 
 
 def make_gossip(
@@ -109,5 +109,5 @@ def make_gossip(
         published,
         sync,
         SilenceWatch(current, peers, c.clock, events, context.get_status_s, gossip.on_step),
-        Sightings(peers, c.store, c.disk, c.clock),
+        LastSeen(peers, c.store, c.disk, c.clock),
     )

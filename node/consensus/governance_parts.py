@@ -11,9 +11,9 @@ from node.consensus.governance.admissions import Admissions
 from node.consensus.governance.consent import Consent
 from node.consensus.governance.convictions import Convictions
 from node.consensus.governance.initial_models import InitialModels
+from node.consensus.governance.own_membership import OwnMembership
 from node.consensus.governance.proposals import ProposalBook, load_proposals
-from node.consensus.governance.readiness import StandsReady
-from node.consensus.governance.standing import Standing
+from node.consensus.governance.readiness import ReadinessSigner
 from node.payloads.fetcher import BlobFetcher
 
 
@@ -24,9 +24,9 @@ class GovernanceParts:
     proposals: ProposalBook
     consent: Consent
     admissions: Admissions
-    standing: Standing
+    own_membership: OwnMembership
     initial_models: InitialModels
-    stands_ready: StandsReady
+    stands_ready: ReadinessSigner
     convictions: Convictions
 
 
@@ -61,8 +61,8 @@ def make_governance(
         proposals,
         consent,
         admissions,
-        Standing(c.me, current.tip.state, held, c.store, events),
+        OwnMembership(c.me, current.tip.state, held, c.store, events),
         initial_models,
-        StandsReady(current, proposals, signer, c.transport, peers, gossip.sync, prepare),
+        ReadinessSigner(current, proposals, signer, c.transport, peers, gossip.sync, prepare),
         Convictions(current, gossip.evidence, proposals, signer, c.store, c.disk),
     )

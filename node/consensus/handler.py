@@ -171,7 +171,7 @@ class PeerHandler:
     def _hear_through(self, status: Status) -> None:
         """Notes what a status of our height says of members that this node is not connected with."""
         members = self._current.tip.state.member_ids
-        for index in list_bits(self._gossip.spreader.select_told(status) & ~self._peers.connected_members):
+        for index in list_bits(self._gossip.spreader.select_reported(status) & ~self._peers.connected_members):
             member, contributes = members[index], bool(status.contributing >> index & 1)
             if (member, contributes) in self._heard or self._peers.get(member) is None:  # None: this node itself
                 continue

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from chain.run import Run
 from node.consensus.context import RoundContext
 from node.consensus.gossip_parts import GossipParts
-from node.consensus.governance.standing import Standing
+from node.consensus.governance.own_membership import OwnMembership
 from node.consensus.learning.applied_rounds import AppliedRounds
 from node.consensus.learning.auditor import Auditor
 from node.consensus.learning.contributor import Contributor
 from node.consensus.learning.end_evaluation import EndEvaluation
 from node.consensus.learning.inputs import BlockInputs
 from node.consensus.learning.masking import Masking, make_masking
-from node.consensus.learning.recount import Recount
+from node.consensus.learning.privacy_recount import Recount
 from node.consensus.learning.round_measure import RoundMeasure
 from node.consensus.learning.scheduler import TrainingScheduler
 from node.consensus.payload_wiring import Payloads
@@ -40,7 +40,9 @@ class LearningParts:
     local_work: LocalWork
 
 
-def make_learning(context: RoundContext, gossip: GossipParts, payloads: Payloads, standing: Standing) -> LearningParts:
+def make_learning(
+    context: RoundContext, gossip: GossipParts, payloads: Payloads, own_membership: OwnMembership
+) -> LearningParts:
     """Makes the parts from what the store holds. Raises StoreCorrupted, or NodeError."""
     c, current, records = context.node, context.current, context.records
     local_work = _load_local_work(context)
@@ -54,7 +56,7 @@ def make_learning(context: RoundContext, gossip: GossipParts, payloads: Payloads
         payloads.pushed,
         records,
         context.events,
-        standing=standing,
+        own_membership=own_membership,
         masking=masking,
         evaluation=EndEvaluation(c, payloads.aggregates, measure),
     )

@@ -14,7 +14,7 @@ from chain.calendar import Place, get_next_place
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from chain.tip import Tip
-from node.consensus.crossing import Crossing
+from node.consensus.arrival_spread import ArrivalSpread
 from node.consensus.gossip_parts import GossipParts
 from node.consensus.governance_parts import GovernanceParts
 from node.consensus.height.collecting import Collecting
@@ -47,9 +47,9 @@ class RoundOpener:
         self.restored = Restored(store.get_meta(RESTORED))
         self.participation = participation
         self.consent = governance.consent
-        self.standing = governance.standing
+        self.own_membership = governance.own_membership
         self.masking = masking
-        self.crossing = Crossing()
+        self.crossing = ArrivalSpread()
         self._signer = signer
         self._store = store
         self._disk = disk
@@ -105,12 +105,12 @@ class RoundOpener:
     def may_contribute_to(self, place: Place) -> bool:
         """Says whether this node may contribute to the round in hand: its operator has nothing against it, and a run of
         masked sums does not wait for a change."""
-        is_willing = self.participation.contributes_to(place) and not self.standing.is_leaving
+        is_willing = self.participation.contributes_to(place) and not self.own_membership.is_leaving
         return is_willing and self.consent.reason is None and self.masking.pause is None
 
     def describe_silence(self, state: State) -> str | None:
         """Says why this node signs or contributes nothing in this state; None for a member that takes part."""
-        return self.restored.describe(is_needed=is_needed(state, self._signer.id)) or self.standing.describe()
+        return self.restored.describe(is_needed=is_needed(state, self._signer.id)) or self.own_membership.describe()
 
     async def _note_tip(self, tip: Tip, *, is_behind: bool) -> None:
         is_behind |= self._peers.get_reached_height() > tip.height  # requests to all of them may just have failed

@@ -74,7 +74,7 @@ class RoundService:
         self.participation = parts.opener.participation
         self.restored = parts.opener.restored
         self.consent = governance.consent
-        self.standing = governance.standing
+        self.own_membership = governance.own_membership
         self.credits = gossip.awaiting.credits
         self.local_work = learning.local_work
         self.published = gossip.published
@@ -163,7 +163,7 @@ class RoundService:
                 group.create_task(self._keep("silence", gossip.silence.run), name="silence")
                 group.create_task(self._keep("readiness", governance.stands_ready.run), name="readiness")
                 group.create_task(self._keep("convictions", governance.convictions.run), name="convictions")
-                group.create_task(self._keep("sightings", gossip.sightings.run), name="sightings")
+                group.create_task(self._keep("sightings", gossip.last_seen.run), name="sightings")
                 group.create_task(self._keep("relayed blobs", parts.payloads.relayed.run), name="relayed")
                 group.create_task(self._auditor.run(), name="auditor")
                 group.create_task(self._auditor.audit_imported(self.tip.height), name="imported")

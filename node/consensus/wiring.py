@@ -53,7 +53,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
     gossip = make_gossip(context, get_position, find_payload=lambda digest: payloads.pushed.find(digest))
     payloads = make_payloads(c, current, peers, gossip.awaiting)
     governance = make_governance(context, gossip, payloads.late_blobs, prepare=lambda: learning.scheduler.prepare())
-    learning = make_learning(context, gossip, payloads, governance.standing)
+    learning = make_learning(context, gossip, payloads, governance.own_membership)
     tasks = RoundTasks(
         current,
         c.runs,
@@ -79,7 +79,7 @@ def make_round_parts(c: NodeContext) -> RoundParts:
             c.disk,
             payloads,
             retention=Retention(c.store, c.runs, c.me),
-            followers=(governance.admissions, gossip.awaiting, governance.standing),
+            followers=(governance.admissions, gossip.awaiting, governance.own_membership),
             boundary=c.boundary,
         ),
         opener=RoundOpener(
@@ -167,7 +167,9 @@ def _make_stall(
         )
 
     detector = StallDetector(c.me, context.peers, c.clock, get_stall_input)
-    return StallWatch(context.peers, detector, c.clock, context.events, context.get_status_s, sync.describe_way)
+    return StallWatch(
+        context.peers, detector, c.clock, context.events, context.get_status_s, sync.explain_no_checkpoint
+    )
 
 
 def _expect_mining_s(local_work: LocalWork, tip: Tip) -> float | None:

@@ -48,7 +48,7 @@ USUAL_HEIGHTS = 500  # how long a change stays open by default
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ChangeRequest:
     """A change as an operator asks for it. A block may hold it from height `first` on, the next height by default, and
     it stays open for `num_heights`."""
 
@@ -70,7 +70,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class ChangeContext:
     """The inputs of a builder: the tip, this node's key, the `data` section of its configuration, None without one, the
     plugins that the configuration allows, the newest run that has `trained`, and for an evaluation the model."""
 
@@ -86,7 +86,7 @@ class Ground:
         return self.tip.state
 
 
-def build_change(wish: Wish, ground: Ground) -> Built:
+def build_change(wish: ChangeRequest, ground: ChangeContext) -> Built:
     """Returns the change that `wish` asks for. Raises ChangeRefused."""
     member = ground.state.get_member(ground.me)
     if member is None:
@@ -99,7 +99,7 @@ def build_change(wish: Wish, ground: Ground) -> Built:
         raise ChangeRefused(str(error)) from error
 
 
-def _build(wish: Wish, ground: Ground, me: Member) -> Built:
+def _build(wish: ChangeRequest, ground: ChangeContext, me: Member) -> Built:
     if wish.kind not in _BUILDERS:
         raise GenesisError("kind", f"expected one of {', '.join(_BUILDERS)}, got {quote(wish.kind)}")
     built = _BUILDERS[wish.kind](wish.terms, ground, me)
@@ -118,8 +118,8 @@ def check_site(kind: Kind, before: State, after: State, data: Mapping[str, Any] 
     if isinstance(kind, Upgrade) and not speaks(kind.protocol):
         raise ChangeRefused(f"protocol {kind.protocol}: this release speaks {describe_spoken()}; update fednode first")
     old, new = before.run, after.run
-    is_fewer = new.is_masked and not new.is_ended and after.n != before.n  # or more: a masked sum has bounds on both
-    if is_fewer or after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
+    is_resized = new.is_masked and not new.is_ended and after.n != before.n  # or more: a masked sum has bounds on both
+    if is_resized or after.rules.limits != before.rules.limits or (new.number, new.rounds) != (old.number, old.rounds):
         get_run_spec(after.run, after.rules, after.n)
     if (new.classes, new.labels, new.input) != (old.classes, old.labels, old.input):
         check_data(after.run, data)
@@ -153,41 +153,41 @@ def _find(role: str, known: Sequence[_Named], text: str) -> _Named:
 # ---- kinds
 
 _Answer = Kind | tuple[Kind, bytes | None]  # with the blob that the change brings along
-_Build = Callable[[Mapping[str, Any], Ground, Member], _Answer]
+_Build = Callable[[Mapping[str, Any], ChangeContext, Member], _Answer]
 
 
-def _read_seat(terms: Mapping[str, Any], ground: Ground, *others: str) -> int:
+def _read_seat(terms: Mapping[str, Any], ground: ChangeContext, *others: str) -> int:
     return find_member(ground.state, Section("", terms, ("name", *others)).text("name")).seat
 
 
-def _read_line(terms: Mapping[str, Any], ground: Ground, *others: str) -> JoinLine:
+def _read_line(terms: Mapping[str, Any], ground: ChangeContext, *others: str) -> JoinLine:
     return read_join_line(Section("", terms, ("request", *others)).text("request"), ground.state.chain_id)
 
 
-def _leave(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+def _leave(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> Kind:
     Section("", terms, ())
     return RemoveMember(me.seat)
 
 
 def _add(kind: type[AddMember] | type[AddObserver]) -> _Build:
-    def build(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+    def build(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> Kind:
         line = _read_line(terms, ground)
         return kind(line.key, line.name)
 
     return build
 
 
-def _replace_key(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+def _replace_key(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> Kind:
     key = _read_line(terms, ground, "name").key
     return ReplaceKey(_read_seat(terms, ground, "request"), key)
 
 
-def _remove_observer(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+def _remove_observer(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> Kind:
     name = Section("", terms, ("name",)).text("name")
     return RemoveObserver(_find("observer", ground.state.observers, name).key)
 
 
-def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+def _start_run(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> _Answer:
     """Builds the next run. Sections in `run` replace those in force; `initial` is `continue`, `zeros`, a digest, or a
     path on this node's machine."""
     top = Section("", terms, ("run", "set", "rounds", "initial"))
@@ -209,7 +209,7 @@ def _start_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
     return StartRun(start.number, start.terms, read_digest("initial", initial)), None
 
 
-def _start_evaluation(terms: Mapping[str, Any], ground: Ground, me: Member) -> _Answer:
+def _start_evaluation(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> _Answer:
     """Builds the run that measures `ground.model`. It continues from the aggregate in force if that is this model."""
     model = ground.model
     if model is None:
@@ -222,17 +222,17 @@ def _start_evaluation(terms: Mapping[str, Any], ground: Ground, me: Member) -> _
     return StartRun(start.number, start.terms, hashlib.sha256(blob).digest()), blob
 
 
-def _set_rounds(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+def _set_rounds(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> Kind:
     run = ground.state.run
     return SetRounds(run.number, run.rounds, Section("", terms, ("rounds",)).integer("rounds"))
 
 
-def _end_run(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+def _end_run(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> Kind:
     Section("", terms, ())
     return EndRun(ground.state.run.number)
 
 
-def _set_rules(terms: Mapping[str, Any], ground: Ground, me: Member) -> Kind:
+def _set_rules(terms: Mapping[str, Any], ground: ChangeContext, me: Member) -> Kind:
     """Builds a change of rules. Terms are rules by dotted path with their new values, or lines PATH=VALUE;
     `limits.payload_mib` is in MiB, as genesis may have it."""
     top = Section("", terms, ("rules", "set"))
@@ -290,7 +290,7 @@ _BUILDERS: Mapping[str, _Build] = {
 
 def list_warnings(kind: Kind, before: State, after: State) -> list[str]:
     """Returns warnings about a valid change that an operator should read before approving it."""
-    warnings = _warn_of_who_is_gone(kind, before)
+    warnings = _warn_of_needed_approval(kind, before)
     if after.q == after.n > 1 and after.n != before.n:
         warnings.append(f"all {after.n} members have to vote then: one that is away stops the federation")
     if isinstance(kind, StartRun):
@@ -298,7 +298,7 @@ def list_warnings(kind: Kind, before: State, after: State) -> list[str]:
     return warnings
 
 
-def _warn_of_who_is_gone(kind: Kind, before: State) -> list[str]:
+def _warn_of_needed_approval(kind: Kind, before: State) -> list[str]:
     """Warns if all members have to approve and one of them is to be removed or gets a new key: a member that has lost
     its key cannot approve."""
     if not isinstance(kind, ReplaceKey | RemoveMember) or not before.q == before.n > 1:
@@ -313,7 +313,7 @@ def _warn_of_who_is_gone(kind: Kind, before: State) -> list[str]:
     ]
 
 
-def warn_of_living(change: Change, tip: Tip) -> list[str]:
+def warn_of_key_in_use(change: Change, tip: Tip) -> list[str]:
     """Warns that a key is in use which others want to replace as lost or stolen."""
     kind = change.kind
     if not isinstance(kind, ReplaceKey) or kind.seat == change.by:

@@ -24,7 +24,7 @@ from node.errors import ChangeRefused
 _NAME_ONE = "name a model for it to begin with: fednode model export writes this one"
 
 # the arrays that each run begins afresh: of keys, of rounds that the run before had, or measures of a model
-_BEGUN_ANEW = (MASKED, STALE, OUTER, CONTROL, ROUNDS, EVALUATION, REPRESENTATION)
+_PER_RUN_KINDS = (MASKED, STALE, OUTER, CONTROL, ROUNDS, EVALUATION, REPRESENTATION)
 
 
 def check_continues(start: StartRun, before: State, after: State) -> None:
@@ -42,7 +42,7 @@ def check_continues(start: StartRun, before: State, after: State) -> None:
             raise ChangeRefused(f"initial: run {before.run.number} has no {name!r} to continue with; {_NAME_ONE}")
     aggregated = before.run.schema.get("aggregate", {})
     for name in after.run.schema.get("aggregate", {}):
-        is_carried = not name.startswith(tuple(f"{kind}/" for kind in _BEGUN_ANEW))
+        is_carried = not name.startswith(tuple(f"{kind}/" for kind in _PER_RUN_KINDS))
         if name not in aggregated and is_carried and _reads_parent(new):
             raise ChangeRefused(
                 f"initial: {new.name} goes by the aggregate in force, which has no {name!r} to begin with; {_NAME_ONE}"

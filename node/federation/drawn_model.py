@@ -18,7 +18,7 @@ from typing import Any
 from chain.schema import describe
 from ml.plugins import Plugins
 from node.errors import ChangeRefused
-from node.federation.builders import ZEROS, Built, Ground, Wish, build_change
+from node.federation.builders import ZEROS, Built, ChangeContext, ChangeRequest, build_change
 from node.host.child import make_command
 
 NEW = "new"  # the initial model of a run whose first parameters are drawn for it
@@ -33,7 +33,7 @@ class DrawnModel:
         self._turn = asyncio.Lock()
         self._blob: bytes | None = None
 
-    async def build(self, wish: Wish, ground: Ground, *, is_shown: bool, dry_run: bool) -> Built:
+    async def build(self, wish: ChangeRequest, ground: ChangeContext, *, is_shown: bool, dry_run: bool) -> Built:
         """Builds the run that `wish` asks for, from parameters drawn for it: with `is_shown` those that were drawn
         before and shown to the operator, else new ones. Raises ChangeRefused."""
         async with self._turn:
@@ -50,7 +50,7 @@ class DrawnModel:
             return built
 
 
-async def _build_drawn(wish: Wish, ground: Ground) -> Built:
+async def _build_drawn(wish: ChangeRequest, ground: ChangeContext) -> Built:
     draft = await asyncio.to_thread(build_change, _begin_from(wish, ZEROS), ground)
     with TemporaryDirectory(prefix="fednode-initial-") as folder:
         file = Path(folder) / "initial_model.safetensors"
@@ -58,7 +58,7 @@ async def _build_drawn(wish: Wish, ground: Ground) -> Built:
         return await asyncio.to_thread(build_change, _begin_from(wish, str(file)), ground)
 
 
-def _begin_from(wish: Wish, initial: str) -> Wish:
+def _begin_from(wish: ChangeRequest, initial: str) -> ChangeRequest:
     return replace(wish, terms={**wish.terms, "initial": initial})
 
 

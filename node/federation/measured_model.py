@@ -126,7 +126,7 @@ def check_measured_model(store: SqliteStore, runs: RunSpecs, start: StartRun) ->
         raise ChangeRefused(f"method.only_lent: expected {str(not named.has_common).lower()} of run {number}")
 
 
-def check_told(kind: Kind, min_samples: int) -> None:
+def check_min_samples(kind: Kind, min_samples: int) -> None:
     """Raises ChangeRefused if this site would publish measures of fewer test samples than its own settings allow."""
     method = kind.terms["method"] if isinstance(kind, StartRun) else {}
     if method.get("name") == EVALUATION and method.get("min_samples", MIN_SAMPLES) < min_samples:

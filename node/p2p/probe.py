@@ -18,7 +18,7 @@ from chain.block import Digest, Id
 from chain.signing import SigningKey, encode_id
 from node.p2p.proxy import ProxyFailed, dial
 from node.p2p.tls import MutualTls, UnknownCaller, get_server_name, identify
-from node.p2p.transport.channel import PEER_KEY, get_way
+from node.p2p.transport.channel import PEER_KEY, get_target
 from node.pb import peer_pb2 as pb
 from node.pb import peer_pb2_grpc
 
@@ -141,7 +141,7 @@ def find_twin(key: SigningKey, addresses: Iterable[str], proxy: str | None = Non
 
 
 def _greet(key: SigningKey, peer: Id, address: str, *, tls: bool, proxy: str | None) -> Greeting | None:
-    dialled, way = get_way(address, proxy)
+    dialled, way = get_target(address, proxy)
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0), *way]
     metadata: tuple[tuple[str, str], ...] = ()
     if tls:

@@ -107,7 +107,7 @@ class Learner:
         self.progress = None  # it belonged to the earlier target
         self._changed.set()
 
-    def begin_anew(self) -> bool:
+    def retry(self) -> bool:
         """Restarts a run for which no worker could be kept alive, as where a site had no samples. Returns whether there
         is such a run."""
         if self.failure is None:
@@ -124,7 +124,7 @@ class Learner:
                 async with asyncio.timeout(self._get_patience_s()):
                     await self._changed.wait()
             if self.trouble is None and not self._changed.is_set():
-                await self._look_again()
+                await self._report_caught_up()
                 continue
             self._changed.clear()
             if self._target is not None:
@@ -135,7 +135,7 @@ class Learner:
             return RETRY_S
         return None if self._lagging is None else LOOK_AGAIN_S
 
-    async def _look_again(self) -> None:
+    async def _report_caught_up(self) -> None:
         """Reports training alone once it has caught up: after a run's last round nothing else would."""
         height, self._lagging = self._lagging, None
         measured = await self._measure()

@@ -5,8 +5,8 @@ stopped, abandoned or never sent is counted, too, and nothing is computed from s
 budget the worker trains no phase that would take epsilon above it. It trains none at all while the account has phases
 of earlier releases whose noise can be guessed, unless the site has set them aside by name.
 
-The node adds phases to the same file that the chain shows and the file lacks (`node.consensus.learning.recount`): every
-change locks the directory and reads the file again.
+The node adds phases to the same file that the chain shows and the file lacks
+(`node.consensus.learning.privacy_recount`): every change locks the directory and reads the file again.
 """
 
 from __future__ import annotations

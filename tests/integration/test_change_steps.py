@@ -76,7 +76,7 @@ def find_own(net: Cluster, name: str, change_id: bytes) -> Answer | None:
     return None if approval is None else approval.answer
 
 
-def check_told(net: Cluster, name: str) -> list[Approval]:
+def check_min_samples(net: Cluster, name: str) -> list[Approval]:
     """What a member that is back had told others is its own still. All of that."""
     store = net[name].store
     assert store is not None
@@ -160,7 +160,7 @@ def test_who_dies_while_it_approves_has_approved_or_not(tmp_path: Path, step: st
                 await get_service(net, "node1").proposals.approve(change_id, Answer.YES_WITHOUT_TRAINING)
             await dooms["node1"].wait()
             dooms["node1"].bring_back()
-            assert check_told(net, "node1") == []
+            assert check_min_samples(net, "node1") == []
             is_kept = step.endswith("committed")
             assert find_own(net, "node1", change_id) == (Answer.YES_WITHOUT_TRAINING if is_kept else None)
             if is_kept:  # and stands
@@ -168,8 +168,8 @@ def test_who_dies_while_it_approves_has_approved_or_not(tmp_path: Path, step: st
                     await approve(net, change_id, "node1")
             else:
                 await approve(net, change_id, "node1")
-            await net.wait_for(lambda: check_told(net, "node1") != [], "others to be told")
-            (told,) = check_told(net, "node1")
+            await net.wait_for(lambda: check_min_samples(net, "node1") != [], "others to be told")
+            (told,) = check_min_samples(net, "node1")
             assert told.answer is (Answer.YES_WITHOUT_TRAINING if is_kept else Answer.YES)
             await approve(net, change_id, "node2")
             await check_executed_once(net, change_id)
@@ -189,7 +189,7 @@ def test_who_dies_while_it_hears_an_approval_still_has_its_own(tmp_path: Path, s
             await approve(net, change_id, "node3")
             await dooms["node1"].wait()
             dooms["node1"].bring_back()
-            assert [told.change_id for told in check_told(net, "node1")] == [change_id]
+            assert [told.change_id for told in check_min_samples(net, "node1")] == [change_id]
             await check_executed_once(net, change_id)
 
     run_virtual(story())
@@ -282,7 +282,7 @@ def test_who_dies_while_a_change_is_executed_executes_it_once(tmp_path: Path, na
                 await approve(net, change_id, "node2")
             await dooms[name].wait()
             dooms[name].bring_back()
-            check_told(net, name)
+            check_min_samples(net, name)
             await wait_until_over(net)
             await net.wait_for_height(5)
             await check_executed_once(net, change_id)
@@ -313,7 +313,7 @@ def test_all_that_die_at_one_step_of_a_change_execute_it_once(tmp_path: Path, st
             for doom in dooms.values():
                 doom.bring_back()
             for name in NODES:
-                check_told(net, name)
+                check_min_samples(net, name)
             await wait_until_over(net)
             await net.wait_for_height(5)
             await check_executed_once(net, change_id)

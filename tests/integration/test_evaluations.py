@@ -19,8 +19,8 @@ from ml.specs import add_kind, get_kind, get_spec
 from ml.specs.run_schema import describe_payloads
 from node.admin.json_view import to_json
 from node.errors import ChangeRefused
-from node.federation.builders import Ground, Wish, build_change
-from node.federation.measured_model import check_measured_model, check_told, find_trained, read_measured_model
+from node.federation.builders import ChangeContext, ChangeRequest, build_change
+from node.federation.measured_model import check_measured_model, check_min_samples, find_trained, read_measured_model
 from node.federation.run_terms import draft_run
 from node.ledger.evaluations import read_evaluations
 from node.runs.specs import RunSpecs
@@ -69,8 +69,8 @@ def draft(net: Cluster, terms: Mapping[str, Any], kind: str = "evaluation") -> t
     assert store is not None
     runs = RunSpecs.load(store)
     model = read_measured_model(store, runs, terms) if kind == "evaluation" else None
-    ground = Ground(tip, net.id("node0"), trained=find_trained(runs.calendar), model=model)
-    built = build_change(Wish(kind, terms), ground)
+    ground = ChangeContext(tip, net.id("node0"), trained=find_trained(runs.calendar), model=model)
+    built = build_change(ChangeRequest(kind, terms), ground)
     assert isinstance(built.change.kind, StartRun)
     return built.change.kind, built.blob
 
@@ -156,9 +156,9 @@ def test_what_cannot_be_is_left_out_and_another_model_is_not_approved(tmp_path: 
         own = {**start.terms, "method": {**start.terms["method"]}}
         with pytest.raises(ChangeRefused, match="expected none of what continues"):
             check_measured_model(store, runs, StartRun(start.number, own, None))
-        check_told(start, 20)
+        check_min_samples(start, 20)
         with pytest.raises(ChangeRefused, match="expected at least 21, which training"):
-            check_told(start, 21)
+            check_min_samples(start, 21)
         trainers[3].__class__ = Lying
         await approve(net, await propose(net, "node0", draft(net, FEW)[0]), "node1", "node2")
         await wait_for_state(net, "the evaluation", lambda state: state.run.number == 2)

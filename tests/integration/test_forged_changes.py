@@ -260,7 +260,7 @@ def test_the_thief_of_a_key_that_rotates_first_is_told_of_and_the_others_take_th
                 net, "the thief's key", lambda state: state.index_of(NEW.id) is not None, VICTIM, *others
             )
             stolen = find_member(net, others[0], thief.seat).key_since
-            said = get_service(net, VICTIM).standing.describe() or ""
+            said = get_service(net, VICTIM).own_membership.describe() or ""
             assert said.startswith(f"replaced at height {stolen}: node0 has the key {encode_id(NEW.id)} by now")
             assert (
                 get_service(net, VICTIM).proposals.ended[own].startswith("replace_key, superseded: whoever proposed it")

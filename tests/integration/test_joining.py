@@ -66,10 +66,10 @@ def test_three_become_four_and_the_fourth_contributes_within_three_heights(tmp_p
             start_joiner(net, "node3", checkpoint)
             await net.wait_for_height(checkpoint.height + 2, "node3")
             joiner = get_service(net, "node3")
-            assert joiner.standing.describe() == "an observer: follows the chain, and signs nothing"
+            assert joiner.own_membership.describe() == "an observer: follows the chain, and signs nothing"
             height = await admit(net, "node3", *FOUNDERS)
             assert joiner is get_service(net, "node3")  # without a restart
-            assert joiner.standing.describe() is None
+            assert joiner.own_membership.describe() is None
             await net.wait_for_height(height + 6)
             heights = range(height + 1, height + 7)
             assert any(net.id("node3") in find_authors(net, at) for at in heights[:3])
@@ -378,13 +378,13 @@ def test_who_leaves_contributes_no_more_and_votes_until_that_is_final(tmp_path: 
             for height in range(began + 1, began + 6):
                 assert net.id("node3") not in find_authors(net, height)
             service = get_service(net, "node3")
-            assert service.standing.is_leaving
+            assert service.own_membership.is_leaving
             assert net["node3"].store is not None
             assert net["node3"].store.get_signed_height() >= began + 5  # it votes
             await approve(net, change_id, "node0", "node1", "node2")
             await wait_for_state(net, "three members", lambda state: state.n == 3)
             (height,) = find_change_heights(net, "node0")
-            assert service.standing.describe() == (
+            assert service.own_membership.describe() == (
                 f"removed at height {height}: signs nothing any more, and goes on to serve the chain"
             )
             await net.wait_for_height(height + 4)  # it stays up, and follows
@@ -393,7 +393,7 @@ def test_who_leaves_contributes_no_more_and_votes_until_that_is_final(tmp_path: 
             await net.crash("node3")
             net.start("node3")
             await net.wait_for_height(net["node0"].height + 2)
-            assert get_service(net, "node3").standing.describe() is not None
+            assert get_service(net, "node3").own_membership.describe() is not None
             check_chains(net)
 
     run_virtual(story())

@@ -733,14 +733,14 @@ async def test_a_run_that_could_not_be_begun_is_begun_when_that_is_asked_for() -
 
     trainer = Empty()
     with learning(trainer) as (learner, told):
-        assert not learner.begin_anew()  # nothing has failed
+        assert not learner.retry()  # nothing has failed
         learner.set_target(make_target(1, trains=True))
         await wait_until(lambda: learner.failure is not None, "it to fail")
-        assert learner.begin_anew()
+        assert learner.retry()
         await wait_until(lambda: len(told) >= 2, "it to fail again")
         assert learner.failure == "0 samples: contributes nothing"
         trainer.has_samples = True
-        assert learner.begin_anew()
+        assert learner.retry()
         await wait_until(lambda: "trained 2" in told, "the training")
         assert learner.failure is None
 

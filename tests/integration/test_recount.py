@@ -16,7 +16,7 @@ import pytest
 from chain.changes.members import RemoveMember
 from chain.store.sqlite import SqliteStore
 from ml.accountant import Release, Told, compute_epsilon
-from node.consensus.learning.recount import UNSEEN
+from node.consensus.learning.privacy_recount import UNSEEN
 from node.consensus.signing.restored import RESTORED
 from node.training.account import Account
 from node.training.privacy_ledger import PrivacyLedger, change_account, read_account
@@ -167,9 +167,9 @@ def test_nothing_is_counted_by_the_chain_that_the_account_has(tmp_path: Path, ca
                 assert account.told.phases <= len(trainer.trained) + 4  # of those that a crash broke off
                 assert max(list_counted(account)) <= net[name].height + 1
 
-    with caplog.at_level(logging.WARNING, "node.consensus.learning.recount"):
+    with caplog.at_level(logging.WARNING, "node.consensus.learning.privacy_recount"):
         run_virtual(story())
-    assert not [each for each in caplog.records if each.name == "node.consensus.learning.recount"]
+    assert not [each for each in caplog.records if each.name == "node.consensus.learning.privacy_recount"]
 
 
 def test_what_an_earlier_release_wrote_stands_for_all_up_to_then(tmp_path: Path) -> None:

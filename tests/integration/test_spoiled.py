@@ -198,7 +198,7 @@ def test_an_absurd_contribution_is_refused_and_the_round_goes_on(
 # ---- taken into the block, and not over
 
 
-async def check_told(net: Cluster, name: str, height: int) -> None:
+async def check_min_samples(net: Cluster, name: str, height: int) -> None:
     """The node says what has happened, wherever it says anything, in numbers that are finite or not there."""
     service, store = get_service(net, name), net[name].store
     assert store is not None
@@ -233,7 +233,7 @@ def test_an_aggregate_that_spoils_everybody_is_taken_over_by_nobody_and_the_next
         assert net.check_agreement() >= last
         assert len(get_authors(net, AT)) == 4
         for name in HONEST:
-            await check_told(net, name, AT)
+            await check_min_samples(net, name, AT)
             record = get_record(net, name, AT)
             if method["name"] == "fedavg":  # others answer by what came of the round before, too
                 assert record["accuracy"] == record["local_accuracy"]

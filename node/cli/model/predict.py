@@ -81,12 +81,12 @@ def predict(
 
     Examples: fednode predict scan1.png scan2.png --config node0.yaml, or fednode predict test.npz --prior 0.25 --json
     """
-    from node.admin.asking import AtRound, Labelled, Terms, ask
+    from node.admin.asking import Labelled, NodeAtRound, Terms, ask
 
     try:
         with open_node(socket, config) as node:
             labelled = Labelled.fetch(node, read_columns(label))
-            asked = AtRound(node, round_, calibrated=calibrated, answer_by=answer_by)
+            asked = NodeAtRound(node, round_, calibrated=calibrated, answer_by=answer_by)
             answers = list(ask(asked, Terms.fetch(node), inputs, top, labelled, timeout_s, prior=prior))
     except KeyboardInterrupt:
         raise typer.Exit(130) from None

@@ -77,8 +77,8 @@ def diff(config: ConfigFile, overrides: Overrides = None, as_json: AsJson = Fals
 
     Example: fednode config diff --config node.yaml
     """
+    from node.config.json_schema import get_defaults
     from node.config.node_config import walk_values
-    from node.config.schema import get_defaults
 
     loaded, values = _load(config, overrides)
     defaults = get_defaults()
@@ -134,7 +134,7 @@ def show_schema() -> None:
 
     Example: fednode config schema > node.schema.json
     """
-    from node.config.schema import make_schema
+    from node.config.json_schema import make_schema
 
     print(json.dumps(make_schema(), indent=2))
 

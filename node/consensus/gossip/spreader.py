@@ -45,7 +45,7 @@ class Spreader(Protocol):
     def has_cut_off(self, member: Id) -> bool:
         """Says whether some members learn only from this node whether `member` contributes."""
 
-    def select_told(self, status: Status) -> int:
+    def select_reported(self, status: Status) -> int:
         """Returns a bitmap of the members whose part in our height a status reports."""
 
     def is_turn(self, peer: Id, key: Hashable, author: Id) -> bool:
@@ -101,7 +101,7 @@ class MeshSpreader:
     def has_cut_off(self, member: Id) -> bool:
         return bool(self.relay.list_cut_off(member))
 
-    def select_told(self, status: Status) -> int:
+    def select_reported(self, status: Status) -> int:
         return status.reaches & (status.contributing | status.abstaining)
 
     def is_turn(self, peer: Id, key: Hashable, author: Id) -> bool:
@@ -169,7 +169,7 @@ class NeighbourSpreader:
     def has_cut_off(self, member: Id) -> bool:
         return False  # statuses report all members in their turn
 
-    def select_told(self, status: Status) -> int:
+    def select_reported(self, status: Status) -> int:
         return status.contributing  # also of members further away; for abstaining only a member's own status counts
 
     def is_turn(self, peer: Id, key: Hashable, author: Id) -> bool:

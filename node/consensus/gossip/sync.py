@@ -93,7 +93,7 @@ class Sync:
         self._wake = asyncio.Event()
         self._failures: dict[Id, _Failures] = {}
         self._compared: set[tuple[int, Id]] = set()  # (height, id) of other heads that were checked
-        self._off_the_way: set[Id] = set()  # peers whose blocks do not lead to the checkpoint
+        self._off_checkpoint: set[Id] = set()  # peers whose blocks do not lead to the checkpoint
         self._searched_s: dict[Id, float] = {}  # when the parting of a peer's chain from ours was last searched
 
     def on_status(self) -> None:
@@ -135,14 +135,14 @@ class Sync:
         """Describes another history that a peer has proved; None if none has."""
         return self._second.describe()
 
-    def describe_way(self) -> str | None:
+    def explain_no_checkpoint(self) -> str | None:
         """Says why this node does not get to its checkpoint; None if it is there, or on its way."""
         height = self._get_tip().height
         if self._checkpoint is None or self.is_beyond(height):
             return None
         here = [peer for peer in self._peers if self._peers.is_alive(peer.id) and peer.status is not None]
         block = f"block {self._checkpoint.height} of the join file, {self._checkpoint.id.hex()}"
-        if off := sorted(peer.name for peer in here if peer.id in self._off_the_way):
+        if off := sorted(peer.name for peer in here if peer.id in self._off_checkpoint):
             found = f"the chain of {', '.join(off)} does not lead to {block}: one of the two is another history"
         elif (highest := max(map(_get_height, here), default=None)) is not None and highest < self._get_leg_end(height):
             found = f"nobody in sight has a chain that leads to {block}: the highest head in sight is {highest}"
@@ -229,17 +229,17 @@ class Sync:
             log.debug("sync from %s: %s", peer.name, error)
             self._on_failed(peer)
         except _Refused as refused:
-            is_known = peer.id in self._off_the_way
+            is_known = peer.id in self._off_checkpoint
             level = logging.DEBUG if is_known else logging.WARNING
             log.log(level, "sync from %s refused at height %d: %s", peer.name, refused.height, refused.error)
             self._peers.refuse(peer.id, get_reason(refused.error))
             self._on_failed(peer)
             if isinstance(refused.error, OffTheWay):
-                self._off_the_way.add(peer.id)
+                self._off_checkpoint.add(peer.id)
             if refused.height == tip.height + 1 and tip.height > 0:
                 await self._compare(peer, tip)
         else:
-            self._off_the_way.discard(peer.id)
+            self._off_checkpoint.discard(peer.id)
             if taken < min(claimed, tip.height + BATCH) and _get_size(replies) <= FULL_BYTES:
                 log.debug("sync from %s: it said height %d, and gave blocks up to %d", peer.name, claimed, taken)
                 self._peers.refuse(peer.id, Reason.CLAIM)

@@ -207,7 +207,7 @@ class ProposalBook:
         """Queues the write to the store; after it, a change that is complete goes into the next block."""
         self._current.call(partial(self._put, change_id, put))
 
-    async def stand_ready(self, ready: Readiness) -> bool:
+    async def keep_readiness(self, ready: Readiness) -> bool:
         """Stores the readiness of this node's own new key. Returns whether it counts."""
         await self._disk.run(self._store.put_readiness, ready)
         if self._proposals.get(ready.change_id) is None:  # closed by a block that came in between

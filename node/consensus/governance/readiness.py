@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 RENEW_HEIGHTS = READY_HEIGHTS // 2
 
 
-class StandsReady:
+class ReadinessSigner:
     """Signs and sends the readiness of one node's new key."""
 
     def __init__(
@@ -97,7 +97,7 @@ class StandsReady:
         tip, new_key = self._current.tip, proposal.change.kind.get_new_key()
         assert new_key is not None  # noqa: S101 (the caller has seen it)
         ready = self._signer.sign_readiness(proposal.id, new_key, tip)
-        if await self._book.stand_ready(ready):
+        if await self._book.keep_readiness(ready):
             self._give(ready, lambda peer, _: True)
             log.info("stands ready for change %s at height %d", proposal.id.hex()[:8], tip.height)
 

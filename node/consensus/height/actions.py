@@ -62,12 +62,12 @@ class ClockTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class CrossingTimer:
+class ArrivalTimer:
     """Fires `crossing_s` after the first acceptable candidate, when others that were mined at the same time should have
     arrived."""
 
 
-Timer = finality.Timer | CollectTimer | ClockTimer | CrossingTimer
+Timer = finality.Timer | CollectTimer | ClockTimer | ArrivalTimer
 
 
 # ---- events

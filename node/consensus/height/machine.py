@@ -21,6 +21,7 @@ from node.consensus.height.actions import (
     Accused,
     Action,
     AggregateComputed,
+    ArrivalTimer,
     CandidateRefused,
     CandidateSeen,
     CandidateValidated,
@@ -31,7 +32,6 @@ from node.consensus.height.actions import (
     CollectTimer,
     ComputeAggregate,
     ContributionSeen,
-    CrossingTimer,
     Event,
     FetchBlock,
     FetchPayloads,
@@ -250,8 +250,8 @@ class RoundMachine:
                         self._collecting.end_wait(now)
                         return self._cut_off(now)
                     case ClockTimer():
-                        return self._look_again(now)
-                    case CrossingTimer():
+                        return self._judge_held(now)
+                    case ArrivalTimer():
                         return self._on_crossing_timer(now)
                     case _:
                         return self._from_voting(self._voting.on_timer(timer), now)
@@ -300,7 +300,7 @@ class RoundMachine:
         if body is None:
             return []
         self._body = body
-        actions = self._look_again(now)  # at candidates that were held while this node waited
+        actions = self._judge_held(now)  # at candidates that were held while this node waited
         if not self._mines or self._mining or self._satisfied or self._finalised:
             return actions
         self._mining = self._computing = True
@@ -358,7 +358,7 @@ class RoundMachine:
         if self._candidates.is_held(block, now):
             return actions + self._follow_certificate()
         if self._candidates.note_arrival(now, acceptable=objection is None) and not self._crossed:
-            actions.append(StartTimer(CrossingTimer(), self._crossing_s))
+            actions.append(StartTimer(ArrivalTimer(), self._crossing_s))
         if objection is None:
             self._satisfied = True
             actions += self._stop_mining()
@@ -380,7 +380,7 @@ class RoundMachine:
                 actions += self._put_to_vote(block, True, now)
         return actions
 
-    def _look_again(self, now: Now) -> list[Action]:
+    def _judge_held(self, now: Now) -> list[Action]:
         """Judges the candidates again that may have become acceptable with time."""
         actions: list[Action] = []
         for block in self._candidates.take_early():
@@ -420,7 +420,7 @@ class RoundMachine:
                 case finality.Finalise(block_id, certificate):
                     actions += self._finalise(block_id, certificate)
         if self.view > 0 and self._candidates.release_hasty():  # from view 1 on a miner need not have waited
-            actions += self._look_again(now)
+            actions += self._judge_held(now)
         return actions + self._follow_certificate()
 
     def _follow_certificate(self) -> list[Action]:

@@ -14,7 +14,7 @@ from chain.block import Contribution
 from chain.errors import StoreFull
 from chain.tip import Tip
 from node.consensus.gossip_parts import GossipParts
-from node.consensus.governance.standing import Standing
+from node.consensus.governance.own_membership import OwnMembership
 from node.consensus.height.actions import ContributionSeen, TrainingFailed
 from node.consensus.height.current import CurrentRound
 from node.consensus.learning.end_evaluation import EndEvaluation
@@ -44,7 +44,7 @@ class Contributor:
         records: Records,
         events: Events,
         *,
-        standing: Standing,
+        own_membership: OwnMembership,
         masking: Masking,
         evaluation: EndEvaluation,
     ) -> None:
@@ -56,7 +56,7 @@ class Contributor:
         self._pushed = pushed
         self._records = records
         self._events = events
-        self._standing = standing
+        self._standing = own_membership
         self._masking = masking
         self._evaluation = evaluation
         self._measure = evaluation.measure

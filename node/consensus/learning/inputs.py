@@ -23,7 +23,7 @@ from node.boundary import Boundary
 from node.consensus.governance.lending import find_lendable, lends_in
 from node.consensus.height.current import CurrentRound
 from node.consensus.learning.masks import is_opening
-from node.consensus.learning.recount import Recount
+from node.consensus.learning.privacy_recount import Recount
 from node.consensus.payload_wiring import Payloads
 from node.consensus.record.record import Records
 from node.offload import Offload

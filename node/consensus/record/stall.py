@@ -190,8 +190,8 @@ def _show(seconds: float) -> str:
 
 class StallWatch:
     """Reports stalls of one node. `reason` says why nothing can be finalised, or why nothing is finalised in spite of a
-    quorum, and is None while all is well. `describe_way` says why a node that has joined does not get to the chain of
-    its join file."""
+    quorum, and is None while all is well. `explain_no_checkpoint` says why a node that has joined does not get to the
+    chain of its join file."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class StallWatch:
         clock: Clock,
         events: Events,
         get_status_s: Callable[[], float],
-        describe_way: Callable[[], str | None],
+        explain_no_checkpoint: Callable[[], str | None],
     ) -> None:
         self.reason: str | None = None
         self._peers = peers
@@ -208,7 +208,7 @@ class StallWatch:
         self._clock = clock
         self._events = events
         self._get_status_s = get_status_s
-        self._describe_way = describe_way
+        self._describe_way = explain_no_checkpoint
 
     async def run(self) -> None:
         quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._get_status_s()

@@ -56,7 +56,7 @@ class Caller:
     def open_channel(self, peer: Id, address: str) -> grpc.aio.Channel:
         """Returns a channel on which only `peer` can answer. It connects with the first call, and reconnects by
         itself."""
-        dialled, way = get_way(address, self.proxy)
+        dialled, way = get_target(address, self.proxy)
         options: list[tuple[str, str | int]] = [
             *_OPTIONS,
             *way,
@@ -69,7 +69,7 @@ class Caller:
         return grpc.aio.secure_channel(dialled, self.tls.make_channel_credentials(peer), options=options)
 
 
-def get_way(address: str, proxy: str | None) -> tuple[str, tuple[tuple[str, str | int], ...]]:
+def get_target(address: str, proxy: str | None) -> tuple[str, tuple[tuple[str, str | int], ...]]:
     """Returns the target to dial for `address`, and the gRPC options that belong to it. gRPC's own proxy option would
     obey environment variables that name exceptions; here no variable changes how peers are dialled."""
     plain = ("grpc.enable_http_proxy", 0)

@@ -139,8 +139,8 @@ class Link:
 
     async def _push(self, channel: grpc.aio.Channel, handler: Handler) -> grpc.StatusCode | None:
         """Runs one stream from its start to its end. Returns how it ended, None if it had not begun in time."""
-        stream = Stream(is_deaf=self._intake.is_refused())
-        metadata = (*self._caller.get_metadata(), *(((DEAF_KEY, "1"),) if stream.is_deaf else ()))
+        stream = Stream(refuses_input=self._intake.is_refused())
+        metadata = (*self._caller.get_metadata(), *(((DEAF_KEY, "1"),) if stream.refuses_input else ()))
         call = PeerCalls(channel).push(None, metadata=metadata, wait_for_ready=True)
         self._session.is_dialling = True
         try:
@@ -165,7 +165,7 @@ class Link:
                 self._session.write(stream, call.write),
                 self.give_up(call, stream),
                 stream.ended.wait(),
-                self._hear_again() if stream.is_deaf else self._serve(handler),
+                self._hear_again() if stream.refuses_input else self._serve(handler),
             ]
             tasks = [asyncio.create_task(part) for part in conversation]
             try:

@@ -142,7 +142,7 @@ class RpcTransport:
         if self.tls is not None:
             self.tls.set_trusted(roles)
         for peer in self._intakes.keys() - roles.keys():
-            self._let_go(peer)
+            self._remove_observer(peer)
         for peer in sorted(roles):
             intake = self._intakes.get(peer)
             if intake is None:
@@ -185,7 +185,7 @@ class RpcTransport:
         if self._handler is not None:
             self._start_link(peer, self._handler)
 
-    def _let_go(self, peer: Id) -> None:
+    def _remove_observer(self, peer: Id) -> None:
         """Removes a peer that is no longer admitted. Keeps its traffic counters while at most MAX_GONE such peers are
         kept."""
         del self._senders[peer], self._intakes[peer], self._sessions[peer], self._trips[peer]

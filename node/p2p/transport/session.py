@@ -23,11 +23,11 @@ GIVE_UP_S = 10.0  # how long a stream that is given up is still read
 
 
 class Stream:
-    """Holds the state of an open Push stream. `is_deaf`: this node has dialled it and accepts nothing that the peer
-    sends on it."""
+    """Holds the state of an open Push stream. `refuses_input`: this node has dialled it and accepts nothing that the
+    peer sends on it."""
 
-    def __init__(self, *, is_deaf: bool = False) -> None:
-        self.is_deaf = is_deaf
+    def __init__(self, *, refuses_input: bool = False) -> None:
+        self.refuses_input = refuses_input
         self.chosen = asyncio.Event()  # posted messages go over this stream
         self.superseded = asyncio.Event()  # the other stream stays, so this one is to be given up
         self.ended = asyncio.Event()  # the stream is to be broken off
@@ -130,7 +130,7 @@ class Session:
 
     def _choose(self) -> None:
         dialled, accepted = (self._streams.get(direction) for direction in Direction)
-        ours_stays = dialled is not None and (accepted is None or (self.dials_first and not dialled.is_deaf))
+        ours_stays = dialled is not None and (accepted is None or (self.dials_first and not dialled.refuses_input))
         chosen = dialled if ours_stays else accepted
         for stream in self._streams.values():
             if stream is chosen:

@@ -42,7 +42,7 @@ class AtHeight:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SiteStatus:
     """How far a site is, and what it holds of which change."""
 
     height: int
@@ -55,7 +55,7 @@ class Synced:
     decided: Decided
 
 
-SiteMessage = AtHeight | Standing | Synced | Dossier
+SiteMessage = AtHeight | SiteStatus | Synced | Dossier
 
 
 class Voter(Member):
@@ -160,7 +160,7 @@ class Site:
                     self._sync(inner)
                 elif self._member is not None:
                     self._member.on_message(index, inner)
-            case Standing():
+            case SiteStatus():
                 self._repair(source, message)
             case Synced(height, decided) if height == self.height + 1:
                 self._sync(decided)
@@ -178,10 +178,10 @@ class Site:
                 self._member.up = False
             self.extend(decided)
 
-    def _repair(self, source: int, standing: Standing) -> None:
-        for height in range(standing.height + 1, min(self.height, standing.height + SYNC_HEIGHTS) + 1):
+    def _repair(self, source: int, status: SiteStatus) -> None:
+        for height in range(status.height + 1, min(self.height, status.height + SYNC_HEIGHTS) + 1):
             self._send(source, Synced(height, self.chain[height - 1]))
-        for dossier in self.desk.get_news(standing.held):
+        for dossier in self.desk.get_news(status.held):
             self._send(source, dossier)
 
     def _take(self, dossier: Dossier) -> None:
@@ -304,7 +304,7 @@ class Site:
         self._later(self._world.temper.waits.status_s, self._keep_telling)
 
     def _tell(self) -> None:
-        self._broadcast(Standing(self.height, self.desk.get_held()))
+        self._broadcast(SiteStatus(self.height, self.desk.get_held()))
 
     def _broadcast(self, message: SiteMessage) -> None:
         for target in range(len(self._world.plan.fates)):

@@ -21,7 +21,7 @@ from chain.block import Id
 from node.admin import wiring
 from node.admin.client import AdminClient
 from node.admin.node_answers import NodeAnswers
-from node.admin.peer_control import Operator
+from node.admin.peer_control import PeerControl
 from node.admin.reload import Load, Reloading
 from node.admin.round_control import Control
 from node.admin.server import AdminServer
@@ -78,13 +78,13 @@ def make_book(path: Path = Path("nowhere")) -> AddressBook:
     return AddressBook(path, {}, {})
 
 
-def make_operator(context: NodeContext, service: RoundService, book: AddressBook, path: Path) -> Operator:
+def make_operator(context: NodeContext, service: RoundService, book: AddressBook, path: Path) -> PeerControl:
     """Over the memory transport, on which nobody hangs up or is dialled."""
 
     async def redial(peer: Id, address: str | None) -> None:
         pass
 
-    return Operator(context.bans, book, service.peers, path, context.clock, context.disk, lambda _: None, redial)
+    return PeerControl(context.bans, book, service.peers, path, context.clock, context.disk, lambda _: None, redial)
 
 
 def make_control(

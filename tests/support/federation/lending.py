@@ -14,7 +14,7 @@ from ml.specs import get_spec
 from ml.specs.methods.lending import LENDING, LENT, LendingSpec, split_rows
 from ml.tasks import CLASSIFICATION
 from node.consensus.governance.lending import Lending
-from node.federation.builders import Ground, Wish, build_change
+from node.federation.builders import ChangeContext, ChangeRequest, build_change
 from node.federation.measured_model import check_measured_model, find_trained, read_measured_model
 from node.runs.specs import RunSpecs
 from node.training.trainer import RunTask, Trained, TrainerInfo
@@ -82,10 +82,10 @@ def draft_lending(net: Cluster, **terms: Any) -> tuple[StartRun, bytes]:
     store, tip = net["node0"].store, get_service(net, "node0").tip
     assert store is not None
     runs, terms = RunSpecs.load(store), {"lend": True, **terms}
-    ground = Ground(
+    ground = ChangeContext(
         tip, net.id("node0"), trained=find_trained(runs.calendar), model=read_measured_model(store, runs, terms)
     )
-    built = build_change(Wish("evaluation", terms), ground)
+    built = build_change(ChangeRequest("evaluation", terms), ground)
     assert isinstance(built.change.kind, StartRun)
     assert built.blob is not None
     return built.change.kind, built.blob

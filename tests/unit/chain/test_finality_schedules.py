@@ -164,7 +164,7 @@ def test_refusing_for_good_what_is_too_early_gets_stuck_under_one_liar(seed: int
 
 
 class StrictBook(VoteSet):
-    def count_heard(self, view: int, phase: Phase) -> int:
+    def count_reached(self, view: int, phase: Phase) -> int:
         return len({vote.voter for vote in self.get_votes(view, phase)})
 
 

@@ -45,7 +45,7 @@ def test_what_is_counted_is_what_all_votes_come_to(steps: list[Vote | int]) -> N
                 assert dict(book.get_tally(view, phase)) == Counter(vote.block_id for vote in held)
                 assert book.count_voters(view, phase) == len({vote.voter for vote in held})
                 heard = sum((vote.view, vote.phase) >= (view, phase) for vote in book.latest.values())
-                assert book.count_heard(view, phase) == heard
+                assert book.count_reached(view, phase) == heard
         assert book.get_highest_view() == max((vote.view for vote in book.latest.values()), default=0)
 
 

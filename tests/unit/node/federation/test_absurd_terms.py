@@ -24,7 +24,7 @@ from chain.validation import validate_candidate
 from ml.errors import SpecError
 from node.config.genesis_file import get_genesis_spec
 from node.errors import ChangeRefused
-from node.federation.builders import Ground, Wish, build_change
+from node.federation.builders import ChangeContext, ChangeRequest, build_change
 from node.federation.run_terms import check_run
 from support.data.chains import make_digest, make_genesis_mapping, make_keys
 from support.data.changes import execute, extend_with, make_approved
@@ -80,7 +80,7 @@ ABSURD_SETTINGS = [
 
 
 def propose(kind: str, terms: dict[str, Any], **when: Any) -> None:
-    build_change(Wish(kind, terms, **when), Ground(TIP, KEYS[0].id))
+    build_change(ChangeRequest(kind, terms, **when), ChangeContext(TIP, KEYS[0].id))
 
 
 def refuse_everywhere(kind: Kind, message: str, *, made: int = 0, first: int = 1, expires: int = 100) -> None:

@@ -26,12 +26,12 @@ from ml.specs.architectures import parameter_shapes
 from node.errors import ChangeRefused
 from node.federation.builders import (
     Built,
-    Ground,
-    Wish,
+    ChangeContext,
+    ChangeRequest,
     build_change,
     find_member,
     list_warnings,
-    warn_of_living,
+    warn_of_key_in_use,
 )
 from node.federation.diff import compute_differences
 from support.data.chains import make_digest, make_genesis_mapping, make_keys
@@ -55,7 +55,7 @@ def make_tip(state: State = GENESIS.state) -> Tip:
 def build(
     kind: str, *, state: State = GENESIS.state, data: dict[str, Any] | None = None, me: int = 0, **terms: Any
 ) -> Built:
-    return build_change(Wish(kind, terms), Ground(make_tip(state), KEYS[me].id, data))
+    return build_change(ChangeRequest(kind, terms), ChangeContext(make_tip(state), KEYS[me].id, data))
 
 
 def refuse(kind: str, problem: str, **terms: Any) -> None:
@@ -76,21 +76,21 @@ def get_kind(kind: str, **terms: Any) -> Any:
 def test_a_change_is_made_at_the_head_and_stays_open_for_500_heights() -> None:
     change = build("end_run", me=2).change
     assert (change.by, change.made, change.first, change.expires, change.note) == (2, 0, 1, 500, "")
-    wish = Wish("end_run", {}, "enough", first=40, num_heights=10)
-    later: Change = build_change(wish, Ground(make_tip(), KEYS[0].id)).change
+    wish = ChangeRequest("end_run", {}, "enough", first=40, num_heights=10)
+    later: Change = build_change(wish, ChangeContext(make_tip(), KEYS[0].id)).change
     assert (later.first, later.expires, later.note) == (40, 49, "enough")
 
 
 def test_an_observer_or_a_stranger_proposes_nothing() -> None:
     with pytest.raises(ChangeRefused, match="this node is no member"):
-        build_change(Wish("end_run"), Ground(make_tip(), NEW.id))
+        build_change(ChangeRequest("end_run"), ChangeContext(make_tip(), NEW.id))
 
 
 def test_a_change_that_would_stay_open_for_too_long_is_refused() -> None:
     with pytest.raises(ChangeRefused, match="expires: expected 1 to 1000"):
-        build_change(Wish("end_run", num_heights=1001), Ground(make_tip(), KEYS[0].id))
+        build_change(ChangeRequest("end_run", num_heights=1001), ChangeContext(make_tip(), KEYS[0].id))
     with pytest.raises(ChangeRefused, match="note: expected up to 500 printable"):
-        build_change(Wish("end_run", note="x" * 501), Ground(make_tip(), KEYS[0].id))
+        build_change(ChangeRequest("end_run", note="x" * 501), ChangeContext(make_tip(), KEYS[0].id))
 
 
 @pytest.mark.parametrize("kind", ["", "convict", "AddMember"])
@@ -456,14 +456,14 @@ def test_an_operator_is_told_that_samples_leave_or_that_it_could_not_train() -> 
 def test_who_is_to_replace_a_key_is_told_that_it_is_in_use() -> None:
     chain = LivingChain(GENESIS, KEYS)
     lost, own = ReplaceKey(1, NEW.id), Change(ReplaceKey(1, NEW.id), 1, 0, 1, 100)
-    assert warn_of_living(propose(lost), chain.tip) == []  # nobody has signed anything yet
+    assert warn_of_key_in_use(propose(lost), chain.tip) == []  # nobody has signed anything yet
     chain.add_rounds(2)
-    (warning,) = warn_of_living(propose(lost), chain.tip)
+    (warning,) = warn_of_key_in_use(propose(lost), chain.tip)
     assert warning.startswith(
         "the key of node1 is in use: it signed for block 2, and the newest is 2. Ask node1 by voice"
     )
-    assert warn_of_living(own, chain.tip) == []
-    assert warn_of_living(propose(RemoveMember(1)), chain.tip) == []
+    assert warn_of_key_in_use(own, chain.tip) == []
+    assert warn_of_key_in_use(propose(RemoveMember(1)), chain.tip) == []
     chain.add_change(EndRun(1))
-    (warning,) = warn_of_living(propose(lost), chain.tip)
+    (warning,) = warn_of_key_in_use(propose(lost), chain.tip)
     assert "it signed for block 2, and the newest is 3" in warning

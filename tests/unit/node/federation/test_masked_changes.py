@@ -14,7 +14,7 @@ from chain.state import State
 from chain.tip import Tip
 from ml.errors import SpecError
 from node.errors import ChangeRefused
-from node.federation.builders import Built, Ground, Wish, build_change, check_site, list_warnings
+from node.federation.builders import Built, ChangeContext, ChangeRequest, build_change, check_site, list_warnings
 from support.data.chains import make_genesis_mapping, make_keys
 from support.data.changes import execute
 from support.data.run_schemas import with_schema
@@ -37,7 +37,7 @@ FULL = make_genesis(limits={"max_weight": 1000, "payload_mib": 16, "max_abs": 4e
 
 def build(kind: str, *, genesis: Genesis = GENESIS, state: State | None = None, **terms: Any) -> Built:
     tip = Tip.at(state or genesis.state, (genesis.block0,))
-    return build_change(Wish(kind, terms), Ground(tip, KEYS[0].id))
+    return build_change(ChangeRequest(kind, terms), ChangeContext(tip, KEYS[0].id))
 
 
 def ask_to_join(genesis: Genesis) -> str:

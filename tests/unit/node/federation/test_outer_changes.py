@@ -10,7 +10,7 @@ from chain.genesis import Genesis
 from chain.state import State
 from chain.tip import Tip
 from node.errors import ChangeRefused
-from node.federation.builders import Built, Ground, Wish, build_change
+from node.federation.builders import Built, ChangeContext, ChangeRequest, build_change
 from support.data.chains import make_genesis_mapping, make_keys
 from support.data.run_schemas import with_schema
 
@@ -25,7 +25,7 @@ def make_genesis(method: dict[str, Any]) -> Genesis:
 
 def build(state: State, genesis: Genesis, *settings: str) -> Built:
     terms = {"set": list(settings), "initial": "continue"}
-    return build_change(Wish("start_run", terms), Ground(Tip.at(state, (genesis.block0,)), KEYS[0].id))
+    return build_change(ChangeRequest("start_run", terms), ChangeContext(Tip.at(state, (genesis.block0,)), KEYS[0].id))
 
 
 def test_a_run_goes_on_with_an_outer_optimiser_from_one_without_and_the_other_way_round() -> None:

@@ -17,10 +17,10 @@ from chain.genesis import Genesis
 from chain.tip import Tip
 from node.consensus.height import actions as round_events
 from node.consensus.height.actions import (
+    ArrivalTimer,
     ClockTimer,
     CollectTimer,
     ComputeAggregate,
-    CrossingTimer,
     FetchBlock,
     Now,
     RoundPhase,
@@ -665,13 +665,13 @@ def test_where_candidates_cross_the_best_of_them_is_prevoted_once_they_are_here(
     story.start()
     blocks = [make_block(miner=miner) for miner in (1, 2, 3)]
     first, *others = sorted(blocks, key=lambda block: block.id, reverse=True)
-    assert round_events.StartTimer(CrossingTimer(), 0.03) in story.validate(first)
+    assert round_events.StartTimer(ArrivalTimer(), 0.03) in story.validate(first)
     for block in others:
         story.now_s += 0.01
-        assert round_events.StartTimer(CrossingTimer(), 0.03) not in story.validate(block)
+        assert round_events.StartTimer(ArrivalTimer(), 0.03) not in story.validate(block)
     assert not pick(story.actions, round_events.CastVote)
     story.now_s = 0.03
-    (cast,) = pick(story.on(TimerFired(CrossingTimer())), round_events.CastVote)
+    (cast,) = pick(story.on(TimerFired(ArrivalTimer())), round_events.CastVote)
     assert (cast.cast.phase, cast.cast.view, cast.cast.block_id) == (Phase.PREVOTE, 0, min(each.id for each in blocks))
     assert story.machine.apart_s == pytest.approx(0.02)
 
@@ -688,7 +688,7 @@ def test_with_somebody_missing_delta_is_waited_whatever_crosses() -> None:
     story.start()
     block = make_block(authors=[0, 1, 2])
     story.validate(block)
-    assert not pick(story.on(TimerFired(CrossingTimer())), round_events.CastVote)
+    assert not pick(story.on(TimerFired(ArrivalTimer())), round_events.CastVote)
     assert pick(story.on(TimerFired(Timer(TimerKind.GRACE, 0))), round_events.CastVote)
 
 

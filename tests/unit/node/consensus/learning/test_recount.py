@@ -10,7 +10,7 @@ from chain.block import PayloadRef
 from ml.payload import KINDS
 from ml.specs import MethodSpec, get_spec
 from ml.specs.masked.spec import EMPTY_INPUT_BYTES
-from node.consensus.learning.recount import plan_phase, read_samples, sends_nothing
+from node.consensus.learning.privacy_recount import plan_phase, read_samples, sends_nothing
 from support.data.chains import make_contribution, make_digest, make_genesis, make_keys
 
 KEYS = make_keys(1)

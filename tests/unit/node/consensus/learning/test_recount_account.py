@@ -15,7 +15,7 @@ from chain.signing import SigningKey
 from chain.state import State
 from chain.store.sqlite import SqliteStore
 from ml.accountant import Release
-from node.consensus.learning.recount import UNSEEN, Recount
+from node.consensus.learning.privacy_recount import UNSEEN, Recount
 from node.offload import Offload
 from node.runs.specs import RunSpecs
 from node.training.account import Account, RunAccount
@@ -144,7 +144,7 @@ class Rotating:
 def test_a_node_that_has_its_new_key_alone_learns_of_the_one_before(
     make_site: MakeSite, starts_again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.consensus.learning.recount.NOTED", 1)  # whatever was looked at is noted at once
+    monkeypatch.setattr("node.consensus.learning.privacy_recount.NOTED", 1)  # whatever was looked at is noted at once
     site = make_site(stored=3)
     (new,) = make_keys(1, "new")
     store = Rotating(site, new)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from node.consensus.crossing import HEIGHTS, Crossing
+from node.consensus.arrival_spread import HEIGHTS, ArrivalSpread
 
 
-def make_crossing(*seen_s: float | None) -> Crossing:
-    crossing = Crossing()
+def make_crossing(*seen_s: float | None) -> ArrivalSpread:
+    crossing = ArrivalSpread()
     for apart_s in seen_s:
         crossing.add(apart_s)
     return crossing

@@ -16,7 +16,7 @@ HEIGHTS = 9  # the newest heights, whose median is usual
 MARGIN = 1.5  # times the median
 
 
-class Crossing:
+class ArrivalSpread:
     """Measures how far apart the candidates of the last heights arrived."""
 
     def __init__(self) -> None:

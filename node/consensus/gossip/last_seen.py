@@ -16,7 +16,7 @@ from node.p2p.peers import Peers
 NOTE_S = 60.0
 
 
-class Sightings:
+class LastSeen:
     """Keeps the times for one node. `run` goes on until cancelled."""
 
     def __init__(self, peers: Peers, store: SqliteStore, disk: Offload, clock: Clock) -> None:

@@ -18,7 +18,7 @@ from node.events import Events
 log = logging.getLogger(__name__)
 
 
-class Standing:
+class OwnMembership:
     """Holds the standing of one node by the state in force."""
 
     def __init__(self, me: Id, state: State, proposals: Proposals, store: SqliteStore, events: Events) -> None:
