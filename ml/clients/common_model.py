@@ -38,7 +38,8 @@ class CommonModel:
             self._height, self._model = height, {name: np.array(array) for name, array in model.items()}
 
     def validate(self, height: int) -> None:
-        """Raises AggregationError unless the stored model is that of the height before."""
+        """Raises AggregationError if the run needs the common model, and the stored one is not that of the height
+        before."""
         if self._is_kept and self._height != height - 1:
             raise AggregationError(
                 f"height {height}: expected the common model of height {height - 1}, got that of {self._height}"

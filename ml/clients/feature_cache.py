@@ -1,7 +1,7 @@
 """The feature cache: samples on the device that trains on them, already passed through the part of the model that never
 changes (ALGORITHMS §3, §6).
 
-A frozen encoder gives the same features of an image in every step of every round. So they are computed once for each
+A frozen encoder computes the same features of an image in every step of every round. So it does that once for each
 set of samples, and a client holds the features [N, E] in place of the images: a step then costs what the head costs.
 Only images that training augments stay images.
 

@@ -48,9 +48,9 @@ class Lending(Evaluation):
 
 
 def take_own(state: State, spec: LendingSpec, trained: Arrays, *, lends: bool) -> None:
-    """Makes a client lend the model in `trained`, its state after a run, or, if `lends` is False, only answer by it if
-    there is no common model. Raises DataError if that model is not of the run's shapes, or if it should be lent though
-    its training has hidden samples, about which its weights would reveal something."""
+    """Makes a client answer by the model in `trained`, its state after a run, if there is no common model, and lend it
+    if `lends`. Raises DataError if that model is not of the run's shapes, or if it should be lent though its training
+    has hidden samples, about which its weights would reveal something."""
     model = get_kind(trained, "model") or {}
     own = {name: model[name] for name in spec.lent_schema.arrays if name in model}
     try:

@@ -14,7 +14,7 @@
             return {"loss": sum(losses) / len(losses)}
 
 `train` changes the model in place and returns numbers by name; `loss`, a mean, has to be among them. An instance is
-made for each round, and torch's generator is seeded for it, so that a round that is trained again gives the same.
+made for each round, and torch's generator is seeded for it, so that training a round again has the same result.
 
 `LightningLoop` is such a class for models that are Lightning modules: it asks them for `configure_optimizers` and
 `training_step`, as Lightning's Trainer does, and needs nothing of Lightning itself.

@@ -144,7 +144,7 @@ class MethodSpec(SelectionSpec, ABC):
 
     @property
     def closing(self) -> RoundKinds | None:
-        """What the last round of a run exchanges, whatever its number; None if it is as the rounds before."""
+        """The kinds and rules of a run's last round, whatever its number; None if it is like the rounds before."""
         return None
 
     @property

@@ -174,7 +174,7 @@ class Hyperparameters:
 
     @property
     def local_work(self) -> int:
-        """E: how many iterations or epochs a local phase has."""
+        """E, the number of iterations or epochs of a local phase."""
         return self.local_iterations or self.local_epochs or 0
 
     @property

@@ -93,7 +93,7 @@ def carry_outer(
     is_first: bool,
 ) -> dict[str, Array]:
     """Returns the model's arrays after the optimiser's step, from those that a rule has `made`, and its moments, which
-    a run's first round begins. If `made` is None, the round made no model, and the moments before stay. Raises
+    restart in a run's first round. If `made` is None, the round made no model, and the moments before stay. Raises
     AggregationError."""
     if settings is None:
         return {}

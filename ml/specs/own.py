@@ -118,7 +118,7 @@ def describe_judged(spec: MethodSpec) -> dict[str, Any]:
 
 
 def _get_record(spec: MethodSpec) -> Mapping[str, str]:
-    """Returns the record of the spec's plugin; for a class that came by no entry point an empty one."""
+    """Returns the record of the spec's plugin; for a class that came by no entry point a placeholder."""
     return (spec.record or PluginRecord("unnamed", "", "0" * 64)).to_mapping()
 
 

@@ -15,7 +15,7 @@ from ml.payload import Array, Arrays, from_rows, to_rows
 from ml.specs.base import AuthorPayloads
 
 MASKED = "masked"  # the kind of payload, and the prefix in an aggregate of all that masks need
-LEFT_OUT = -1  # in place of how many were in a sum: there was none, as its height was a change's
+LEFT_OUT = -1  # in place of how many were in a sum: there was none, as a change took the height of its inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class MaskedSpec(MethodSpec):
 
     @property
     def quorum(self) -> int:
-        """The fewest vectors that a sum may have; two of them are those of honest members."""
+        """The fewest vectors that a sum may have; at least two of them are those of honest members."""
         return 2 * self.task.num_members // 3 + 1
 
     @cached_property
@@ -290,7 +290,7 @@ class MaskedSpec(MethodSpec):
                 return kept
             return kept | write_summed(given, read_roster(parent), self.fraction_bits) | self._combine_shown(given)
         summed, mean, silent, num_clipped = self.read_summed(parent, height), None, list[bytes](), 0
-        was_changed = height > 1 and read_roster(parent) is not None  # the height of inputs was a change's
+        was_changed = height > 1 and read_roster(parent) is not None  # a change took the height of inputs
         spoiled = 0 if height == 1 or was_changed else count_spoiled(parent)
         if summed is not None:
             opened = {c.author for c in ordered if len(c.payloads[MASKED]["seeds"])}

@@ -135,7 +135,7 @@ class UaPdflSpec(PeerSpec):
 
     @property
     def staleness(self) -> int:
-        """For how many rounds the newest entry of a member may be used that is in no later block."""
+        """The number of rounds for which the newest entry of a member may be used that is in no later block."""
         return self.hyperparameters.staleness or 0
 
     def reads_parent(self, height: int) -> bool:
