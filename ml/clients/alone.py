@@ -224,8 +224,8 @@ def _leave_added_out(model: Model, spec: LocalSpec) -> Model:
 
 
 def _listen(client: Client) -> _Said | None:
-    """Returns a client's answers as it is now, with its latest logits of its val samples; None if the answers are not
-    finite."""
+    """Returns a client's answers as it is now, with its latest logits of its val samples; None if there are no answers,
+    or they are not finite."""
     answers, judged = client.get_answers(), client.judged_val
     val_logits = torch.cat(list(judged.logits)).double().cpu() if judged is not None and judged.logits else None
     return None if answers is None else _Said(answers, val_logits)

@@ -6,7 +6,7 @@ set of samples, and a client holds the features [N, E] in place of the images: a
 Only images that training augments stay images.
 
 Features are float32, whatever the steps are computed in, so that an image classified later has the features it would
-have had here. They are computed in chunks of one size, so that all who hold the same samples come to the same bits.
+have had here. They are computed in chunks of one size, so that all who hold the same samples have the same bits.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class AggregationHyperparameters(Hyperparameters):
 
 @dataclass(frozen=True, kw_only=True)
 class SentHyperparameters(Hyperparameters):
-    """Settings of what is sent. `weights`: samples signs n_k as the weight; bucketed the largest power of two up to
+    """Settings of contributions. `weights`: samples signs n_k as the weight; bucketed the largest power of two up to
     n_k, and uniform signs 1, so that no one learns n_k. `bn_buffers`: whether the running statistics of batch norm are
     averaged like weights, or stay each member's own and are not sent."""
 

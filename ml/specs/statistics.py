@@ -410,8 +410,8 @@ class StatisticsSpec(MethodSpec):
     def explain(
         self, height: int, beacon: bytes, offers: Offers, aggregate: Arrays | None, *, shared: Offers = ()
     ) -> Mapping[str, Any] | None:
-        """Explains a round. In that of statistics, `statistics` says how many sites have sent sums, "" if the aggregate
-        is not at hand."""
+        """Explains a round. In that of statistics, `statistics` says how many sites have sent sums, "" without the
+        aggregate."""
         if self.is_statistics(height):
             return {"statistics": describe_statistics(aggregate) or ""}
         own = drop_statistics(aggregate)

@@ -61,9 +61,9 @@ def _validate_sums(count: int, num_values: int, total: int, square: int, where: 
 
 
 def validate_by_class(arrays: Arrays, agreement: Agreement, num_values: int) -> None:
-    """Raises PayloadError unless the samples of each class can have its sums, and no sums are of few samples: neither
-    of a class, nor of the samples whose class is not sent. Within a category each class has counts as `round_down`
-    returns them."""
+    """Raises PayloadError unless the samples of each class can have its sums, and no class has fewer samples than
+    `min_count` and more than 0, nor have the samples whose class is not sent. Within a category each class has counts
+    as `round_down` returns them."""
     numbers_3KC = read_by_class(arrays)
     if numbers_3KC is None:
         return

@@ -82,7 +82,7 @@ class DisPflHyperparameters(PeerHyperparameters):
 
 @dataclass(frozen=True)
 class DisPflSpec(PeerSpec):
-    """DisPFL's spec, with `model` on demand, as far as its author's mask keeps it."""
+    """DisPFL's spec, with `model` on demand, in the part that its author's mask keeps."""
 
     name: ClassVar[str] = "dispfl"
     settings: ClassVar[type[Hyperparameters]] = DisPflHyperparameters

@@ -38,7 +38,8 @@ class FedAlaSpec(ModelSpec):
 
     @cached_property
     def top(self) -> Mapping[str, ArraySpec]:
-        """The trained parameters of the last p layers. A layer is what stands before the last dot of their names."""
+        """The trained parameters of the last p layers. Parameters belong to one layer if their names are the same up to
+        the last dot."""
         trained = self.task.parameter_schema.arrays
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in trained))
         last = set(layers[-self.hyperparameters.num_layers :])
