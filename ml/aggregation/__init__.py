@@ -75,4 +75,4 @@ RULES: dict[str, Rule] = {
     "sum": sum_,
     "trimmed_sum": trimmed_sum,
 }
-RULES_ON_PARENT = frozenset({"nova", "carry", "clipped_mean", "multi_krum"})  # that need the parent's aggregate
+RULES_ON_PARENT = frozenset({"nova", "carry", "clipped_mean", "multi_krum"})  # they need the parent's aggregate

@@ -1,11 +1,11 @@
-"""The box around the aggregate before, to which a mean that cannot be judged by its parts is clipped.
+"""The box around the last aggregate, to which a mean that cannot be judged by its parts is clipped.
 
     out = float32( min(max(x, c - r), c + r) )        element by element
 
-c is the aggregate before, and 0 where that has nothing yet; r is `radius`. Running statistics of batch norm are in
-other units than weights and have a radius of their own, `buffer_radius`; a variance is never below 0. So nobody moves
-an element by more than r in a round, whatever it sends and at whatever weight. An aggregate in whose place nothing came
-is no way around: a class that was held keeps its prototype where nobody holds it any more.
+c is the last aggregate, and 0 where that has nothing yet; r is `radius`. Running statistics of batch norm have other
+units than weights and a radius of their own, `buffer_radius`; a variance is never below 0. So nobody moves an element
+by more than r in a round, whatever it sends and at whatever weight. Leaving something out does not get around the box:
+a class that had a prototype keeps it if nobody holds the class any more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _VARIANCE = ".running_var"  # how the names of batch norm's variances end
 
 
 def clip_arrays(mean: Arrays, parent: Arrays | None, box: Box) -> tuple[dict[str, Array], int]:
-    """Whole arrays in their box, and how many of their elements were outside. Raises AggregationError."""
+    """Returns whole arrays clipped to their box, and how many of their elements were outside. Raises
+    AggregationError."""
     clipped, num_clipped = dict[str, Array](), 0
     for name, array in mean.items():
         center = (parent or {}).get(name)
@@ -37,7 +38,8 @@ def clip_arrays(mean: Arrays, parent: Arrays | None, box: Box) -> tuple[dict[str
 
 
 def clip_classes(mean: Arrays, parent: Arrays | None, box: Box) -> tuple[dict[str, Array], int]:
-    """The same of prototypes, class by class, and with those of the parent's classes that the mean has none of."""
+    """Returns prototypes clipped to their box, class by class, and how many of their elements were outside. Classes
+    that only the parent has keep its prototypes. Raises AggregationError."""
     rows, before = _get_rows(mean), _get_rows(parent or {})
     held, num_clipped = dict(before), 0
     for class_id, row in rows.items():
@@ -59,14 +61,15 @@ def _get_radius(name: str, box: Box) -> float:
 
 
 def _get_rows(arrays: Mapping[str, Array]) -> dict[int, Array]:
-    """Prototypes by class."""
+    """Returns the prototypes by class."""
     if "classes" not in arrays:
         return {}
     return dict(zip(arrays["classes"].tolist(), arrays["prototypes"], strict=True))
 
 
 def _clip(x: Array, center: Array, radius: float, low: float) -> tuple[Array, int]:
-    """`x` in the box of this radius, no side of which is below `low`, and how many elements were outside."""
+    """Returns `x` clipped to the box of this radius, no side of which is below `low`, and how many elements were
+    outside."""
     middle, wide = center.astype(np.float64), x.astype(np.float64)
     lowest, highest = np.maximum(middle - radius, low), np.maximum(middle + radius, low)
     is_out = (wide < lowest) | (wide > highest)

@@ -1,7 +1,7 @@
 """The input of a rule: the authors' arrays of one payload kind, and the settings that all members share.
 
-Every rule goes through contributions in the order of their authors' keys. The checks in here find arrays that do not
-go together; they raise AggregationError and name the author.
+Every rule uses contributions in the order of their authors' keys. The checks in here find arrays that do not fit
+together; they raise AggregationError and name the author.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ MAX_WEIGHT = (1 << 29) - 1
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """One author's arrays for one payload kind."""
+    """Holds one author's arrays for one payload kind, and its weight."""
 
     author: bytes
     weight: int
     arrays: Arrays
 
 
-Given = Sequence[Contributed]  # to a rule
+Given = Sequence[Contributed]  # the contributions that a rule receives
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The box around the aggregate before that a mean is clipped to (`ml.aggregation.box`): how far an element may be
-    from there, and one of batch norm's running statistics."""
+    """Describes the box around the last aggregate to which a mean is clipped (`ml.aggregation.box`): how far an element
+    may be from there, and a running statistic of batch norm."""
 
     radius: float
     buffer_radius: float | None = None
@@ -43,13 +43,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """The settings of a rule besides its contributions: from genesis, and so the same for all.
+    """Holds the settings of a rule besides its contributions. They come from genesis, and so are the same for all.
 
     `max_liars` is f, how many of the members in force may lie, whoever of them contributed. `weight_cap` bounds the
-    weights of means: no author counts more than so many times the lower median. `clip` is the distance that
-    `clipped_mean` lets an author go, by default what the authors themselves make it. `momentum` is the method's own,
-    which FedNova's norms follow from. `fraction_bits` is how exact sums in fixed point are, and `box` what their means
-    are clipped to.
+    weights of means: no author counts more than so many times the lower median. `clip` is the greatest distance that
+    `clipped_mean` lets an author move the aggregate; by default it follows from the authors' own distances. `momentum`
+    is the method's own, from which FedNova's norms follow. `fraction_bits` is how exact sums in fixed point are, and
+    `box` the box to which their means are clipped.
     """
 
     max_liars: int = 0
@@ -64,7 +64,8 @@ PLAIN = RuleSettings()
 
 
 class Rule(Protocol):
-    """Contributions and the parent's aggregate, both without "kind/" in front of their names, to an aggregate."""
+    """Turns contributions and the parent's aggregate, both without "kind/" in front of their names, into an
+    aggregate."""
 
     def __call__(
         self, contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, /
@@ -72,7 +73,7 @@ class Rule(Protocol):
 
 
 def compute_max_liars(num_members: int) -> int:
-    """f = floor((n - 1) / 3): how many of n members `quorum: bft` stays safe with."""
+    """Computes f = floor((n - 1) / 3): with so many liars among n members `quorum: bft` stays safe."""
     return (num_members - 1) // 3
 
 
@@ -80,7 +81,7 @@ def compute_max_liars(num_members: int) -> int:
 
 
 def order_by_author(contributions: Given) -> list[Contributed]:
-    """Sorted by key. Raises AggregationError for none at all, and for two of one author."""
+    """Returns the contributions sorted by key. Raises AggregationError if there are none, and for two of one author."""
     ordered = sorted(contributions, key=lambda c: c.author)
     if not ordered:
         raise AggregationError("expected at least one contribution, got none")
@@ -91,7 +92,7 @@ def order_by_author(contributions: Given) -> list[Contributed]:
 
 
 def get_common_names(ordered: Sequence[Contributed]) -> list[str]:
-    """The names of the arrays, sorted. Raises AggregationError unless all authors gave the same."""
+    """Returns the names of the arrays, sorted. Raises AggregationError unless all authors sent the same names."""
     names = sorted(ordered[0].arrays)
     for contribution in ordered:
         if (got := sorted(contribution.arrays)) != names:
@@ -100,7 +101,7 @@ def get_common_names(ordered: Sequence[Contributed]) -> list[str]:
 
 
 def check_alike(arrays: Sequence[Array], name: str) -> None:
-    """Raises AggregationError unless all have one shape and dtype."""
+    """Raises AggregationError unless all arrays have one shape and dtype."""
     first = arrays[0]
     for array in arrays:
         if array.shape != first.shape or array.dtype != first.dtype:
@@ -111,7 +112,7 @@ def check_alike(arrays: Sequence[Array], name: str) -> None:
 
 
 def check_averaged(arrays: Sequence[Array], name: str) -> None:
-    """Raises AggregationError unless all are float32 of one shape."""
+    """Raises AggregationError unless all arrays are float32 of one shape."""
     check_alike(arrays, name)
     if arrays[0].dtype != np.float32:
         raise AggregationError(f"array {name!r}: only float32 is averaged, got {arrays[0].dtype}")
@@ -143,7 +144,7 @@ def show_author(contribution: Contributed) -> str:
 def combine_by_class(
     contributions: Given, combine: Callable[[Sequence[Array], Sequence[int]], Array]
 ) -> dict[str, Array]:
-    """Applies `combine(rows, counts)` to the rows of each class in author order. Counts are 1 where blobs have none.
+    """Applies `combine(rows, counts)` to the rows of each class in author order. Counts are 1 if blobs have none.
 
     The result has the sorted classes with at least one holder in this round; other classes are absent.
     """

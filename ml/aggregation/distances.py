@@ -26,7 +26,7 @@ INFINITE = 1 << 128  # far above any square: 2^52 times the elements of a model
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """One array of the vectors: each author's float32 in author order, and the point's."""
+    """Holds one array of the vectors: each author's float32 in author order, and the point's."""
 
     rows: Sequence[Array]
     origin: Array
@@ -34,13 +34,13 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """The vectors of m authors and the point p, array by array."""
+    """Holds the vectors of m authors and the point p, array by array."""
 
     num_authors: int
     layers: Sequence[Layer]
 
     def compute_norms(self, block_elements: int) -> list[int]:
-        """The squared distance of each author from p, scaled by 2^40; INFINITE at most."""
+        """Computes the squared distance of each author from p, scaled by 2^40; INFINITE at most."""
         norms = [0] * self.num_authors
         for d_MB, is_far_M in self._walk(block_elements):
             for i in range(self.num_authors):
@@ -48,8 +48,8 @@ class Vectors:
         return [min(norm, INFINITE) for norm in norms]
 
     def compute_distances(self, block_elements: int) -> list[list[int]]:
-        """The squared distance of each two authors, scaled by 2^40: a symmetric matrix. INFINITE for all of an author
-        that is infinitely far from p, from itself too."""
+        """Computes the squared distance of each two authors, scaled by 2^40: a symmetric matrix. All distances of an
+        author that is infinitely far from p are INFINITE, that from itself too."""
         m = self.num_authors
         distances = [[0] * m for _ in range(m)]
         has_left = np.zeros(m, bool)
@@ -64,8 +64,8 @@ class Vectors:
         return distances
 
     def _walk(self, block_elements: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-        """d of all authors in one block of elements after the other, zeros for those that are too far in it; and who
-        that is."""
+        """Yields d of all authors for one block of elements after the other, with zeros for authors that are too far in
+        it, and which authors these are."""
         for layer in self.layers:
             flat, origin = [row.reshape(-1) for row in layer.rows], layer.origin.reshape(-1)
             for start in range(0, origin.size, block_elements):

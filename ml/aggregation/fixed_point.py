@@ -2,10 +2,10 @@
 
     q = round(x * w * 2^b)        out = float32( sum(q) / (sum(w) * 2^b) )        element by element
 
-A sum of such integers can be known while none of them is (`ml.aggregation.masks`), and its mean has the same bits as
-the one computed from the numbers themselves. b is as large as the run's limits leave room for: n members' weights and
-numbers, all at their limits, sum to less than 2^62. So one number is off by 2^-(b+1) / w at most, and so is a mean by
-as much over the members' mean weight.
+A sum of such integers can be known while each of them is hidden (`ml.aggregation.masks`), and its mean has the same
+bits as the one computed from the numbers themselves. b is as large as the run's limits leave room for: n members'
+weights and numbers, all at their limits, sum to less than 2^62. So one number is off by 2^-(b+1) / w at most, and a
+mean by as much over the members' mean weight.
 """
 
 from __future__ import annotations
@@ -33,36 +33,37 @@ from ml.payload import Array, Arrays
 
 Integers = NDArray[np.int64]
 
-SUM_BITS = 62  # of a sum of all members' numbers, so that whatever is far out of range shows
+SUM_BITS = 62  # of a sum of all members' numbers; the rest of an int64 shows sums that are far out of range
 LEAST_BITS = 8
 
 
 def compute_fraction_bits(num_members: int, max_weight: int, max_abs: float) -> int:
-    """b: the bits that a sum of so many members has to spare behind the point; less than 0 where there are none."""
+    """Computes b, the bits after the point that a sum of so many members has room for; less than 0 if it has room for
+    none."""
     return SUM_BITS - (num_members * max_weight * math.ceil(max_abs)).bit_length()
 
 
 def to_fixed(values: Array, weight: int, bits: int) -> Integers:
-    """round(x * w * 2^b) of float32 numbers below the run's limit."""
+    """Returns round(x * w * 2^b) for float32 numbers below the run's limit."""
     scaled: Integers = np.rint(np.ldexp(values.astype(np.float64) * np.float64(weight), bits)).astype(np.int64)
     return scaled
 
 
 def from_fixed(total: Integers, weight: int, bits: int) -> Array:
-    """The float32 mean of which these are the sums."""
+    """Returns the float32 mean of which these are the sums."""
     mean: Array = (total.astype(np.float64) / np.ldexp(np.float64(weight), bits)).astype(np.float32)
     return mean
 
 
 def is_in_range(total: Integers, weight: int, bits: int, max_abs: float, num_authors: int) -> bool:
-    """Whether so many authors' numbers, of this weight together and none beyond the limit, can have these sums: each
-    number is rounded by a half at most."""
+    """Says whether these can be the sums of so many authors' numbers, of this weight together and none beyond the
+    limit. Each number may be off by a half from rounding."""
     most = math.floor(Fraction(max_abs) * weight * 2**bits) + num_authors
     return bool(np.all((total >= -most) & (total <= most)))
 
 
 def compute_fixed_mean(arrays: Sequence[Array], weights: Sequence[int], name: str, settings: RuleSettings) -> Array:
-    """The mean of arrays of one shape. Raises AggregationError."""
+    """Computes the mean of arrays of one shape. Raises AggregationError."""
     check_averaged(arrays, name)
     check_weights(weights)
     bits = get_fraction_bits(settings)
@@ -73,15 +74,15 @@ def compute_fixed_mean(arrays: Sequence[Array], weights: Sequence[int], name: st
 
 
 def get_fraction_bits(settings: RuleSettings) -> int:
-    """b of a run. Raises AggregationError where nobody said how many members there are."""
+    """Returns b of a run. Raises AggregationError if the number of members is unknown."""
     if settings.fraction_bits is None:
         raise AggregationError("masked_sum: expected the number of members, which says how exact a sum can be")
     return settings.fraction_bits
 
 
 def fixed_mean(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
-    """Each array's mean over the authors, weighted by their signed integer weights, and clipped where there is a
-    box."""
+    """Returns each array's mean over the authors, weighted by their signed integer weights, and clipped if the run has
+    a box."""
     ordered = order_by_author(contributions)
     weights = [c.weight for c in ordered]
     means = {
@@ -92,8 +93,8 @@ def fixed_mean(contributions: Given, parent: Arrays | None, settings: RuleSettin
 
 
 def class_fixed_mean(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
-    """Each class's mean over its holders, weighted by `counts` where their blobs have them, and clipped where there is
-    a box."""
+    """Returns each class's mean over its holders, weighted by `counts` if their blobs have them, and clipped if the run
+    has a box."""
     means = combine_by_class(
         contributions, lambda rows, counts: compute_fixed_mean(rows, counts, "prototypes", settings)
     )

@@ -18,7 +18,7 @@ from ml.payload import Array, Arrays
 
 
 def stack(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
-    """Every array of every author under a new first axis, in author order: row i is author i of the block."""
+    """Stacks every array of every author under a new first axis, in author order: row i is author i of the block."""
     ordered = order_by_author(contributions)
     stacked = {}
     for name in get_common_names(ordered):
@@ -29,9 +29,9 @@ def stack(contributions: Given, parent: Arrays | None, settings: RuleSettings = 
 
 
 def carry(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
-    """The parent's aggregate unchanged, for a round that exchanges something else.
+    """Returns the parent's aggregate unchanged, for a round that exchanges something else.
 
-    It is about the aggregate as a whole, so its `parent` has the kinds in front of the names, and so has its result.
+    It works on the aggregate as a whole, so its `parent` has the kinds in front of the names, and so has its result.
     """
     if parent is None:
         raise AggregationError("carry: expected the parent's aggregate, got none")
@@ -39,7 +39,7 @@ def carry(contributions: Given, parent: Arrays | None, settings: RuleSettings = 
 
 
 def pool(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
-    """All rows of all authors: MP-FedCL Eq. (8). `classes` may repeat, both with an author and between authors.
+    """Returns all rows of all authors: MP-FedCL Eq. (8). `classes` may repeat, within an author and between authors.
 
     Rows are ordered by class, within a class by author, within an author as they came. The result has `authors`
     int64[n] besides, the place of each row's author in the block, so that everyone can tell the codebooks apart.

@@ -33,7 +33,7 @@ N = TypeVar("N", int, float)
 def weighted_mean(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each array's mean over the authors, weighted by their signed integer weights: FedAvg's aggregate."""
+    """Returns each array's mean over the authors, weighted by their signed integer weights: FedAvg's aggregate."""
     ordered = order_by_author(contributions)
     weights = cap_weights([c.weight for c in ordered], settings.weight_cap)
     names = get_common_names(ordered)
@@ -43,7 +43,7 @@ def weighted_mean(
 def uniform_mean(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each array's mean over the authors, all alike: BLADE-FL's aggregate. Weights are ignored."""
+    """Returns each array's mean over the authors, all counted alike: BLADE-FL's aggregate. Weights are ignored."""
     alike = [Contributed(c.author, 1, c.arrays) for c in contributions]
     return weighted_mean(alike, parent, block_elements=block_elements)
 
@@ -51,7 +51,7 @@ def uniform_mean(
 def class_mean(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each class's mean over those who hold it: DFPL Eq. (2) over owners. Weights are ignored."""
+    """Returns each class's mean over the authors that hold it: DFPL Eq. (2) over owners. Weights are ignored."""
     return combine_by_class(
         contributions, lambda rows, counts: compute_mean(rows, [1] * len(rows), "prototypes", block_elements)
     )
@@ -60,7 +60,7 @@ def class_mean(
 def class_divide_by_k(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """DFPL Eq. (2) as printed: each class's sum over its holders divided by all K authors of the round."""
+    """Returns DFPL Eq. (2) as printed: each class's sum over its holders divided by all K authors of the round."""
     num_authors = len(contributions)
     return combine_by_class(
         contributions,
@@ -71,7 +71,8 @@ def class_divide_by_k(
 def class_weighted_mean(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each class's mean over its holders, weighted by the `counts` int64[n] in their blobs: FedProto's paper."""
+    """Returns each class's mean over its holders, weighted by the `counts` int64[n] in their blobs, as in FedProto's
+    paper."""
     return combine_by_class(
         contributions,
         lambda rows, counts: compute_mean(rows, cap_weights(counts, settings.weight_cap), "prototypes", block_elements),
@@ -82,12 +83,12 @@ def class_weighted_mean(
 
 
 def get_lower_median(values: Sequence[N]) -> N:
-    """The middle one of m values; of the two middle ones of an even number the lower."""
+    """Returns the middle one of m values; of the two middle ones of an even number the lower."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
 def cap_weights(weights: Sequence[int], cap: int | None) -> list[int]:
-    """None of them above `cap` times their lower median; as they are without a cap."""
+    """Returns the weights, those above `cap` times their lower median cut to that; unchanged without a cap."""
     if cap is None:
         return list(weights)
     most = cap * get_lower_median(weights)
@@ -97,7 +98,8 @@ def cap_weights(weights: Sequence[int], cap: int | None) -> list[int]:
 def compute_mean(
     arrays: Sequence[Array], weights: Sequence[int], name: str, block_elements: int, *, divisor: int | None = None
 ) -> Array:
-    """The formula at the top, on arrays of one shape in author order. `divisor` stands in for the sum of weights."""
+    """Computes the formula at the top, on arrays of one shape in author order. `divisor` replaces the sum of
+    weights."""
     check_averaged(arrays, name)
     check_weights(weights)
     total = np.float64(sum(weights) if divisor is None else divisor)

@@ -1,4 +1,4 @@
-"""FedNova's rule: a mean that counts each author's way from the parent's model by the step."""
+"""FedNova's rule: a mean that divides each author's difference from the parent's model by its number of steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ml.aggregation.robust import RUNNING_STATISTICS, get_layers
 from ml.errors import AggregationError
 from ml.payload import Array, Arrays
 
-NOVA_NUMBERS = ("local_steps", "norm")  # what its blobs have besides a model
+NOVA_NUMBERS = ("local_steps", "norm")  # the arrays that a payload has besides a model
 MAX_STEPS = 1 << 20  # of a local phase; validators add up as many numbers
 MAX_NORM = 1 << 40  # far above what so many steps can have, far below where float64 could overflow in here
 LARGEST = float(np.finfo(np.float32).max)
@@ -33,8 +33,8 @@ LARGEST = float(np.finfo(np.float32).max)
 def nova(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """FedNova's aggregate, w_G - tau_eff * sum_k p_k (w_G - w_k) / a_k with tau_eff = sum_k p_k a_k, where w_G is the
-    parent's, p_k an author's share of the weights and a_k = ||a_k||_1 the `norm` float64[1] in its blob.
+    """Returns FedNova's aggregate, w_G - tau_eff * sum_k p_k (w_G - w_k) / a_k with tau_eff = sum_k p_k a_k, where w_G
+    is the parent's, p_k an author's share of the weights and a_k = ||a_k||_1 the `norm` float64[1] in its blob.
 
     In float64 and in this order, n_k the weights, n their sum, both sums over authors in key order:
 
@@ -45,14 +45,14 @@ def nova(
     The products here do round, unlike those of a mean. But each operation is one of IEEE 754's own on whole arrays, and
     numpy fuses none with the next, so they round alike on every machine.
 
-    With a `weight_cap` the steps that a_k follows from are capped as weights are, for all others' ways are as long as
-    the most steps make them: one author's claim of 2^20 steps made 48 of a way of 0.01.
+    With a `weight_cap` the steps from which a_k follows are capped as weights are, since one author's many steps make
+    all others' differences longer: one author's claim of 2^20 steps turned a difference of 0.01 into 48.
 
     The result has the arrays of the models and no others, whatever else the parent has (block 0's has a frozen encoder
-    too). Running statistics of batch norm are averaged as by `weighted_mean`: a way that is made longer could lead a
-    variance below zero. What leaves float32's range becomes its largest number, since a sum of finite models could
-    otherwise be infinite. Ways from a parent that was spoiled itself lead nowhere: where more than half of the
-    authors are infinitely far from it, as `ml.aggregation.distances` has it, everything is averaged.
+    too). Running statistics of batch norm are averaged as by `weighted_mean`: a longer difference could make a variance
+    negative. Numbers beyond float32's range become its largest number, since a sum of finite models could otherwise be
+    infinite. If more than half of the authors are infinitely far from the parent (`ml.aggregation.distances`), the
+    parent itself was spoiled, and everything is averaged.
     """
     ordered = order_by_author(contributions)
     weights = cap_weights([c.weight for c in ordered], settings.weight_cap)
@@ -75,10 +75,11 @@ def nova(
 
 @lru_cache(maxsize=256)
 def compute_norm(num_steps: int, momentum: float) -> float:
-    """||a||_1 = (tau - rho * (1 - rho^tau) / (1 - rho)) / (1 - rho): how often a gradient of each step enters the
-    weights, summed over the steps.
+    """Computes ||a||_1 = (tau - rho * (1 - rho^tau) / (1 - rho)) / (1 - rho): how often a gradient of each step enters
+    the weights, summed over the steps.
 
-    By the recursion c <- rho * c + 1, whose float64 is the same everywhere; a power or a logarithm is the C library's.
+    It uses the recursion c <- rho * c + 1, whose float64 is the same on every machine; that of a power or a logarithm
+    depends on the C library.
     """
     c = total = 0.0
     for _ in range(num_steps):
@@ -90,7 +91,7 @@ def compute_norm(num_steps: int, momentum: float) -> float:
 def _compute_nova(
     parent: Array, arrays: Sequence[Array], weights: Sequence[int], norms: Sequence[float], block_elements: int
 ) -> Array:
-    """`nova`'s formula, on arrays of one shape in author order."""
+    """Computes `nova`'s formula, on arrays of one shape in author order."""
     total = np.float64(sum(weights))
     tau_eff = np.float64(0)
     for weight, norm in zip(weights, norms, strict=True):
@@ -119,7 +120,7 @@ def _get_model(contribution: Contributed) -> Contributed:
 
 
 def _get_norms(ordered: Sequence[Contributed], settings: RuleSettings) -> list[float]:
-    """||a||_1 of each author, of no more steps than the cap leaves it."""
+    """Returns ||a||_1 of each author, for no more steps than the cap allows."""
     norms = [_get_norm(c) for c in ordered]
     if settings.weight_cap is None:
         return norms

@@ -1,6 +1,7 @@
-"""Outer optimisers: what a round's rule gives is not the next common model, but the way on which an optimiser goes.
+"""Outer optimisers: the result of a round's rule is not the next common model, but the direction of an optimiser's
+step.
 
-x is the common model before, m what the rule gives of the round's contributions, d = m - x. Element by element:
+x is the common model before, m the result of the rule for the round's contributions, d = m - x. Element by element:
 
     momentum   v1 = beta1 v1 + d                                    x' = x + lr v1
                FedAvgM: Hsu, Qi, Brown, *Measuring the Effects of Non-Identical Data Distribution for Federated Visual
@@ -16,7 +17,7 @@ x is the common model before, m what the rule gives of the round's contributions
 
 v1 begins at 0 and v2 at eps^2. All is computed in float64 and in this order, and rounded to float32 once, when x', v1
 and v2 are written. Each operation is one of IEEE 754's own on whole arrays, and numpy fuses none with the next, so they
-round alike on every machine. What leaves float32's range becomes its largest number.
+round alike on every machine. Numbers beyond float32's range become its largest number.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ml.aggregation.contributed import BLOCK_ELEMENTS
 from ml.payload import Array
 
 MOMENTUM, NESTEROV, ADAM, YOGI = OPTIMIZERS = ("momentum", "nesterov", "adam", "yogi")
-ADAPTIVE = (ADAM, YOGI)  # which have a second moment
+ADAPTIVE = (ADAM, YOGI)  # they have a second moment
 LARGEST = float(np.finfo(np.float32).max)
 
 Block = NDArray[np.float64]
@@ -39,7 +40,7 @@ Block = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class OuterSettings:
-    """One of OPTIMIZERS and its numbers; `beta2` and `eps` are of those that have a second moment."""
+    """Names one of OPTIMIZERS and its numbers; `beta2` and `eps` are used only by those that have a second moment."""
 
     optimizer: str
     lr: float
@@ -52,13 +53,13 @@ class OuterSettings:
         return 2 if self.optimizer in ADAPTIVE else 1
 
     def to_mapping(self) -> dict[str, Any]:
-        """As genesis and a schema have it."""
+        """Returns the settings as genesis and a schema have them."""
         names = ("optimizer", "lr", "beta1", "beta2", "eps")
         return {name: getattr(self, name) for name in (names if self.num_moments == 2 else names[:3])}
 
 
 def begin_moments(like: Array, settings: OuterSettings) -> list[Array]:
-    """The moments of one array before the first round: v1, and v2 of those that have it."""
+    """Returns the moments of one array before the first round: v1, and v2 for optimisers that have it."""
     moments = [np.zeros(like.shape, np.float32)]
     if settings.num_moments == 2:
         moments.append(np.full(like.shape, settings.eps**2, np.float32))
@@ -68,7 +69,7 @@ def begin_moments(like: Array, settings: OuterSettings) -> list[Array]:
 def step_outer(
     before: Array, made: Array, moments: list[Array], settings: OuterSettings, *, block_elements: int = BLOCK_ELEMENTS
 ) -> tuple[Array, list[Array]]:
-    """x' and its moments, of x, m and the moments before, all float32 of one shape."""
+    """Returns x' and its moments, computed from x, m and the moments before, all float32 of one shape."""
     x_flat, m_flat, *v_flat = (array.reshape(-1) for array in (before, made, *moments))
     out, *v_out = (np.empty(x_flat.size, np.float32) for _ in (before, *moments))
     for start in range(0, out.size, block_elements):
@@ -83,7 +84,7 @@ def step_outer(
 
 
 def _compute_way(d: Block, moments: list[Block], settings: OuterSettings) -> tuple[Block, list[Block]]:
-    """(x' - x) / lr, and the moments after."""
+    """Computes (x' - x) / lr, and the moments after."""
     beta1, beta2 = settings.beta1, settings.beta2
     if settings.optimizer in (MOMENTUM, NESTEROV):
         v1 = beta1 * moments[0] + d

@@ -1,14 +1,16 @@
-"""Rules that no third of the members can bend: median, trimmed mean, clipped mean and multi-krum (PROTOCOL §2).
+"""Rules that hold against lies of fewer than a third of the members: median, trimmed mean, clipped mean and multi-krum
+(PROTOCOL §2).
 
-They ignore weights, which are their authors' word. m is the number of authors, for a class that of its holders; f is
-how many of the members may lie (`RuleSettings.max_liars`), whoever of them contributed. By the number of contributions
-the trim would be 0 at three of four, and one honest site that comes late would leave the liar in a plain mean.
+They ignore weights, about which authors can lie. m is the number of authors, for a class that of its holders; f is how
+many of the members may lie (`RuleSettings.max_liars`), whoever of them contributed. If f followed from the number of
+contributions, the trim would be 0 at three of four, and one honest site that comes late would leave the liar in a plain
+mean.
 
     median         element by element
     trimmed_mean   element by element, without the t = min(f, (m - 1) // 2) lowest and highest values
                    both: Yin, Chen, Ramchandran, Bartlett, *Byzantine-Robust Distributed Learning: Towards Optimal
                    Statistical Rates*, 2018
-    clipped_mean   the mean of the ways from p, those longer than the lower median one cut to its length
+    clipped_mean   the mean of the differences from p, those longer than the lower median one cut to its length
                    Karimireddy, He, Jaggi, *Learning from History for Byzantine Robust Optimization*, 2021; around what
                    peers hold themselves: He, Karimireddy, Jaggi, *Byzantine-Robust Decentralized Learning via
                    ClippedGossip*, 2022
@@ -19,9 +21,9 @@ the trim would be 0 at three of four, and one honest site that comes late would 
                    Vulnerability of Distributed Learning in Byzantium*, 2018
 
 p is the parent's aggregate; for rows of a class, which the parent may not have, the lower median of its holders,
-element by element. Distances are integers (`ml.aggregation.distances`). Running statistics of batch norm, whose scale
-is not that of weights, are no part of them and take the median; so does an array that the parent has not. Of one or two
-authors nobody can say which one lies: they are not protected.
+element by element. Distances are integers (`ml.aggregation.distances`). They leave out running statistics of batch
+norm, whose scale is not that of weights, and arrays that the parent does not have; these take the median. With one or
+two authors nobody can say which one lies: they are not protected.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ RUNNING_STATISTICS = (".running_mean", ".running_var")  # how the names of batch
 WHOLE = 1 << 16  # the weight of an author that `clipped_mean` does not cut
 MIN_KRUM_AUTHORS = 3
 
-# The weights of m authors, and of p after them; None where their median has to do.
+# Returns the weights of m authors, and of p after them; None if the median has to be taken instead.
 Weigh = Callable[[Vectors, RuleSettings, int], list[int] | None]
 
 
@@ -66,14 +68,14 @@ Weigh = Callable[[Vectors, RuleSettings, int], list[int] | None]
 def median(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each element's median over the authors; the mean of the two middle ones of an even number."""
+    """Returns each element's median over the authors; for an even number the mean of the two middle ones."""
     return _combine(contributions, partial(compute_median, block_elements=block_elements))
 
 
 def trimmed_mean(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each element's mean over the authors, without the t lowest and highest."""
+    """Returns each element's mean over the authors, without the t lowest and highest."""
     trim = compute_trim(len(contributions), settings.max_liars)
     return _combine(contributions, partial(compute_trimmed_mean, trim=trim, block_elements=block_elements))
 
@@ -81,17 +83,17 @@ def trimmed_mean(
 def clipped_mean(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """The parent's aggregate, moved by the mean of the authors' ways from it, each cut to a length that half of them
-    keep to, or to `clip`. The authors' median where more than half are infinitely far: the parent itself was spoiled.
-    """
+    """Returns the parent's aggregate plus the mean of the authors' differences from it, each cut to the lower median of
+    their lengths, or to `clip`. Returns the authors' median if more than half are infinitely far: the parent itself was
+    spoiled."""
     return _combine_by_weight(contributions, parent, settings, weigh_by_length, block_elements)
 
 
 def multi_krum(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """The mean of the m - f authors with the lowest scores. The median of fewer than three, and where more than f are
-    infinitely far from the parent's aggregate."""
+    """Returns the mean of the m - f authors with the lowest scores. It is the median if there are fewer than three
+    authors, or more than f that are infinitely far from the parent's aggregate."""
     return _combine_by_weight(contributions, parent, settings, weigh_by_score, block_elements)
 
 
@@ -101,14 +103,14 @@ def multi_krum(
 def class_median(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each class's median over its holders."""
+    """Returns each class's median over its holders."""
     return combine_by_class(contributions, lambda rows, counts: compute_median(rows, "prototypes", block_elements))
 
 
 def class_trimmed_mean(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each class's trimmed mean over its holders."""
+    """Returns each class's trimmed mean over its holders."""
 
     def combine(rows: Sequence[Array], counts: Sequence[int]) -> Array:
         trim = compute_trim(len(rows), settings.max_liars)
@@ -120,26 +122,26 @@ def class_trimmed_mean(
 def class_clipped_mean(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each class's clipped mean over its holders, around their lower median."""
+    """Returns each class's clipped mean over its holders, around their lower median."""
     return _combine_classes_by_weight(contributions, settings, weigh_by_length, block_elements)
 
 
 def class_multi_krum(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """Each class's multi-krum over its holders."""
+    """Returns each class's multi-krum over its holders."""
     return _combine_classes_by_weight(contributions, settings, weigh_by_score, block_elements)
 
 
 def trimmed_pool(
     contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN, *, block_elements: int = BLOCK_ELEMENTS
 ) -> dict[str, Array]:
-    """MP-FedCL's pool, of each class without the max(0, min(f, m - 2)) holders whose mean row is farthest from the
-    median of the m mean rows. Of those equally far the ones with higher keys go."""
+    """Returns MP-FedCL's pool, for each class without the max(0, min(f, m - 2)) holders whose mean row is farthest from
+    the median of the m mean rows. Of holders equally far, those with higher keys are left out."""
     ordered = order_by_author(contributions)
     if "prototypes" not in get_common_names(ordered):
         raise AggregationError("trimmed_pool: expected an array 'prototypes'")
-    classes = pool(ordered, parent)["classes"]  # which has checked that rows go together
+    classes = pool(ordered, parent)["classes"]  # raises if rows do not fit together
     kept = [np.ones(len(c.arrays["classes"]), bool) for c in ordered]
     for class_id in np.unique(classes):
         has_class = [c.arrays["classes"] == class_id for c in ordered]
@@ -154,21 +156,21 @@ def trimmed_pool(
     return pool(trimmed, parent)
 
 
-# ---- who counts how much
+# ---- weights
 
 
 def compute_trim(num_authors: int, max_liars: int) -> int:
-    """t, how many values go on each side: f, as long as one is left."""
+    """Computes t, how many values are left out on each side: f, as long as one value is left."""
     return min(max_liars, (num_authors - 1) // 2)
 
 
 def weigh_by_length(vectors: Vectors, settings: RuleSettings, block_elements: int) -> list[int] | None:
-    """`clipped_mean`'s weights: with N_i the squared length of author i's way from p and T the lower median of these,
-    or (clip * 2^20)^2,
+    """Returns `clipped_mean`'s weights: with N_i the squared length of author i's difference from p and T the lower
+    median of these, or (clip * 2^20)^2,
 
         k_i = 2^16 if N_i <= T, 0 if N_i is infinite, else isqrt((T << 32) // N_i)
 
-    and what the authors lack of 2^16 each is p's. None where the lower median is infinite.
+    and the weight of p is what the authors lack of 2^16 each. Returns None if the lower median is infinite.
     """
     norms = vectors.compute_norms(block_elements)
     longest = get_lower_median(norms)
@@ -187,10 +189,10 @@ def _compute_share(norm: int, longest: int) -> int:
 
 
 def weigh_by_score(vectors: Vectors, settings: RuleSettings, block_elements: int) -> list[int] | None:
-    """`multi_krum`'s weights: 1 for the max(1, m - f) authors of the lowest scores, of equal scores the lower key's. A
-    score is the sum of the max(1, m - f - 2) smallest squared distances from others.
+    """Returns `multi_krum`'s weights: 1 for the max(1, m - f) authors of the lowest scores, of equal scores the lower
+    key's. A score is the sum of the max(1, m - f - 2) smallest squared distances from others.
 
-    None for fewer than three authors, for more than f that are infinitely far, and where all are: such an author is
+    Returns None for fewer than three authors, if more than f are infinitely far, and if all are: such an author is
     never chosen.
     """
     m, f = vectors.num_authors, settings.max_liars
@@ -207,7 +209,7 @@ def weigh_by_score(vectors: Vectors, settings: RuleSettings, block_elements: int
 
 
 def _find_farthest(rows: Sequence[Array], max_liars: int, block_elements: int) -> list[int]:
-    """The places of the rows of a class that a pool goes without."""
+    """Returns the places of the rows of a class that the pool leaves out."""
     num_left_out = max(0, min(max_liars, len(rows) - 2))
     if not num_left_out:
         return []
@@ -228,7 +230,8 @@ def _combine(contributions: Given, combine: Callable[[Sequence[Array], str], Arr
 def _combine_by_weight(
     contributions: Given, parent: Arrays | None, settings: RuleSettings, weigh: Weigh, block_elements: int
 ) -> dict[str, Array]:
-    """The mean by the weights that `weigh` finds around the parent's arrays; the median of all others."""
+    """Returns the mean by the weights that `weigh` computes around the parent's arrays; for all other arrays the
+    median."""
     ordered = order_by_author(contributions)
     layers = get_layers(ordered, parent)
     weights = weigh(Vectors(len(ordered), list(layers.values())), settings, block_elements)
@@ -256,7 +259,7 @@ def _combine_classes_by_weight(
 
 
 def get_layers(ordered: Sequence[Contributed], parent: Arrays | None) -> dict[str, Layer]:
-    """The arrays that distances are taken over, in name order: those that the parent has too, but for running
+    """Returns the arrays over which distances are taken, in name order: those that the parent has too, without running
     statistics.
 
     Raises AggregationError without a parent, and for arrays that are not float32 of one shape.
@@ -275,7 +278,7 @@ def get_layers(ordered: Sequence[Contributed], parent: Arrays | None) -> dict[st
 
 
 def _mix(layer: Layer, weights: Sequence[int], name: str, block_elements: int) -> Array:
-    """The mean of the authors' arrays and p's, in that order, without those of weight 0."""
+    """Returns the mean of the authors' arrays and p's, in that order, without those of weight 0."""
     pairs = [(array, w) for array, w in zip([*layer.rows, layer.origin], weights, strict=True) if w]
     return compute_mean([array for array, _ in pairs], [w for _, w in pairs], name, block_elements)
 

@@ -12,14 +12,15 @@ from ml.payload import Array
 
 
 def compute_median(arrays: Sequence[Array], name: str, block_elements: int) -> Array:
-    """The trimmed mean with nothing left but the middle."""
+    """Computes the median of each element: the trimmed mean that keeps only the middle."""
     return compute_trimmed_mean(arrays, name, trim=(len(arrays) - 1) // 2, block_elements=block_elements)
 
 
 def compute_trimmed_mean(arrays: Sequence[Array], name: str, *, trim: int, block_elements: int) -> Array:
-    """The mean, in ascending order, of the sorted values of each element without the `trim` lowest and highest.
+    """Computes the mean of each element's sorted values, added in ascending order, without the `trim` lowest and
+    highest.
 
-    Adding 0.0 first makes every -0.0 a 0.0, so that equal values are equal bytes and their order cannot show.
+    Adding 0.0 first makes every -0.0 a 0.0, so that equal values are equal bytes and their order does not matter.
     """
     check_averaged(arrays, name)
     flat = [array.reshape(-1) for array in arrays]
@@ -38,7 +39,7 @@ def compute_trimmed_mean(arrays: Sequence[Array], name: str, *, trim: int, block
 
 
 def get_lower_medians(arrays: Sequence[Array]) -> Array:
-    """The middle one of each element's sorted values; of two middle ones the lower."""
+    """Returns the middle one of each element's sorted values; of two middle ones the lower."""
     rows = [array + np.float32(0) for array in arrays]
     sort_rows(rows)
     return rows[(len(rows) - 1) // 2]
@@ -58,7 +59,7 @@ def sort_rows(rows: list[Array]) -> None:
 
 @lru_cache(maxsize=64)
 def make_sorting_network(num: int) -> tuple[tuple[int, int], ...]:
-    """The pairs of places to be put in order, one after the other, that sort any `num` values: Batcher's merge
+    """Returns the pairs of places that sort any `num` values if each pair in turn is put in order: Batcher's merge
     exchange, Knuth, *The Art of Computer Programming*, vol. 3, 5.2.2, Algorithm M."""
     if num < 2:
         return ()

@@ -1,15 +1,15 @@
-"""Sums of what sites tell of their samples: how many there are, their values and the squares of these.
+"""Sums of what sites send about their samples: how many there are, their values and the squares of these.
 
-Integers alone, so that a sum is exact whatever the order, and the same however the samples are dealt out. A value is
-counted in units of 2^-44, a square in units of 2^-88. Such sums have more digits than an int64: each stands as a row of
-digits to the base 2^40, lowest first, all of the sum's own sign.
+All numbers are integers, so that a sum is exact whatever the order, and the same however the samples are dealt out. A
+value is counted in units of 2^-44, a square in units of 2^-88. Such sums have more digits than an int64: each stands as
+a row of digits to the base 2^40, lowest first, all of the sum's own sign.
 
-Where cells may be empty a site tells of each channel how many values are `present`, and its sums are those of these.
+If cells may be empty, a site sends for each channel how many values are `present`, and its sums are those of these.
 
-A site that tells nothing has `count` 0, and is left out. Where the run caps weights, no site counts more samples than
+A site that sends nothing has `count` 0, and is left out. If the run caps weights, no site counts more samples than
 that; its sums shrink alike. The trimmed sum leaves out, channel by channel, the f sites with the smallest and the f
-with the largest mean square: what is left is no larger than some honest site's, and its mean cannot be either. The sums
-by class of a channel, where sites tell these, are of the sites that are left of it.
+with the largest mean square. What is left is no larger than some honest site's, and its mean cannot be either. The sums
+by class of a channel, if sites send these, are over the sites that are left for that channel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ml.errors import AggregationError
 from ml.payload import Array, Arrays
 
 UNIT_BITS = 44  # a value of 1 is 2^44 units
-LIMIT_BITS = 40  # values are below 2^40 either way
+LIMIT_BITS = 40  # values are between -2^40 and 2^40
 DIGIT_BITS = 40
 BASE = 1 << DIGIT_BITS
 SUM_DIGITS = 5  # 2^200: of values below 2^84 units, and 2^112 of them
@@ -40,9 +40,9 @@ Integers = NDArray[np.object_]  # of any size
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """One site's word, as integers: samples, and for each channel how many of them have a value, and the sums of values
-    and of squares; how many samples each class has, and how many values each bin, where that is asked for, and by class
-    what `read_by_class` reads."""
+    """Holds the numbers of one site as integers: its samples, and for each channel how many of them have a value, and
+    the sums of values and of squares. `counted` has how many samples each class has, and how many values each bin, and
+    `by_class` what `read_by_class` returns, in runs that ask for them."""
 
     count: int
     present: list[int]
@@ -53,7 +53,7 @@ class _Site:
 
 
 def to_digits(totals: Iterable[int], num_digits: int) -> Array:
-    """int64[C, num_digits] of C integers, which fit."""
+    """Returns the digits int64[C, num_digits] of C integers that fit."""
     rows = [
         [(abs(total) >> (DIGIT_BITS * i)) % BASE * (-1 if total < 0 else 1) for i in range(num_digits)]
         for total in totals
@@ -62,13 +62,13 @@ def to_digits(totals: Iterable[int], num_digits: int) -> Array:
 
 
 def from_digits(digits_CD: Array) -> list[int]:
-    """The C integers whose digits these are."""
+    """Returns the C integers whose digits these are."""
     return [sum(digit << (DIGIT_BITS * i) for i, digit in enumerate(row)) for row in digits_CD.tolist()]
 
 
 def read_by_class(arrays: Arrays) -> Integers | None:
-    """[3, K, C]: for each class and channel how many samples have a value, and the sums of these values and of their
-    squares; None where nobody was asked."""
+    """Returns [3, K, C]: for each class and channel how many samples have a value, and the sums of these values and of
+    their squares; None if the run does not ask for sums by class."""
     if CLASS_SUMS not in arrays:
         return None
     shape = arrays[CLASS_PRESENT].shape
@@ -77,7 +77,7 @@ def read_by_class(arrays: Arrays) -> Integers | None:
 
 
 def write_by_class(numbers_3KC: Integers) -> dict[str, Array]:
-    """The arrays of which these are read."""
+    """Returns the arrays from which `read_by_class` reads these numbers."""
     shape = numbers_3KC.shape[1:]
     present, sums, squares = numbers_3KC.reshape(3, -1).tolist()
     return {
@@ -88,14 +88,14 @@ def write_by_class(numbers_3KC: Integers) -> dict[str, Array]:
 
 
 def sum_(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
-    """The sums over all sites that tell something: `sums` and `squares` as the authors have them, `classes`, `bins` and
-    sums by class where they have them, `counts` int64[C] samples with a value in these sums by channel, and what the
-    sites have told: how many `sites` there are int64[], and how many `samples` they have int64[]."""
+    """Returns the sums over all sites that send something: `sums` and `squares` as the authors have them, `classes`,
+    `bins` and sums by class if they have them, and `counts` int64[C], the samples with a value in these sums, by
+    channel. `sites` int64[] and `samples` int64[] count the sites that sent something, and their samples."""
     return _combine(contributions, settings, num_dropped=0)
 
 
 def trimmed_sum(contributions: Given, parent: Arrays | None, settings: RuleSettings = PLAIN) -> dict[str, Array]:
-    """As `sum_`, without the sites of each channel that are farthest out on both sides."""
+    """Returns what `sum_` does, for each channel without the sites that are farthest out on both sides."""
     return _combine(contributions, settings, num_dropped=settings.max_liars)
 
 
@@ -145,7 +145,8 @@ def _read(arrays: Arrays) -> _Site:
 
 
 def _cap(told: Sequence[_Site], cap: int | None) -> list[_Site]:
-    """No site with more samples than `cap` times the lower median of all: what is more shrinks to that, toward 0."""
+    """Limits each site to `cap` times the lower median of the sites' samples: the numbers of a larger site shrink to
+    that, rounded toward 0."""
     if cap is None or not told:
         return list(told)
     most = cap * get_lower_median([site.count for site in told])
@@ -163,7 +164,8 @@ def _shrink(site: _Site, most: int) -> _Site:
 
 
 def _trim(sites: Sequence[_Site], channel: int, num_dropped: int) -> Sequence[_Site]:
-    """The sites left of one channel, of those that have a value of it: at least one, where there is one."""
+    """Returns the sites that are left for one channel, of those that have a value of it: at least one, if there is
+    one."""
     sites = [site for site in sites if site.present[channel]]
     dropped = min(num_dropped, (len(sites) - 1) // 2) if sites else 0
     if not dropped:

@@ -1,8 +1,8 @@
-"""The client of a run that agrees on statistics: it tells its sums in the first round, and from then on its samples are
-normalised by what all have told.
+"""The client of a run that agrees on statistics: it sends its sums in the first round, and from then on its samples are
+normalised by the sums of all.
 
-Until the constants are known there are no samples to train on or to answer, only labels. They come with any aggregate
-of the run, from a checkpoint, or where a run inherits them with the model it begins from; and they stay.
+Until the constants are known there are no samples to train on or to answer, only labels. The constants come with any
+aggregate of the run, with a checkpoint, or, in a run that inherits them, with the model it begins from. They stay.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unplaced:
-    """A site's samples before they are normalised: the labels it trains on, the number of its test samples and of those
-    that are val, `read`, which gives the training samples as they are, and `place`, which puts all where the model is
-    by some constants."""
+    """Holds a site's samples before they are normalised: the labels it trains on, and the numbers of its test and val
+    samples. `read` returns the training samples as they are, and `place` normalises all samples by some constants and
+    copies them to the model's device."""
 
     labels: Labels | Images
     num_test: int
@@ -47,20 +47,21 @@ class Unplaced:
     num_val: int = 0
 
     def hold_labels(self, device: torch.device) -> ClientData:
-        """The labels alone."""
+        """Returns data that have the labels alone."""
         y = torch.tensor(self.labels).to(device)
         nothing = Samples(torch.empty((0, 0), device=device), y[:0])
         return ClientData(Samples(torch.empty((len(y), 0), device=device), y), nothing, nothing, self.num_classes)
 
 
 class AgreedClient(Client):
-    """A client whose rounds are the run's: the method's own come one later where the first is that of statistics."""
+    """A client whose heights are the run's. If the first round is that of statistics, the method's own rounds come one
+    later."""
 
     def __init__(self, method: Method, model: Model, unplaced: Unplaced, spec: StatisticsSpec, **more: Any) -> None:
         self._spec = spec
         self.unplaced: Unplaced | None = unplaced
         self._num_test, self._num_val = unplaced.num_test, unplaced.num_val
-        self._statistics: dict[str, Array] = {}  # those agreed on, as an aggregate has them
+        self._statistics: dict[str, Array] = {}  # those that members agreed on, as an aggregate has them
         self.constants: Constants | None = None
         labels = unplaced.hold_labels(next(model.parameters()).device)
         super().__init__(method, model, labels, **more)
@@ -98,7 +99,7 @@ class AgreedClient(Client):
         return super().train(own, beacon, **options)
 
     def tell(self, height: int) -> Trained:
-        """What this site says in the round of statistics. Nothing is trained."""
+        """Returns what this site sends in the round of statistics. Nothing is trained."""
         start_s, unplaced, most = time.perf_counter(), self.unplaced, self._spec.task.max_weight
         if unplaced is None:
             raise MlError("this site's samples are normalised already, by statistics that members have agreed on")
@@ -113,7 +114,7 @@ class AgreedClient(Client):
         return Trained(1, {STATISTICS: told}, metrics, release=plan_release(self._spec, self.num_train, height))
 
     def make_privacy(self, height: int) -> StatisticsPrivacy | None:
-        """What hides samples in the sums of this site; None where nothing does."""
+        """Returns the noise settings that hide samples in the sums of this site; None if nothing hides them."""
         hyper, bounds = self._spec.hyperparameters, self._spec.agreement.bounds
         if not hyper.is_private:
             return None
@@ -138,19 +139,19 @@ class AgreedClient(Client):
 
     def score(self, height: int, aggregates: Iterable[Arrays], **options: Any) -> list[float]:
         own = self.to_method_height(height)
-        if own is None:  # which changes no model
+        if own is None:  # the round of statistics changes no model
             return [self.evaluate()["loss"] for _ in aggregates]
         return super().score(own, (drop_statistics(aggregate) or {} for aggregate in aggregates), **options)
 
-    # ---- what is agreed
+    # ---- the agreed statistics
 
     def agree(self, statistics: Arrays) -> None:
-        """From here on samples are normalised by these, which an aggregate has under "statistics/"."""
+        """Normalises the samples by these statistics, which an aggregate has under "statistics/"."""
         if self.unplaced is None:
             return
         task = self._spec.task
         constants = Constants.from_arrays(statistics, get_num_values(task.input_shape))
-        labels = self.state.data.train.y  # not read anew, for a liar's may have been changed
+        labels = self.state.data.train.y  # not read again: a simulated liar's labels may have been changed
         placed = self.unplaced.place(constants)
         self.state.data = replace(placed, train=Samples(placed.train.x, labels))
         self._statistics = {name: np.array(array) for name, array in statistics.items()}

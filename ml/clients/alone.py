@@ -1,8 +1,8 @@
-"""Training alone: the model that a client would have without the others, for the same work.
+"""Training alone: the model that a client would have without the others, after the same amount of work.
 
 It begins from the same initial model and trains by plain cross-entropy on the client's own samples, as many steps as
-the client's rounds had, at their learning rates, and goes on by the run's outer optimiser, where there is one. A step
-is done whenever there is time, so it may lag behind; what comes between two steps sees nothing of it.
+the client's rounds had, at their learning rates. It uses the run's outer optimiser, where there is one. A step is done
+whenever there is time, so this model may lag behind the client. Code that runs between two steps is not affected by it.
 """
 
 from __future__ import annotations
@@ -32,32 +32,33 @@ from ml.training.mixture import find_weight, mix_answers
 
 
 class _Said(NamedTuple):
-    """A model's answers to the test samples, and its logits of the val samples, float64[N, C]; None without any."""
+    """Holds a model's answers to the test samples, and its logits of the val samples, float64[N, C], None without val
+    samples."""
 
     test: Answers
     val_logits: Tensor | None
 
 
 class _Mixture(NamedTuple):
-    """The measures of both models' answers mixed, by `weight` of the federation's."""
+    """Holds the measures of both models' answers mixed, and the `weight` of the federation's model in the mixture."""
 
     measures: AnyMeasures
     weight: float
 
 
 class TrainingAlone:
-    """Of one client, which stands as it began."""
+    """Trains a second model for one client, from the state that the client has when this object is made."""
 
     def __init__(self, client: Client) -> None:
         self._beside = client
-        hyper = client.spec.hyperparameters.without_privacy()  # nothing of this leaves the site
+        hyper = client.spec.hyperparameters.without_privacy()  # this model never leaves the site
         self._has_outer = isinstance(hyper, OuterHyperparameters) and hyper.outer is not None
         spec = LocalSpec(client.spec.task, hyper)
         model = _leave_added_out(copy_model(client.state.model), spec)
         self._client = Client(make_method(spec), model, client.state.data, seed=client.seed, engine=client.engine)
-        self._owed: deque[tuple[int, int]] = deque()  # rounds and iterations
-        self._steps: Generator[None] | None = None  # of the round under way
-        self._num_done = 0  # of its steps
+        self._owed: deque[tuple[int, int]] = deque()  # rounds and iterations still to be trained
+        self._steps: Generator[None] | None = None  # those of the round that is being trained
+        self._num_done = 0  # steps done of that round
         self._rounds = self._last_owed = 0
         self._seconds = 0.0
         self._measures: AnyMeasures | None = None
@@ -65,17 +66,17 @@ class TrainingAlone:
         self._pairing = Pairing(client.spec.task.kind)
         self._together: _Said | None = None
         self._said: _Said | None = None
-        self._mixture: _Mixture | None = None  # of these two, once it is asked for
-        self._random: Tensor | None = None  # torch's generator as the last step has left it
+        self._mixture: _Mixture | None = None  # the mixture of both models' answers, made on first use
+        self._random: Tensor | None = None  # the state of torch's generator after the last step
 
     def __repr__(self) -> str:
         return f"<TrainingAlone: {self._rounds} rounds done, {len(self._owed)} owed>"
 
-    # ---- what there is to do
+    # ---- training
 
     def owe(self, round_number: int, num_iterations: int) -> None:
-        """The client has trained for a round: the same is to be done here. Rounds that were missed in between are owed
-        with the method's own number; one that is owed already is not owed twice."""
+        """Adds the client's round to the rounds that this model still has to train. Rounds that were missed in between
+        are added with the method's own number of iterations. A round that was added before is not added again."""
         for missed in range(self._last_owed + 1, round_number):
             if self._beside.to_method_height(missed) is not None:
                 self._owed.append((missed, self._client.spec.get_local_work(missed)))
@@ -85,14 +86,14 @@ class TrainingAlone:
             self._last_owed = round_number
 
     def note_together(self, round_number: int) -> None:
-        """The client has taken in a round, and measured itself on its val samples: what it says then is compared with
-        what is said here after as much work, and mixed with what is said here last."""
+        """Stores the client's answers after it applied a round and was measured on its val samples. They are compared
+        with this model's answers after as much work, and mixed with its latest answers."""
         self._together, self._mixture = _listen(self._beside), None
         if self._together is not None:
             self._pairing.add_together(round_number, self._together.test)
 
     def step(self) -> bool:
-        """Does the next step. False where there is none to do."""
+        """Does the next step. Returns False if there is none to do."""
         if self._failure is not None or (self._steps is None and not self._owed) or not self._beside.has_samples:
             return False
         start_s = time.process_time()
@@ -110,7 +111,7 @@ class TrainingAlone:
         return True
 
     def _train(self, round_number: int, num_iterations: int) -> Generator[None]:
-        """A local phase, a step at a time. Raises MlError."""
+        """Trains one local phase, yielding after each step. Raises MlError."""
         client = self._client
         self._look_again()
         torch.default_generator.manual_seed(client.seed + round_number)
@@ -127,7 +128,7 @@ class TrainingAlone:
         self._end(phase, losses)
 
     def _look_again(self) -> None:
-        """The samples and the loss are the client's, whose first round may have changed them."""
+        """Takes over the client's samples and loss, which the client's first round may have changed."""
         self._client.state.data = self._beside.state.data
         self._client.state.model.criterion = self._beside.state.model.criterion
 
@@ -140,24 +141,25 @@ class TrainingAlone:
         self._measure()
 
     def _measure(self) -> None:
-        """After whole rounds."""
+        """Measures this model after a whole round."""
         self._measures = self._client.measure()
         self._client.measure_val()
         self._said, self._mixture = _listen(self._client), None
         if self._said is not None:
             self._pairing.add_alone(self._rounds, self._said.test)
 
-    # ---- what there is to say, and to keep
+    # ---- results and state
 
     def get_client(self) -> Client:
-        """A client that answers with the model as it stands, by the input that the client beside goes by."""
+        """Returns a client that answers with this model as it is now, and normalises input as the federation's client
+        does."""
         if self._steps is None:
             self._look_again()
         return self._client
 
     def describe(self) -> TrainedAlone:
         if self._measures is None and self._rounds and self._steps is None and self._beside.has_samples:
-            self._look_again()  # it was taken up before there were samples
+            self._look_again()  # this model was restored before there were samples
             self._measure()
         owed = sum(self._count_steps(iterations) for _, iterations in self._owed) - (
             self._num_done if self._steps else 0
@@ -167,7 +169,8 @@ class TrainingAlone:
         return TrainedAlone(self._rounds, owed, self._seconds, self._measures, self._failure, verdict, mixed, weight)
 
     def _get_mixture(self) -> _Mixture | None:
-        """None as long as not both models have done a round; and where the site's data have changed in between."""
+        """Returns the mixture of both models' answers; None until both models have trained a round, and if the site's
+        data changed in between."""
         together, alone = self._together, self._said
         if self._mixture is not None or together is None or alone is None:
             return self._mixture
@@ -176,7 +179,7 @@ class TrainingAlone:
         return self._mixture
 
     def _mix(self, together: _Said, alone: _Said) -> _Mixture | None:
-        """None where the val samples are answered by no numbers."""
+        """Mixes both models' answers. Returns None if a model's logits of the val samples are not finite."""
         task, val, weight = self._client.spec.task, self._beside.state.data.val, 0.5
         if val is not None and together.val_logits is not None and alone.val_logits is not None:
             if not bool(together.val_logits.isfinite().all() and alone.val_logits.isfinite().all()):
@@ -195,7 +198,8 @@ class TrainingAlone:
 
     @property
     def rounds(self) -> int:
-        """Those that are done whole: `state_arrays` is what they left, if no step has been done since."""
+        """The number of rounds that are trained to their end. `state_arrays` is the state after them, unless another
+        step has been done since."""
         return self._rounds
 
     @property
@@ -206,21 +210,22 @@ class TrainingAlone:
         return self._client.state_arrays()
 
     def load_state_arrays(self, rounds: int, arrays: Arrays) -> None:
-        """Goes on from what so many rounds have left. Raises ValueError for another model's."""
+        """Restores the state after so many rounds. Raises ValueError for the state of another model."""
         self._client.load_state_arrays(arrays)
         self._rounds = self._last_owed = rounds
         self._measure()
 
 
 def _leave_added_out(model: Model, spec: LocalSpec) -> Model:
-    """The model without what the run's method has added to it, which no loss of this one goes by."""
+    """Freezes the parameters that the run's method has added to the model, which this model's loss does not use."""
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     model.freeze(model.frozen_names | (trained - spec.task.parameter_schema.arrays.keys()))
     return model
 
 
 def _listen(client: Client) -> _Said | None:
-    """Takes a client's answers as it stands, and its last ones to its val samples; None where these are no numbers."""
+    """Returns a client's answers as it is now, with its latest logits of its val samples; None if there are no answers,
+    or they are not finite."""
     answers, judged = client.get_answers(), client.judged_val
     val_logits = torch.cat(list(judged.logits)).double().cpu() if judged is not None and judged.logits else None
     return None if answers is None else _Said(answers, val_logits)

@@ -32,7 +32,8 @@ ShouldStop = Callable[[], bool]
 
 
 class _Model(NamedTuple):
-    """A client that answers, how it does so, and what it says of the val samples, float64[N, C] on the CPU."""
+    """Holds a client that answers, the function that predicts, and one that returns its logits of the val samples,
+    float64[N, C] on the CPU."""
 
     client: Client
     predict: Callable[[Tensor], Prediction]
@@ -40,8 +41,8 @@ class _Model(NamedTuple):
 
 
 class Answering:
-    """Answers by one client, and by the model trained `alone` beside it. What these say of val samples is kept until
-    they are others."""
+    """Answers with one client's model, and with the model trained `alone` beside it. The logits of the val samples are
+    cached until the model changes."""
 
     def __init__(
         self,
@@ -68,10 +69,14 @@ class Answering:
         calibrated: bool = False,
     ) -> Answered:
         """Answers as `ml.clients.inference.answer`, with `kappa` adjusted to the client's own prior
-        (`ml.training.prior`). `calibrated`, probabilities are by a `temperature` float64[1], which stands beside them.
-        What is to be asked beside answers so too, `alone`, and `mixed` by a `weight` float64[1] of the client's model,
-        as long as the client stands as it does. Both raise as that does, MlError also for answers without a prior, and
-        for a regression that is to be calibrated, and DataError where there are no val samples to do so by."""
+        (`ml.training.prior`). With `calibrated`, probabilities are divided by a `temperature` float64[1], which the
+        answer has beside them.
+
+        The second value is a function that returns the same for the model trained `alone`, and for both `mixed` by a
+        `weight` float64[1] of the client's model. It is valid until the client changes. Both raise what `answer` there
+        raises. MlError is raised too for a client without a prior and for a regression that should be calibrated, and
+        DataError if calibration has no val samples.
+        """
         predict = self._client.predict if kappa is None else make_predict_at(self._client, kappa)
         own = self._make(self._client, predict, kappa)
         temperature = self._find_temperature(own) if calibrated else None
@@ -109,7 +114,7 @@ class Answering:
         return predict_each(model.client, input_format, x_NCHW, should_stop, model.predict, self._transform)
 
     def _find_temperature(self, model: _Model) -> float:
-        """Raises MlError and DataError."""
+        """Finds the temperature that fits the val samples best. Raises MlError and DataError."""
         val = self._client.state.data.val
         if self._kind == REGRESSION:
             raise MlError("expected probabilities to calibrate, got a regression, which has none")
@@ -118,7 +123,7 @@ class Answering:
         return find_temperature(model.predict_val(), val.y.cpu(), self._kind)
 
     def _make(self, client: Client, predict: Callable[[Tensor], Prediction], kappa: float | None) -> _Model:
-        @cache  # for one question, in which neither model changes
+        @cache  # within one request neither model changes
         def predict_val() -> Tensor:
             val, is_alone = self._client.state.data.val, client is not self._client
             assert val is not None  # noqa: S101
@@ -133,7 +138,7 @@ class Answering:
 
 
 def _describe(client: Client, said: Iterable[Prediction], temperature: float | None) -> dict[str, Array]:
-    """Predictions as an answer, calibrated by a temperature."""
+    """Returns predictions as an answer, calibrated by a temperature if one is given."""
     if temperature is None:
         return describe(client, said)
     divided = (each._replace(logits=each.logits.double() / temperature) for each in said)

@@ -18,8 +18,8 @@ from ml.training.metrics import Judged, Prediction, judge
 
 
 def list_answers(judged: Judged, y: Tensor, task: Task) -> Answers | None:
-    """The truth, labels or targets in their units, the labels given and what was said; None where there is nothing, or
-    it is no numbers."""
+    """Returns the true labels or targets, the given labels and the answers, targets in their units; None if there are
+    no answers, or they are not finite."""
     if not judged.logits:
         return None
     labels, said = judged.to_numpy(task)
@@ -30,24 +30,24 @@ def list_answers(judged: Judged, y: Tensor, task: Task) -> Answers | None:
 
 
 def measure_judged(judged: Judged, y: Tensor, task: Task) -> AnyMeasures | None:
-    """All that answers to samples of labels, or targets, `y` show; None where there is nothing, or it is no numbers."""
+    """Measures answers to samples of labels, or targets, `y`; None if there are no answers, or they are not finite."""
     answers = list_answers(judged, y, task)
     return None if answers is None else measure_answers(task.kind, *answers, judged.metrics["loss"])
 
 
 def draw_judged(judged: Judged, y: Tensor, task: Task) -> dict[str, Any] | None:
-    """As `measure_judged`, of `describe_curves`."""
+    """Returns the curves of answers (`describe_curves`); None if there are no answers, or they are not finite."""
     answers = list_answers(judged, y, task)
     return None if answers is None else describe_curves(task.kind, answers.y, answers.said)
 
 
 def judge_val(samples: Samples | None, predict: Callable[[Tensor], Prediction], task: Task) -> Judged | None:
-    """The answers to val samples; None where there are none."""
+    """Returns the answers to val samples; None if there are none."""
     return None if samples is None else judge(predict, samples.x, samples.y, kind=task.kind)
 
 
 def measure_val(judged: Judged | None, samples: Samples | None, task: Task) -> Metrics:
-    """Measures answers to val samples, by `ValMeasures`; nothing where there are none, or they are no numbers."""
+    """Measures answers to val samples, by `ValMeasures`. Returns {} if there are none, or they are not finite."""
     if judged is None or samples is None:
         return {}
     measured = ValMeasures.of(measure_judged(judged, samples.y, task))

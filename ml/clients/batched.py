@@ -2,13 +2,14 @@
 
 A method's loss is a function of (model, batch, context) alone, so torch.func can differentiate it for stacked weights.
 It pays where a step is mostly launching kernels, on a GPU. The numbers are those of training one client after the
-other but for the rounding of batched products, which is why a CPU, where they are a node's bit for bit, does without.
+other, except for the rounding of batched products. A CPU, whose numbers are a node's bit for bit, therefore trains one
+client after the other.
 
-What differs between clients must be tensors of one shape. A batch that is smaller than others' is filled up with
-samples of no class where the loss passes over such. Clients whose batches or contexts have other shapes than the rest
-all the same form groups of their own, and a client alone in its group is trained as always. So is one whose method has
-to see each step's gradients, or has more to train after the steps. Dropout's masks are drawn client by client
-(`ml.training.dropout`). What a phase ends with is measured of a group at once, too (`ml.clients.batched_measures`).
+What differs between clients must be tensors of one shape. A batch that is smaller than others' is padded with samples
+of no class if the loss ignores them. Clients whose batches or contexts have other shapes form groups of their own, and
+a client alone in its group is trained as always. So is a client whose method has to see each step's gradients, or
+trains more after the steps. Dropout's masks are drawn client by client (`ml.training.dropout`). The measures that end a
+phase are made for a group at once, too (`ml.clients.batched_measures`).
 
 Legend: N clients of a group, S steps, B samples of a step's largest batch, X those of all steps.
 """
@@ -41,7 +42,7 @@ from ml.training.optimizers import Sgd
 
 
 def explain_unbatchable(clients: Sequence[Client]) -> str | None:
-    """The reason why these clients cannot share a pass and come to the same numbers; None if they can."""
+    """Returns the reason why these clients cannot share a pass with the same numbers as alone; None if they can."""
     for client in clients:
         model, engine = client.spec.task.model, client.engine
         if not is_batchable(model):
@@ -62,12 +63,11 @@ def train_batched(
     offers: Sequence[Offer] = (),
     blobs: Sequence[Blobs] | None = None,
 ) -> list[Trained]:
-    """`Client.train` of each of `clients`, which have one spec, one engine and one device, and for which
-    `explain_unbatchable` finds nothing. `offers` are for all, `ids[i]` and `blobs[i]` for client i.
+    """Does what `Client.train` does, for each of `clients`, which have one spec, one engine and one device, and for
+    which `explain_unbatchable` returns None. `offers` are for all, `ids[i]` and `blobs[i]` for client i.
 
-    What is frozen in a model must be the same in all. In `seconds` the steps count as a client's share of its group's,
-    and what is measured together not at all.
-    Raises as `Client.train`, and then none of them has changed.
+    What is frozen in a model must be the same in all. In `seconds` a client's steps count as its share of its group's,
+    and what is measured together does not count. Raises as `Client.train`, and then none of the clients has changed.
     """
     own_height = clients[0].to_method_height(height)
     if own_height is None:
@@ -101,7 +101,7 @@ def train_batched(
 
 
 def _group(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterable[list[int]]:
-    """The positions of the phases whose tensors can be stacked, in order of first appearance."""
+    """Returns the positions of the phases whose tensors can be stacked, in order of first appearance."""
     groups: dict[Hashable, list[int]] = {}
     for i, (client, phase) in enumerate(zip(clients, phases, strict=True)):
         prepared = phase.prepared
@@ -133,8 +133,8 @@ def _takes_padding(client: Client, phase: Phase) -> bool:
 
 
 def run_together(clients: Sequence[Client], phases: Sequence[Phase], states: list[States]) -> list[Progress]:
-    """`Client.run` of all, which draw on from `states`. Raises Diverged for the first that did, with no model
-    changed."""
+    """Does what `Client.run` does, for all clients, which draw from the generator `states`. Raises Diverged for the
+    first that diverged, with no model changed."""
     first = clients[0]
     model, autocast, sgd = (
         first.state.model.train(),
@@ -178,7 +178,7 @@ def _get_trained(client: Client, names: Sequence[str]) -> Iterator[Tensor]:
 
 
 def _stack_batches(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterator[Batch]:
-    """The batches of each step, stacked: x_NBCHW, y_NB."""
+    """Yields the batches of each step, stacked: x_NBCHW, y_NB."""
     samples = [client.state.data.train for client in clients]
     num_bytes = sum(each.x.numel() * each.x.element_size() for each in samples)
     if phases[0].prepared.by_step is None and num_bytes <= MAX_GATHERED_BYTES:
@@ -196,8 +196,8 @@ def _stack_batches(clients: Sequence[Client], phases: Sequence[Phase]) -> Iterat
 def _add_masks(
     batches: Iterable[Batch], clients: Sequence[Client], phases: Sequence[Phase], states: list[States]
 ) -> Iterator[Batch]:
-    """The batches with what dropout multiplies by, for each client as it draws it alone. What a loss drops hangs on
-    the shapes that it sees, which are a client's own, without what fills its batch up."""
+    """Yields the batches with the masks of dropout, for each client as it would draw them alone. The masks depend on
+    the shapes that a loss sees: a client's own, without the samples that pad its batch."""
     known: dict[Hashable, list[Dropped]] = {}
     for step, batch in enumerate(batches):
         masks_N = []
@@ -222,7 +222,7 @@ def _add_masks(
 
 
 def _fill_up(batch: Batch, size: int) -> Batch:
-    """The batch with samples of no class, so that it has `size`."""
+    """Pads the batch with samples of no class to `size`."""
     missing = size - len(batch.x)
     extra = {name: _add_rows(rows, missing) for name, rows in batch.extra.items()}
     return Batch(_add_rows(batch.x, missing), _add_rows(batch.y, missing, NO_CLASS), extra)
@@ -233,12 +233,13 @@ def _add_rows(rows: Tensor, num: int, value: int = 0) -> Tensor:
 
 
 def _gather_together(samples: Sequence[Samples], phases: Sequence[Phase]) -> Iterator[Batch]:
-    """The same, by a look-up for all clients instead of one for each."""
+    """Yields the batches of each step as `_stack_batches` does, by one look-up for all clients instead of one for
+    each."""
     if not phases[0].schedule.batches:
         return
     sizes_NS = np.array([list(map(len, phase.schedule.batches)) for phase in phases])
     sizes_S = sizes_NS.max(0)
-    added = int((sizes_NS != sizes_S).any())  # one sample of no class, behind all the others
+    added = int((sizes_NS != sizes_S).any())  # one sample of no class, after all the others
     starts = list(accumulate(map(len, samples), initial=0))
     x = _add_rows(torch.cat([each.x for each in samples]), added)
     y = _add_rows(torch.cat([each.y for each in samples]), added, NO_CLASS)
@@ -259,8 +260,8 @@ def _gather_together(samples: Sequence[Samples], phases: Sequence[Phase]) -> Ite
 
 
 def _find_places(sizes_NS: NDArray[np.int64], sizes_S: NDArray[np.int64]) -> Tensor:
-    """For each client and each of the sum of `sizes_S` places, which of the rows of all clients' batches stands there:
-    one behind them all where a batch is smaller."""
+    """Returns, for each client and each of the sum of `sizes_S` places, the row of all clients' batches that stands
+    there. In place of what a smaller batch lacks, it is the row after them all."""
     steps_X = np.repeat(np.arange(len(sizes_S)), sizes_S)
     within_X = np.arange(sizes_S.sum()) - np.repeat(sizes_S.cumsum() - sizes_S, sizes_S)
     begins_NS = (sizes_NS.cumsum() - sizes_NS.ravel()).reshape(sizes_NS.shape)

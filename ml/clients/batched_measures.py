@@ -1,9 +1,9 @@
-"""The measures that end a local phase, for many clients in one pass: whether weights are finite, the answers to the own
-test samples, the sums that prototypes are made of.
+"""The measures that end a local phase, for many clients in one pass: whether weights are finite, the answers to each
+client's own test samples, and the sums that prototypes are made of.
 
-Each client for itself launches dozens of small kernels on a GPU for that, and waits for it half a dozen times, which
-takes longer than the steps of a small model. Here all is launched once, and read at once. What cannot be stacked, or is
-too much at a time, the client looks at for itself (`Client.end`).
+On a GPU each client would launch dozens of small kernels for that and wait for the GPU half a dozen times, which takes
+longer than the steps of a small model. Here all are launched once, and read at once. Clients measure for themselves
+what cannot be stacked, or would need too much memory (`Client.end`).
 
 Legend: N clients, M samples of the largest set, C classes, D length of the embedding.
 """
@@ -30,8 +30,9 @@ from ml.training.metrics import SCORES, Judged, tally
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """Of a client as the last step has left it: whether its weights are finite, the answers to the matched test set,
-    and the sums of its own samples' embeddings; None for what it is to look at for itself."""
+    """Holds what was measured of a client after its last step: whether its weights are finite, the answers to the
+    matched test set, and the sums of its own samples' embeddings. None stands for what the client has to measure
+    itself."""
 
     is_finite: bool
     judged: Judged | None = None
@@ -40,7 +41,7 @@ class Measured:
 
 @torch.no_grad()
 def measure_together(method: Method, states: Sequence[State]) -> list[Measured]:
-    """Of clients of one method that have been trained in one pass."""
+    """Measures clients of one method that have been trained in one pass."""
     model = states[0].model.eval()
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     weights = {
@@ -53,7 +54,7 @@ def measure_together(method: Method, states: Sequence[State]) -> list[Measured]:
 
 
 def _judge(method: Method, states: Sequence[State], weights: Mapping[str, Tensor]) -> Sequence[Judged | None]:
-    """The answers to the matched test sets, where they are the models' own."""
+    """Returns the answers to the matched test sets, for methods that answer with the model itself."""
     kind, sets = method.spec.task.kind, [state.data.matched for state in states]
     is_asked = kind == CLASSIFICATION and getattr(method, "is_answered_by_model", False)
     if not is_asked or (stacked := _stack(sets)) is None:
@@ -75,7 +76,8 @@ def _judge(method: Method, states: Sequence[State], weights: Mapping[str, Tensor
 
 
 def _sum(method: Method, states: Sequence[State], weights: Mapping[str, Tensor]) -> Sequence[ClassSums | None]:
-    """The sums of the training samples' embeddings, in host memory, where the method sends prototypes of them."""
+    """Returns the sums of the training samples' embeddings, in host memory, for methods that send prototypes of
+    them."""
     num_classes, sets = states[0].data.num_classes, [state.data.train for state in states]
     if not getattr(method, "sends_class_means", False) or (stacked := _stack(sets)) is None:
         return [None] * len(states)
@@ -89,7 +91,8 @@ def _sum(method: Method, states: Sequence[State], weights: Mapping[str, Tensor])
 
 
 def _stack(sets: Sequence[Samples]) -> tuple[Tensor, Tensor] | None:
-    """x_NMCHW and y_NM of sets that are filled up with samples of no class; None where that is nothing, or too much."""
+    """Returns x_NMCHW and y_NM of sets, each padded with samples of no class; None if there are no samples or too
+    many."""
     x = sets[0].x
     num_bytes = len(sets) * max(map(len, sets)) * math.prod(x.shape[1:]) * x.element_size()
     if not 0 < num_bytes <= MAX_GATHERED_BYTES:

@@ -46,8 +46,8 @@ OnRead = Callable[[ArrayDataset, ArrayDataset], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
-    """What all clients of a run have in common, in genesis's words. `rounds` is 0 where no end is planned; without
-    `num_members` nothing can be aggregated by a robust rule. Code of `plugins` may be imported, and no one else's."""
+    """The settings that all clients of a run have in common, in genesis's words. `rounds` is 0 if no end is planned.
+    Without `num_members` a robust rule cannot aggregate. Only code of `plugins` may be imported."""
 
     method: Mapping[str, Any]
     model: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Federation:
     labels: Meaning | None = None
 
     def get_spec(self) -> MethodSpec:
-        """Raises SpecError."""
+        """Returns the spec of the run's method. Raises SpecError."""
         return get_spec(
             self.method,
             self.model,
@@ -82,7 +82,7 @@ class Federation:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Where a client computes, as `get_device` reads it, and with what settings: the fields of
+    """Names the device on which a client computes, as `get_device` reads it, and its settings: the fields of
     `ml.training.loop.Engine`."""
 
     device: str = "cpu"
@@ -101,13 +101,12 @@ def make_client(
     on_read: OnRead = lambda train, test: None,
     cache: ImageCache | None = None,
 ) -> Client:
-    """The client of one node: the federation's, and `initial`, block 0's aggregate, from genesis, the rest its own.
+    """Makes the client of one node from the federation's settings and its `initial` model, block 0's aggregate.
 
-    `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0,
-    of: 4, seed: 7}` the part of it that this node plays. `max_loss_ratio` is as `Client` has it. `sides` are the split
-    of a site's own data, which `on_read` is given as they were read. Images that take much are decoded into `cache`,
-    where there is one.
-    Raises SpecError, DataError, or MlError for a device that is not there.
+    `data` is `{format: digits, partition: null}`, or with a partition `{scheme: classes, avg: 3, std: 1, index: 0, of:
+    4, seed: 7}` the part of it that this node has. `max_loss_ratio` is as `Client` has it. `sides` is the split of a
+    site's own data. `on_read` is called with the data as they were read. Images that need much memory are decoded into
+    `cache`, if it is given. Raises SpecError, DataError, or MlError for a device that is not there.
     """
     device, engine = get_device(compute.device), make_engine(data, compute.engine)
     opened, spec = _Opened.load(data, federation, sides, cache), federation.get_spec()
@@ -139,8 +138,8 @@ def make_clients(
     max_loss_ratio: float | None = None,
     test_samples: int | None = None,
 ) -> list[Client]:
-    """All clients of a run, one for each of the federation's members: the test set, or so many samples of it, and what
-    is frozen in the model on the device once.
+    """Makes all clients of a run, one for each of the federation's members. The test set (or `test_samples` of it) and
+    what is frozen in the model are on the device only once.
 
     Raises as `make_client`.
     """
@@ -167,8 +166,8 @@ def make_clients(
 def _make_client(
     spec: MethodSpec, net: Model, deal: Deal, own: ClientSplit | None, initial: Arrays, **more: Any
 ) -> Client:
-    """The client whose part of the samples is `own`, or all of them. Where the run agrees on what normalises them, it
-    gets them later."""
+    """Makes the client that has the part `own` of the samples, or all of them. In a run that agrees on statistics the
+    client receives its samples later."""
     if isinstance(spec, MaskedStatisticsSpec):
         return MaskedStatisticsClient(make_method(spec.inner.inner), net, deal.leave(own), spec, **more)
     if isinstance(spec, MaskedSpec):
@@ -193,20 +192,20 @@ def make_initial_aggregate(
     pretrained: Path | Pretrained | None = None,
     plugins: Plugins = ANY_PLUGIN,
 ) -> dict[str, Array]:
-    """Block 0's aggregate of a run: the initial parameters under "model/", from `pretrained` as far as it has them. Its
-    caller asks for the model, and so for the code of a plugin that has it."""
+    """Makes block 0's aggregate of a run: the initial parameters under "model/", from `pretrained` as far as it has
+    them. The caller is responsible for allowing the code of a plugin that has the model."""
     seed = derive_seed(run_seed, "model")
     parameters = initial_parameters(model, input_shape, num_classes, seed, pretrained=pretrained, plugins=plugins)
     return add_kind("model", parameters)
 
 
 def get_client_seed(run_seed: int, index: int) -> int:
-    """The seed of client `index`."""
+    """Returns the seed of client `index`."""
     return derive_seed(run_seed, "client", index)
 
 
 def get_device(name: str) -> torch.device:
-    """`cpu`, `cuda`, `cuda:1`, or `auto` for a GPU where there is one. Raises MlError."""
+    """Returns the device of this name: `cpu`, `cuda`, `cuda:1`, or `auto` for a GPU if there is one. Raises MlError."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -222,12 +221,12 @@ def get_device(name: str) -> torch.device:
 
 
 def make_engine(data: Mapping[str, Any], engine: Mapping[str, Any] | None) -> Engine:
-    """The engine of these settings, with the augmentation that `data` asks for. Raises DataError."""
+    """Makes the engine of these settings, with the augmentation that `data` sets. Raises DataError."""
     return Engine(**{"augment": get_augment(data), **(engine or {})})
 
 
 class _Opened(NamedTuple):
-    """A data set as it lies there, and the input that it is to be."""
+    """Holds a data set as it was read, and the input that it has to be fitted to."""
 
     train: ArrayDataset
     test: ArrayDataset
@@ -242,7 +241,7 @@ class _Opened(NamedTuple):
         sides: Sides | None = None,
         cache: ImageCache | None = None,
     ) -> Self:
-        """Open and check the data. Raises DataError; what may be wrong with them, but can be trained on, is logged."""
+        """Opens and checks the data. Raises DataError. Logs what may be wrong with them and does not stop training."""
         wanted = InputFormat.from_mapping(federation.input)
         if wanted.shape[1:] == (1, 1) and get_augment(data) != "none":
             raise DataError(f"data.transform.augment: expected none for samples of one pixel, got {get_augment(data)}")
@@ -263,7 +262,7 @@ class _Opened(NamedTuple):
 def _make_models(
     num: int, spec: MethodSpec, initial: Arrays, engine: Engine, device: torch.device, plugins: Plugins
 ) -> list[Model]:
-    """So many models as block 0 has them, on the device. What is frozen in them is the same object in all."""
+    """Builds so many models with block 0's parameters, on the device. All of them share one copy of what is frozen."""
     models: list[Model] = []
     while len(models) < num:
         if models and models[0].has_frozen:

@@ -1,7 +1,7 @@
-"""The client: a method at work on a model and data of its own. The simulation and a node's worker both run this object.
+"""The client: a method with a model and data. The simulation and a node's worker both run this object.
 
-A local phase has a beginning (samples drawn, the method prepared), steps, and an end (payloads made and checked); all
-three are open to those who run many clients at once. Whatever fails leaves the client as it was.
+A local phase has a beginning (samples drawn, the method prepared), steps, and an end (payloads made and checked). All
+three can be called separately by code that runs many clients at once. Whatever fails leaves the client as it was.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ from ml.training.private import StepPrivacy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phase:
-    """A local phase that is about to begin: what its steps are made of, and the seconds that making it took."""
+    """Holds a local phase that has been prepared and not yet run: what its steps need, and the seconds that preparing
+    took."""
 
     round: Round
     schedule: Schedule
     prepared: Prepared
     sgd: Sgd
     seconds: float
-    payloads: Mapping[str, Arrays]  # of the model as the phase begins
-    trains_alone: bool = False  # by a loss that is weighted by the client's own classes, or hiding its samples
+    payloads: Mapping[str, Arrays]  # made from the model as the phase begins
+    trains_alone: bool = False  # its loss is weighted by the client's own classes, or it hides samples
     privacy: StepPrivacy | None = None
 
 
 class Client(MeasuredClient):
-    """One participant: a method at work, in local phases and on what rounds come to."""
+    """One participant: it trains local phases by a method and applies the results of rounds."""
 
     def train(
         self,
@@ -77,12 +78,12 @@ class Client(MeasuredClient):
         on_step: OnStep | None = None,
         on_back: Callable[[], None] = lambda: None,
     ) -> Trained:
-        """One local phase, of `num_iterations` instead of the method's own number, and what to send of it.
+        """Trains one local phase, of `num_iterations` instead of the method's own number, and returns what to send.
 
-        Where the spec has it read an earlier block, `offers` are that block's, and `blobs` those that it wants of them.
-        A phase that diverges right after an aggregate begins once more from the client's own state before that, and
-        `on_back` hears of it first. Raises Stopped and Diverged, and then is as the phase began; and Abandoned, where
-        `should_stop` does, the model as the last step left it.
+        If the spec makes the phase read an earlier block, `offers` are that block's, and `blobs` are those that the
+        spec wants of them. A phase that diverges right after an aggregate is run once more from the client's own state
+        before that aggregate; `on_back` is called first. Raises Stopped and Diverged, with the client as it was before
+        the phase, and Abandoned if `should_stop` raises it, with the model as it was after the last step.
         """
 
         def run() -> Trained:
@@ -100,30 +101,31 @@ class Client(MeasuredClient):
         return replace(run(), went_back=why)
 
     def plan_release(self, height: int, num_iterations: int | None = None) -> Release | None:
-        """What a phase of this height will have told of any sample, at most; None where nothing hides them."""
+        """Returns the most that a phase of this height releases about any sample; None if nothing hides samples."""
         return plan_release(self.spec, self.num_train, height, num_iterations)
 
     def validate_common(self, height: int) -> None:
-        """Raises AggregationError where what a phase of this height sends goes by the change of a common model, and
-        that is not known."""
+        """Raises AggregationError if a phase of this height sends a change of the common model, and that model is not
+        known."""
         own = self.to_method_height(height)
         if own is not None:
             self._common.validate(own)
 
     def note_common(self, height: int, aggregate: Arrays | None) -> None:
-        """The common model in the aggregate of a round that the client has taken over, for one that kept none then."""
+        """Stores the common model in the aggregate of a round that the client has applied, for a client that has stored
+        none."""
         if (model := get_kind(aggregate, "model")) is not None:
             self._common.note(height, model)
 
     def go_on_from(self, arrays: Arrays) -> None:
-        """Become what `state_arrays` of a run before has left of the client, whose common model is this run's own.
-        Raises ValueError if they are another model's."""
+        """Restores the state that an earlier run left (`state_arrays`). The common model stays this run's own. Raises
+        ValueError for the state of another model."""
         self._load(arrays)
         self._before = None
 
     def go_back(self) -> bool:
-        """Become what the client was before the last aggregate, unless a phase went well since. Whether there was such
-        a state to go back to."""
+        """Restores the state before the last aggregate, unless a phase has succeeded since. Returns whether there was
+        such a state."""
         before, self._before = self._before, None
         if before is None:
             return False
@@ -141,7 +143,7 @@ class Client(MeasuredClient):
         blobs: Blobs | None = None,
         gone: Collection[bytes] = frozenset(),
     ) -> Phase:
-        """Draw the samples of a local phase and let the method prepare for them."""
+        """Draws the samples of a local phase and lets the method prepare for them."""
         start_s = time.perf_counter()
         self._judged = None
         spec = self.method.spec
@@ -167,8 +169,8 @@ class Client(MeasuredClient):
         return Phase(round_, schedule, prepared, sgd, seconds, payloads, trains_alone, privacy)
 
     def run(self, phase: Phase, *, should_stop: ShouldStop | None = None, on_step: OnStep | None = None) -> Progress:
-        """The steps of a local phase, and what is trained then. Raises as `ml.training.loop.train`, the model then
-        somewhere on its way."""
+        """Runs the steps of a local phase, and the training that some methods have after them. Raises as
+        `ml.training.loop.train`; the model is then partly trained."""
         compute_loss, prepared = self.method.compute_loss, phase.prepared
         is_compiled = self.engine.compiled and phase.privacy is None  # torch.compile and torch.func do not go together
         stepping = Stepping(
@@ -197,8 +199,9 @@ class Client(MeasuredClient):
         return Progress(progress.losses, progress.steps + prepared.then_steps, seconds, payloads)
 
     def end(self, phase: Phase, progress: Progress, measured: Measured | None = None) -> Trained:
-        """The result of a local phase whose steps have been made, and of which so much has been `measured` already.
-        Raises Diverged where no loss has shown what the last step did."""
+        """Returns the result of a local phase whose steps are done; `measured` holds what is measured already. Raises
+        Diverged if the last step left weights, losses or payloads that are not finite, or payloads that others would
+        refuse."""
         start_s = time.perf_counter()
         last = f"the last of {progress.steps} steps at lr {phase.sgd.lr:g} has left"
         known = measured or Measured(has_finite_weights(self.state.model))
@@ -248,16 +251,16 @@ class Client(MeasuredClient):
         gone: Collection[bytes] = frozenset(),
         on_refused: OnRefused = lambda peer, why: None,
     ) -> Metrics:
-        """Take over a finalised round and measure (`evaluate`, `measure_val`) what came of it, the method's own metrics
-        besides.
+        """Applies a finalised round and measures the client after it (`evaluate`, `measure_val`, and the method's own
+        metrics).
 
-        That is where all methods are measured: the parameter-sharing ones after aggregation, and the personalised
-        ones after local training, since applying leaves their weights alone. Of peers whose `blobs` would harm the
-        client nothing is taken, and `on_refused` hears of each. Raises Spoiled where the round would leave the client
-        without a finite loss all the same, on its test samples or to train on. On failure nothing has changed.
+        All methods are measured here: those that share parameters after aggregation, and personalised ones after local
+        training, since applying leaves their weights alone. Blobs of peers that would harm the client are not used, and
+        `on_refused` is called for each such peer. Raises Spoiled if the round would leave the client without a finite
+        loss all the same, on its test samples or in training. After a failure nothing has changed.
         """
         blobs, number = blobs or {}, self.method.spec.get_round_number(height)
-        self._common.note(height, get_kind(aggregate, "model") or {})  # whatever becomes of it here
+        self._common.note(height, get_kind(aggregate, "model") or {})  # also if applying it fails
 
         def take(out: Collection[bytes]) -> Outcome:
             if peers:
@@ -278,7 +281,7 @@ class Client(MeasuredClient):
         return outcome.measured | self.measure_val()
 
     def _take(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Outcome:
-        """What comes of taking over a round as it stands."""
+        """Applies a round as it is and returns the outcome."""
         self._judged = None
         metrics = self.method.apply(self.state, round_, aggregate, blobs)
         reason = explain_untrainable(self.method, self.state, round_, self.engine)
@@ -290,8 +293,8 @@ class Client(MeasuredClient):
         return Outcome(measured | dict(metrics or {}))
 
     def _without_absent(self, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Round:
-        """The round without those of whom it would want what is not among `blobs`: where some are left out, a method
-        may turn to others."""
+        """Returns the round without the authors whose wanted blobs are not among `blobs`. Without some authors a method
+        may want the blobs of others, so this is repeated until nothing is missing."""
         offers = round_.offers
         while True:
             wanted = self.method.spec.wanted(round_.height, round_.beacon, round_.me, offers, aggregate, round_.gone)
@@ -302,7 +305,7 @@ class Client(MeasuredClient):
             round_ = replace(round_, gone=round_.gone | absent)
 
     def get_batches(self, phase: Phase, max_bytes: int = MAX_GATHERED_BYTES) -> Iterator[Batch]:
-        """The samples of each step of a local phase, copied together up to `max_bytes`."""
+        """Yields the samples of each step of a local phase, copied together in pieces of at most `max_bytes`."""
         samples, kind, prepared = self.state.data.train, self.engine.augment, phase.prepared
         batches = gather_batches(samples.x, samples.y, prepared.by_sample, phase.schedule.batches, max_bytes)
         if kind != "none":
@@ -310,4 +313,4 @@ class Client(MeasuredClient):
             batches = augment_batches(batches, kind, generator)
         if prepared.by_step is None:
             return batches
-        return add_by_step(batches, prepared.by_step.gather(max_bytes // 2))  # of files, whose pages are there as well
+        return add_by_step(batches, prepared.by_step.gather(max_bytes // 2))  # files take as much again

@@ -1,7 +1,7 @@
-"""The common model that a local phase begins with for everyone, where what is sent goes by the change of it.
+"""The common model with which a local phase begins for everyone, for runs that send changes of it.
 
-It is that of the last aggregate, whatever a client has made of it: one that goes on from its own model, or has taken an
-older aggregate since the last was of no use to it, says all the same what differs from what all others have.
+It is the model of the last aggregate, whatever model the client itself trains from. A client that goes on from its own
+model, or that could not use the last aggregate, still sends its difference from the model that all others have.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ml.models.base import Model, dump_parameters
 from ml.payload import Array, Arrays
 from ml.specs import MethodSpec, add_kind, get_kind
 
-_MODEL, _HEIGHT = "common", "common_height"  # the kinds it has among a client's arrays
+_MODEL, _HEIGHT = "common", "common_height"  # the kinds under which a client's state has them
 
 
 class CommonModel:
-    """One client's: of the aggregate at `height`, 0 for the model that a run begins from."""
+    """Stores the common model of one client: that of the aggregate at `height`, or, at 0, the run's initial model."""
 
     def __init__(self, spec: MethodSpec, initial: Model) -> None:
         self._spec = spec
@@ -33,19 +33,21 @@ class CommonModel:
         return f"CommonModel(height={self._height}, arrays={len(self._model)})"
 
     def note(self, height: int, model: Arrays) -> None:
-        """The model in the aggregate of a height. Of an older one than is known nothing is noted."""
+        """Stores the model in the aggregate of a height. Does nothing if a newer one is stored."""
         if self._is_kept and height >= self._height:
             self._height, self._model = height, {name: np.array(array) for name, array in model.items()}
 
     def validate(self, height: int) -> None:
-        """Raises AggregationError where the aggregate below a height, which it is of, is not known."""
+        """Raises AggregationError if the run needs the common model, and the stored one is not that of the height
+        before."""
         if self._is_kept and self._height != height - 1:
             raise AggregationError(
                 f"height {height}: expected the common model of height {height - 1}, got that of {self._height}"
             )
 
     def pack(self, payloads: Mapping[str, Arrays], round_: Round) -> dict[str, Arrays]:
-        """What payloads of a round are sent as. Raises AggregationError where the aggregate below is not known."""
+        """Returns the payloads of a round as they are sent. Raises AggregationError if the model of the height before
+        is not stored."""
         hyper, height = self._spec.hyperparameters, round_.height
         self.validate(height)
         hidden = {
@@ -55,13 +57,13 @@ class CommonModel:
         return {kind: self._spec.pack(kind, arrays, self._model, height) for kind, arrays in hidden.items()}
 
     def to_arrays(self) -> dict[str, Array]:
-        """For `load`; nothing where models are sent whole."""
+        """Returns the stored model and its height, for `load`; nothing if models are sent whole."""
         if not self._is_kept:
             return {}
         return add_kind(_MODEL, self._model) | add_kind(_HEIGHT, {"height": np.array([self._height], np.int64)})
 
     def load(self, arrays: Arrays) -> None:
-        """Becomes what they were made of; stays as it is where that kept none."""
+        """Restores what `to_arrays` returned. Does nothing if the arrays have no common model."""
         height = get_kind(arrays, _HEIGHT)
         if self._is_kept and height is not None:
             self._height, self._model = int(height["height"][0]), get_kind(arrays, _MODEL) or {}

@@ -33,9 +33,9 @@ _Part = Literal["train", "test"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """Where the samples of a data set go: fitted to genesis's input, with pixels in 0..1, then through a client's
-    domain, if it has one, through the site's own transform and genesis's normalisation, onto the model's device, and
-    there through what is frozen in the model. Targets are brought to the run's scale."""
+    """Prepares the samples of a data set: it fits them to genesis's input, with pixels in 0..1, applies a client's
+    domain, if it has one, the site's own transform and genesis's normalisation, copies them to the model's device, and
+    there passes them through what is frozen in the model. Targets are scaled as the run sets it."""
 
     train: ArrayDataset
     test: ArrayDataset
@@ -48,27 +48,27 @@ class Source:
 
     @property
     def domains(self) -> SampleDomains | None:
-        """Those that the data set has of its own."""
+        """The domains that the data set itself has."""
         return SampleDomains.of(self.train, self.test)
 
     def normalised_by(self, constants: Constants) -> Source:
         return replace(self, input=self.input.with_constants(constants.mean, constants.std))
 
     def check_agreed(self, constants: Constants) -> None:
-        """Logs what is odd about a table beside what members agreed on."""
+        """Logs differences between a table and the statistics that members agreed on."""
         if self.train.is_table and len(self.train):
             x = self.transform(fit(self.train.x, self.input.shape))
             log_findings(check_agreed(x, self.train.features, constants.mean, constants.std))
 
     def take(self, split: ClientSplit | None, seed: int, everyone: Samples, num_classes: int) -> ClientData:
-        """The samples that one client trains, is tested on and compares rounds by; all where they are not split. `seed`
-        is the one that the samples were dealt by."""
+        """Returns the samples that one client trains on, is tested on and compares rounds by; all if they are not
+        split. `seed` is the one that dealt the samples."""
         trained, val = (self._take_train(split, seed, is_val=is_val) for is_val in (False, True))
         assert trained is not None  # noqa: S101
         return ClientData(trained, everyone if split is None else everyone.take(split.test), everyone, num_classes, val)
 
     def _take_train(self, split: ClientSplit | None, seed: int, *, is_val: bool) -> Samples | None:
-        """Those that are trained on, or those that are val, None where none is."""
+        """Returns the samples to train on, or with `is_val` the val samples; None if there are no val samples."""
         rows = self.choose_rows(split, is_val=is_val)
         if is_val and (rows is None or not len(rows)):
             return None
@@ -79,7 +79,8 @@ class Source:
         return self._place(shown, self.train.y[rows], augmented=not is_val)
 
     def choose_rows(self, split: ClientSplit | None, *, is_val: bool = False) -> Indices | None:
-        """The rows of a client that train, None for all; or those that are val, None where none is."""
+        """Returns the rows that a client trains on, None for all; or with `is_val` its val rows, None if there are
+        none."""
         marked, own = self.train.is_val, None if split is None else split.train
         if marked is None:
             return None if is_val else own
@@ -87,17 +88,17 @@ class Source:
         return val if is_val else trained
 
     def take_everyone(self, splits: Sequence[ClientSplit], seed: int) -> Samples:
-        """The whole test set, each sample in the domain of the client that it matches."""
+        """Returns the whole test set, each sample in the domain of the client that it matches."""
         shown = [split for split in splits if split.transform is not None]
         if not shown:
             return self.take_all("test")
-        x_NCHW = fit(self.test.x, self.input.shape).copy()  # which may be the data set's own array
+        x_NCHW = fit(self.test.x, self.input.shape).copy()  # `fit` may return the data set's own array
         for split in shown:
             x_NCHW[split.test] = self._show("test", split.test, split.transform, seed)
         return self._place(x_NCHW, self.test.y)
 
     def take_all(self, name: _Part, rows: Indices | None = None, *, augmented: bool = False) -> Samples:
-        """All samples of a part, or those at `rows`."""
+        """Returns all samples of a part, or those at `rows`."""
         dataset: ArrayDataset = getattr(self, name)
         y = dataset.y if rows is None else dataset.y[rows]
         if self._stays_mapped(dataset):
@@ -108,13 +109,12 @@ class Source:
         )
 
     def _stays_mapped(self, dataset: ArrayDataset) -> bool:
-        """Tells whether samples are read from their file as they are trained on. A transform of the site's own has all
-        of them at once."""
+        """Says whether samples are read from their file while they are trained on. A transform of the site's own needs
+        all of them at once."""
         return self.cache is not None and self.transform is keep and self.cache.is_mapped(dataset.x)
 
     def show_train(self, split: ClientSplit | None, seed: int) -> Images | FittedImages:
-        """The samples that one client trains on, as they are before they are normalised; all where they are not
-        split."""
+        """Returns the samples that one client trains on, before they are normalised; all if they are not split."""
         rows = self.choose_rows(split)
         if split is not None and rows is not None:
             return self.transform(self._show("train", rows, split.transform, seed))
@@ -123,23 +123,23 @@ class Source:
         return self.transform(fit(self.train.x if rows is None else self.train.x[rows], self.input.shape))
 
     def get_labels(self, split: ClientSplit | None) -> AnyLabels:
-        """Those of the samples that one client trains on, as the data set has them."""
+        """Returns the labels of the samples that one client trains on, as the data set has them."""
         rows = self.choose_rows(split)
         return self.train.y if rows is None else self.train.y[rows]
 
     def measure_range(self, split: ClientSplit | None) -> TrainedRange | None:
-        """The range of what one client trains on, where that is a table; of all where it is not split."""
+        """Measures the range of one client's training samples in a table; of all if they are not split."""
         rows = self.choose_rows(split)
         return TrainedRange.measure(self.train.x if rows is None else self.train.x[rows])
 
     def _show(self, name: _Part, rows: Indices, domain: str | None, seed: int) -> Images:
-        """Fitted and in a client's domain, before the site's own transform."""
+        """Returns samples fitted and in a client's domain, before the site's own transform."""
         dataset: ArrayDataset = getattr(self, name)
         x_NCHW = fit(dataset.x[rows], self.input.shape)
         return x_NCHW if domain is None else apply_domain(domain, x_NCHW, rows, seed=seed, split=name)
 
     def scale_labels(self, y: AnyLabels) -> Labels | Images:
-        """As a model is trained on them: classes, or labels and targets at the run's scale."""
+        """Returns labels as a model is trained on them: classes, or labels and targets at the run's scale."""
         return np.asarray(y, np.int64) if y.ndim == 1 else self.scale.scale(y).astype(np.float32)
 
     def _place(self, x: Images, y: AnyLabels, *, augmented: bool = False) -> Samples:
@@ -148,15 +148,15 @@ class Source:
 
 
 class Deal:
-    """The dealing of a source's samples to clients: by `splits`, which were made with `seed`; without any, all samples
-    are one client's. The test set is placed once for all who see it alike."""
+    """Deals a source's samples to clients by `splits`, which were made with `seed`; without splits one client has all
+    samples. The test set is placed on the device once for all clients that use it."""
 
     def __init__(self, source: Source, splits: Sequence[ClientSplit], seed: int, num_classes: int) -> None:
         self._source, self._splits, self._seed, self._num_classes = source, splits, seed, num_classes
         self._placed: tuple[Constants | None, Source, Samples] | None = None
 
     def take(self, own: ClientSplit | None, constants: Constants | None = None) -> ClientData:
-        """One client's samples, normalised by the run's input or by `constants`."""
+        """Returns one client's samples, normalised by the run's input or by `constants`."""
         if self._placed is None or self._placed[0] != constants:
             source = self._source
             if constants is not None:
@@ -168,7 +168,7 @@ class Deal:
         return source.take(own, self._seed, everyone, self._num_classes)
 
     def leave(self, own: ClientSplit | None) -> Unplaced:
-        """One client's samples, to be taken when it is known what normalises them."""
+        """Returns one client's samples before they are normalised, for a run that has still to agree on statistics."""
         source = self._source
         labels = source.scale_labels(source.get_labels(own))
         num_test = len(source.test) if own is None else len(own.test)

@@ -1,4 +1,4 @@
-"""The snapshot of a client's answers and embeddings: those of some test samples, with the prototypes, kept to be drawn.
+"""The snapshot of a client's answers and embeddings: those of some test samples, with the prototypes, saved for a plot.
 It shows which classes the model can tell apart.
 
 Legend: N samples, C classes, D length of a representation, n prototypes. The embeddings are the vectors that the method
@@ -27,10 +27,10 @@ _MAX_PROTOTYPES = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """embeddings float32[N, D] with labels and predicted int64[N], and the classifier's probabilities float32[N, C];
-    prototypes float32[n, D] with classes int64[n].
+    """Holds embeddings float32[N, D] with labels and predicted int64[N], and the classifier's probabilities float32[N,
+    C]; prototypes float32[n, D] with classes int64[n].
 
-    authors int64[n] are places among the clients, None where prototypes are nobody's own. n is 0 where the client
+    `authors` int64[n] are places among the clients, None if prototypes belong to no single client. n is 0 if the client
     holds no prototypes.
     """
 
@@ -43,21 +43,22 @@ class Snapshot:
     authors: Array | None = None
 
     def count_nearest(self) -> int | None:
-        """The samples whose nearest prototype is of their own class, by Euclidean distance; None without prototypes."""
+        """Counts the samples whose nearest prototype is of their own class, by Euclidean distance; None without
+        prototypes."""
         if not len(self.prototypes):
             return None
         z_ND, p_nD = self.embeddings.astype(np.float64), self.prototypes.astype(np.float64)
-        squared_Nn = np.square(p_nD).sum(1) - 2 * z_ND @ p_nD.T  # but for |z|^2, the same for all prototypes
+        squared_Nn = np.square(p_nD).sum(1) - 2 * z_ND @ p_nD.T  # without |z|^2, which is the same for all prototypes
         return int((self.classes[squared_Nn.argmin(1)] == self.labels).sum())
 
     def encode(self) -> bytes:
-        """The canonical bytes of its arrays."""
+        """Returns the canonical encoding of its arrays."""
         arrays = {name: getattr(self, name) for name in _SCHEMA.arrays}
         return encode_arrays(arrays if self.authors is None else {**arrays, "authors": self.authors})
 
     @classmethod
     def decode(cls, data: bytes) -> Snapshot:
-        """Raises PayloadError for anything but what `encode` gives."""
+        """Decodes what `encode` returned. Raises PayloadError for anything else."""
         arrays = decode_arrays(data, len(data))
         validate_arrays(arrays, _AUTHORED if "authors" in arrays else _SCHEMA)
         for name in arrays:
@@ -81,9 +82,9 @@ _AUTHORED = ArraySchema({**_PLAIN, "authors": ArraySpec("int64", ("n",))}, _BOUN
 
 @torch.no_grad()
 def take_snapshot(client: Client, seed: int) -> Snapshot:
-    """The snapshot of `client`, on a sample of the global test set that `seed` draws: the same for every method.
+    """Takes the snapshot of `client`, on a sample of the global test set that `seed` draws: the same for every method.
 
-    Raises Diverged where the model gives no numbers, and SpecError where samples have no classes to be told apart by.
+    Raises Diverged if the model's answers are not finite, and SpecError if samples have no classes.
     """
     if client.spec.task.kind != CLASSIFICATION:
         raise SpecError("task", f"expected classification for an embedding map, got {client.spec.task.kind}")
@@ -109,7 +110,8 @@ def take_snapshot(client: Client, seed: int) -> Snapshot:
 
 
 def choose_samples(labels_N: Array, seed: int, max_samples: int = MAX_SAMPLES) -> Array:
-    """The rows of at most `max_samples` samples, ascending; no class has two more than another that has some left."""
+    """Returns the rows of at most `max_samples` samples, ascending, spread as evenly over the classes as their sizes
+    allow."""
     rng = numpy_rng(seed, "snapshot")
     shuffled = rng.permutation(len(labels_N))
     rank_N = np.empty(len(labels_N), np.int64)  # of each sample within its class

@@ -1,12 +1,12 @@
 """The feature cache: samples on the device that trains on them, already passed through the part of the model that never
 changes (ALGORITHMS §3, §6).
 
-A frozen encoder gives the same features of an image in every step of every round. So they are computed once for each
+A frozen encoder computes the same features of an image in every step of every round. So it does that once for each
 set of samples, and a client holds the features [N, E] in place of the images: a step then costs what the head costs.
 Only images that training augments stay images.
 
 Features are float32, whatever the steps are computed in, so that an image classified later has the features it would
-have had here. They are computed in chunks of one size, so that all who hold the same samples come to the same bits.
+have had here. They are computed in chunks of one size, so that all who hold the same samples have the same bits.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 
 
 def place_samples(x: Images, y: Labels | Images, model: Model, engine: Engine, *, augmented: bool = False) -> Samples:
-    """Copies of x [N, C, H, W] and y [N] or [N, T] where `model` is, which is as block 0 has it. `augmented` are those
-    that the engine may change as they are drawn."""
+    """Copies x [N, C, H, W] and y [N] or [N, T] to the device of `model`, which has block 0's parameters. `augmented`
+    samples may be changed by the engine whenever they are drawn."""
     device = _get_device(model)
     labels = torch.tensor(y).to(device)
     if not model.frozen_prefix or (augmented and engine.augment != "none"):
@@ -49,8 +49,8 @@ def place_mapped(
     *,
     augmented: bool = False,
 ) -> Samples:
-    """Places samples as `place_samples` does, of images that stay in their file and are normalised as they are read; a
-    GPU takes them whole where it has room."""
+    """Places samples as `place_samples` does, for images that stay in their file and are normalised as they are read; a
+    GPU takes them whole if it has room."""
     device = _get_device(model)
     labels = torch.tensor(y).to(device)
 
@@ -66,7 +66,7 @@ def place_mapped(
 
 
 def _has_room(mapped: MappedSamples) -> bool:
-    """Tells whether a GPU can hold all, twice, and has as much again for training."""
+    """Says whether a GPU can hold all samples twice, and has as much again for training."""
     if mapped.device.type != "cuda":
         return False
     free, _ = torch.cuda.mem_get_info(mapped.device)
@@ -84,12 +84,13 @@ def _hold(mapped: MappedSamples, engine: Engine) -> Tensor:
 
 @torch.no_grad()
 def precompute(model: Model, x_NCHW: Tensor, engine: Engine) -> Tensor:
-    """The features [N, E] of images, where the model is. The images may be elsewhere: a chunk is there at a time."""
+    """Computes the features [N, E] of images, on the model's device. The images may be elsewhere: one chunk is copied
+    at a time."""
     device = _get_device(model)
     parts = torch.split(x_NCHW, CHUNK)
     return torch.cat([model.precompute(engine.lay_out_samples(part.to(device))) for part in parts])
 
 
 def _get_device(model: Model) -> torch.device:
-    """Where its parameters are."""
+    """Returns the device of its parameters."""
     return next(model.parameters()).device

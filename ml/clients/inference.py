@@ -1,8 +1,8 @@
-"""Inference by a client: classifies samples that it is asked about, pixels or features as they lie in a file.
+"""Inference by a client: classifies samples that a caller sends, pixels or features as they are in a file.
 
-They go the way of the client's own samples: fitted to genesis' input, through the site's own transform, normalised,
-then through its method's inference. Nothing of the client changes except that its model is in eval mode afterwards, as
-after any measurement; training sets the mode it needs, and draws from seeds of its own.
+They are processed as the client's own samples are: fitted to genesis' input, passed through the site's own transform,
+normalised, then classified by the method's inference. The client does not change, except that its model is in eval mode
+afterwards, as after any measurement. Training sets the mode it needs, and draws from seeds of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ml.specs.task import Task
 from ml.tasks import MULTILABEL, REGRESSION
 from ml.training.metrics import Prediction
 
-CHUNK = 128  # samples in one forward pass, between two looks at whether the answer is still wanted
+CHUNK = 128  # samples in one forward pass; `should_stop` is called before each
 
 
 def answer(
@@ -36,17 +36,17 @@ def answer(
     predict: Callable[[Tensor], Prediction] | None = None,
     transform: Transform = lambda x: x,
 ) -> dict[str, Array]:
-    """Of N samples, `labels` int64[N] and `probabilities` float32[N, C], the softmax of the classifier's logits, which
-    a method whose prototypes answer need not follow.
+    """Answers for N samples: `labels` int64[N] and `probabilities` float32[N, C], the softmax of the classifier's
+    logits. Labels need not follow these if the method answers by prototypes.
 
-    Of a multilabel task `labels` are int64[N, L], 0 or 1 each, and probabilities each label's own; of a regression
-    there are `values` float64[N, T] alone, in the targets' units.
+    In a multilabel task `labels` are int64[N, L], 0 or 1 each, and each label has its own probability. In a regression
+    there are only `values` float64[N, T], in the targets' units.
 
-    Where prototypes answer, also `distances` float32[N] to the nearest, and where the prototypes are a pool `authors`
-    int64[N], the place in the applied block of whose that was, -1 for a sample of this client's own. Of a table `low`
-    and `high` float32[F] are the range of what the client trains on. `predict` takes the place of the client's own
-    inference. Raises DataError for samples that are none of this input's, MlError for a model that gives no numbers,
-    and Stopped where `should_stop` says so between two chunks.
+    If prototypes answer, there are also `distances` float32[N] to the nearest one. If they are a pool, `authors`
+    int64[N] is the place, in the applied block, of the author of the nearest one, or -1 for a sample of this client's
+    own. For a table, `low` and `high` float32[F] are the range of the client's training samples. `predict` replaces the
+    client's own inference. Raises DataError for samples that do not fit the input, MlError for a model whose answers
+    are not finite, and Stopped if `should_stop` returns True between two chunks.
     """
     return describe(client, predict_each(client, input_format, x_NCHW, should_stop, predict, transform))
 
@@ -59,20 +59,20 @@ def predict_each(
     predict: Callable[[Tensor], Prediction] | None,
     transform: Transform,
 ) -> Iterator[Prediction]:
-    """What is said of each chunk of samples. Raises as `answer`, but for numbers."""
+    """Yields the predictions for each chunk of samples. Raises as `answer`, except for answers that are not finite."""
     validate_samples(x_NCHW, input_format.shape, takes_empty=input_format.takes_empty)
     input_format = client.complete_input(input_format)
     predict = client.predict if predict is None else predict
     for start in range(0, len(x_NCHW), CHUNK):
         if should_stop():
             raise Stopped(f"the answer was not wanted any more after {start} of {len(x_NCHW)} samples")
-        with np.errstate(over="ignore", invalid="ignore"):  # what is too large shows in the answer
+        with np.errstate(over="ignore", invalid="ignore"):  # too large values are refused in the answer
             fitted = input_format.normalise(transform(fit(x_NCHW[start : start + CHUNK], input_format.shape)))
         yield predict(client.engine.lay_out_samples(torch.tensor(fitted).to(client.device)))
 
 
 def describe(client: Client, predictions: Iterable[Prediction]) -> dict[str, Array]:
-    """All predictions as one answer. Raises MlError for a model that gives no numbers."""
+    """Joins all predictions into one answer. Raises MlError for a model whose answers are not finite."""
     parts: dict[str, list[Tensor]] = {}
     for prediction in predictions:
         for name, tensor in _describe(prediction, client.spec.task).items():
@@ -83,7 +83,7 @@ def describe(client: Client, predictions: Iterable[Prediction]) -> dict[str, Arr
 
 
 def _describe(prediction: Prediction, task: Task) -> dict[str, Tensor]:
-    """A prediction as the tensors of an answer. Raises MlError."""
+    """Returns a prediction as the tensors of an answer. Raises MlError."""
     if task.kind == REGRESSION:
         described = {"values": torch.from_numpy(task.scale.unscale(prediction.logits.double().cpu().numpy()))}
     else:

@@ -1,15 +1,15 @@
 """The constants of `ml.bounds.fedproto`, measured on a client's own samples with its own model.
 
-Cross-entropy is trained for some steps, and looked at before, between and after them: the greatest of each constant
-counts, for a bound has to hold all the way. The pull of prototypes is in none of them, for there are none yet. At each
-place, of some of the samples, the model in eval mode:
+The model is trained by cross-entropy for some steps, and measured before, between and after them. The greatest value of
+each constant counts, for a bound has to hold at every step. The loss that pulls towards prototypes is left out, for
+there are none yet. At each step, on some of the samples, with the model in eval mode:
 
     L1      the largest curvature: of the Hessian's eigenvalues the one of greatest size, by power iteration
     L2      the largest singular value of the Jacobian of a class's mean embedding along the weights, over the classes
     sigma   the root of the mean square distance of mini-batch gradients from that of all
     G       the mean length of mini-batch gradients
 
-They are of these places alone: elsewhere the loss may bend more. Weights that are frozen do not count.
+They hold at these steps alone: elsewhere the loss may bend more. Weights that are frozen do not count.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from ml.bounds.fedproto import Constants
 from ml.models import Model
 from ml.models.base import copy_model
 
-MAX_SAMPLES = 1024  # that curvature and Jacobian are of
+MAX_SAMPLES = 1024  # for curvature and Jacobian
 PLACES = 4
 STEPS_BETWEEN = 20
 MINI_BATCHES = 16
-ITERATIONS = 20  # of a power iteration; it comes near the largest from below
+ITERATIONS = 20  # of a power iteration, which approaches the largest from below
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The constants, and of the gradient of all samples the squared length, before each step and after the last."""
+    """Holds the constants, and the squared length of the gradient of all samples before each step and after the
+    last."""
 
     constants: Constants
     squares: tuple[float, ...]
 
 
 def measure_constants(model: Model, x: Tensor, y: Tensor, *, lr: float, batch_size: int, seed: int) -> Measured:
-    """Of a copy of the model; x and y are as it is trained on. Raises BoundError where a constant is no number."""
+    """Measures the constants on a copy of the model; x and y are as the model is trained on them. Raises BoundError if
+    a constant is not finite."""
     model, rng = copy_model(model).eval(), torch.Generator().manual_seed(seed)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     chosen = torch.randperm(len(y), generator=rng)[:MAX_SAMPLES].to(y.device)
@@ -74,11 +76,11 @@ def measure_constants(model: Model, x: Tensor, y: Tensor, *, lr: float, batch_si
         curvature = compute_curvature(compute_loss, weights, rng)
         slopes_of_embedding = [compute_jacobian_norm(partial(embed_class, c), weights, rng) for c in classes]
         found.append((curvature, float(np.max(slopes_of_embedding)), spread.item(), length.item()))
-    return Measured(Constants(*np.max(found, axis=0).tolist()), tuple(squares))  # what is no number stays none
+    return Measured(Constants(*np.max(found, axis=0).tolist()), tuple(squares))  # NaN stays NaN
 
 
 def compute_curvature(compute_loss: Callable[[], Tensor], weights: Sequence[Tensor], rng: torch.Generator) -> float:
-    """The greatest size of an eigenvalue of the loss's Hessian."""
+    """Computes the greatest absolute eigenvalue of the loss's Hessian."""
     slopes = torch.autograd.grad(compute_loss(), weights, create_graph=True)
     flat = _flatten(slopes)
     v = _draw_direction(flat, rng)
@@ -93,7 +95,7 @@ def compute_curvature(compute_loss: Callable[[], Tensor], weights: Sequence[Tens
 
 
 def compute_jacobian_norm(compute: Callable[[], Tensor], weights: Sequence[Tensor], rng: torch.Generator) -> float:
-    """The largest singular value of the Jacobian of what is computed, a vector."""
+    """Computes the largest singular value of the Jacobian of a vector that `compute` returns."""
     z_D = compute()
     u_D = torch.zeros_like(z_D).requires_grad_()
     along = torch.autograd.grad(z_D, weights, u_D, create_graph=True, materialize_grads=True)  # J^T u, linear in u

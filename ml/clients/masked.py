@@ -1,7 +1,7 @@
 """A client in a run whose members hide what they send in a sum of all (`ml.specs.masked`).
 
-It trains and takes over as ever, in the method's own rounds of two heights each, and knows of no masks: what leaves the
-client is its model, or prototypes, and the node that it is of hides that.
+It trains and applies rounds as always, in the method's own rounds of two heights each, and does nothing about masks.
+The client returns its plain model, or prototypes, and its node masks them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ml.specs.statistics import STATISTICS
 
 
 class MaskedClient(Client):
-    """A client whose rounds are the run's heights: it trains for those of inputs, and takes over those of openings."""
+    """A client that trains at the heights of inputs, and applies rounds at the heights of openings."""
 
     def __init__(self, method: Method, model: Model, data: ClientData, spec: MaskedSpec, **more: Any) -> None:
         self._spec = spec
@@ -42,7 +42,7 @@ class MaskedClient(Client):
     def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
         own = self._find_round(height, aggregate)
         if own is None:
-            return self.evaluate()  # as the model is: no round has come to a mean yet
+            return self.evaluate()  # the model has not changed: no round has made a mean yet
         return super().apply(own, drop_masked(aggregate), **options)
 
     def note_common(self, height: int, aggregate: Arrays | None) -> None:
@@ -51,7 +51,7 @@ class MaskedClient(Client):
             super().note_common(own, aggregate)
 
     def _find_round(self, height: int, aggregate: Arrays | None) -> int | None:
-        """The method's own round whose mean the aggregate of a height has; None where that ends no round."""
+        """Returns the method's own round whose mean the aggregate of a height has; None if the height ends no round."""
         own = self._spec.to_inner(height)
         is_end = own > 0 and not self._spec.has_inputs(height) and self._spec.has_mean(aggregate)
         return own if is_end else None
@@ -61,8 +61,8 @@ class MaskedClient(Client):
 
 
 class MaskedStatisticsClient(AgreedClient):
-    """The client of a run of statistics alone: it tells its own for the inputs, and learns those of all from the
-    openings. None of the run's heights is a round of the method's."""
+    """The client of a run of statistics alone: it sends its own at the height of inputs, and receives those of all at
+    the height of openings. None of the run's heights is a round of the method."""
 
     def __init__(
         self, method: Method, model: Model, unplaced: Unplaced, spec: MaskedStatisticsSpec, **more: Any
@@ -80,7 +80,7 @@ class MaskedStatisticsClient(AgreedClient):
     def train(self, height: int, beacon: bytes, **options: Any) -> Trained:
         if not self._masked.has_inputs(height):
             raise MlError("nothing is told at a height at which seeds are opened")
-        return self.tell(1)  # the round of statistics
+        return self.tell(1)  # 1 is the round of statistics
 
     def apply(self, height: int, aggregate: Arrays | None, **options: Any) -> Metrics:
         arrays = get_kind(aggregate, STATISTICS)

@@ -1,4 +1,4 @@
-"""A client as it stands: a method on a model and data of its own, measured and asked."""
+"""A client as it is between rounds: a method with a model and data, which measures and predicts."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ _log = logging.getLogger(__name__)
 
 TestSet = Literal["matched", "global"]
 
-SCORED_AT_ONCE = 128  # samples in one forward pass, between two looks at whether a score is still wanted
+SCORED_AT_ONCE = 128  # samples in one forward pass; `should_stop` is called before each
 
 
 class MeasuredClient:
     """One participant between its rounds.
 
-    Each round draws from seeds of its own number, so a client restored from `state_arrays` goes on exactly as the one
-    they came from; but for noise that hides samples, which is the same again in a rehearsal alone. The model is as
-    block 0 has it and on the data's device, where the samples are as it takes them (`ml.clients.feature_cache`). What
-    single peers offer may make the loss on its test samples `max_loss_ratio` times as large, and no more (`ml.guard`);
-    by default any number of times.
+    Each round draws from seeds of its own number, so a client restored from `state_arrays` goes on exactly as the
+    original would. Only noise that hides samples is drawn afresh, unless in a rehearsal. The model has block 0's
+    parameters and is on the data's device, where the samples are in the form that the model takes
+    (`ml.clients.feature_cache`). What single peers offer may make the loss on its test samples at most `max_loss_ratio`
+    times as large (`ml.guard`); by default there is no limit.
     """
 
     def __init__(
@@ -70,20 +70,20 @@ class MeasuredClient:
         self.seed = seed
         self.engine = engine or Engine()
         self.max_loss_ratio = math.inf if max_loss_ratio is None else max_loss_ratio
-        self.trained_range: TrainedRange | None = None  # of a table's features as they come, where a node trains
+        self.trained_range: TrainedRange | None = None  # of a table's raw features, where a node trains
         self.state = State(model, data)
         model.criterion = make_criterion(
             method.spec.hyperparameters, data.train.y, data.num_classes, kind=method.spec.task.kind
         )
-        self._before: Arrays | None = None  # as it was before the last aggregate, until a phase has gone well since
-        self._judged: Judged | None = None  # the answers to the matched test set, while the client stands as it did
-        self.judged_val: Judged | None = None  # those to the val samples, when they were last measured
+        self._before: Arrays | None = None  # the state before the last aggregate, until a phase has succeeded since
+        self._judged: Judged | None = None  # the answers to the matched test set, until the client changes
+        self.judged_val: Judged | None = None  # the latest answers to the val samples
         self._least_batch = self._choose_least_batch()
         method.init(self.state)
         self._common = CommonModel(method.spec, model)
 
     def _choose_least_batch(self) -> int:
-        """The fewest samples of a step. Raises SpecError, and DataError where there are fewer."""
+        """Returns the fewest samples that a step may have. Raises SpecError, and DataError if the client has fewer."""
         spec, model = self.method.spec, self.state.model
         check_private(model, spec)
         layer, size = find_batch_norm(model, spec), spec.hyperparameters.batch_size
@@ -104,20 +104,21 @@ class MeasuredClient:
 
     @property
     def spec(self) -> MethodSpec:
-        """That of the run, which others judge payloads by; inside, heights are the method's own."""
+        """The spec of the run, by which others judge payloads. Inside a client, heights are the method's own."""
         return self.method.spec
 
     @property
     def has_samples(self) -> bool:
-        """Whether they are as the model takes them; until then there are labels alone."""
+        """Says whether the samples are in the form that the model takes; until then there are labels alone."""
         return True
 
     def to_method_height(self, height: int) -> int | None:
-        """The method's own height; None where the round is none of the method's."""
+        """Returns the method's own height; None if the round is none of the method's."""
         return height
 
     def complete_input(self, input_format: InputFormat) -> InputFormat:
-        """The input of the run with all that has been agreed on since. Raises MlError where that is not known yet."""
+        """Returns the run's input together with what members have agreed on since. Raises MlError if that is not known
+        yet."""
         return input_format
 
     @property
@@ -130,7 +131,7 @@ class MeasuredClient:
 
     @property
     def num_test(self) -> int:
-        """Samples of the matched test set."""
+        """The number of samples of the matched test set."""
         return len(self.state.data.matched)
 
     @property
@@ -139,14 +140,14 @@ class MeasuredClient:
 
     @property
     def missing_classes(self) -> list[int]:
-        """The classes of which the client has no training samples; none where a sample has not one class."""
+        """The classes of which the client has no training samples; empty if samples do not have one class each."""
         if self.spec.task.kind != CLASSIFICATION:
             return []
         missing: list[int] = (self.state.data.counts == 0).nonzero().flatten().tolist()
         return missing
 
     def evaluate(self, which: TestSet = "matched") -> Metrics:
-        """`accuracy` in 0..1, or of a regression `r2`, and `loss` on the matched or the global test set."""
+        """Returns `accuracy` in 0..1, or for a regression `r2`, and `loss` on the matched or the global test set."""
         data, kind = self.state.data, self.spec.task.kind
         if which == "global":
             return judge(self.predict, data.everyone.x, data.everyone.y, kind=kind).metrics
@@ -154,20 +155,20 @@ class MeasuredClient:
         return self._judged.metrics
 
     def measure(self) -> AnyMeasures | None:
-        """All that the answers to the matched test set show, as the client stands; None where it has no samples, or the
-        answers are no numbers."""
+        """Measures the answers to the matched test set, as the client is now; None if it has no samples, or the answers
+        are not finite."""
         return self.keep_answers()()
 
     def measure_val(self) -> Metrics:
-        """What the client's val samples show of it as it stands, by `ValMeasures`; nothing where it has none."""
+        """Measures the client as it is now on its val samples, by `ValMeasures`. Returns {} if it has none."""
         self.judged_val = judge_val(self.state.data.val, self.predict, self.spec.task)
         return measure_val(self.judged_val, self.state.data.val, self.spec.task)
 
     @torch.no_grad()
     def tell_of(self, aggregate: Arrays, min_samples: int) -> Arrays:
-        """Returns what this client tells all others of the model in an aggregate: by its own test samples and the
-        classifier, as in a run of `ml.specs.methods.evaluation`, and nothing of fewer than `min_samples`. Raises
-        AggregationError where the model is not the client's."""
+        """Returns what this client sends to all others about the model in an aggregate: its measures on the client's
+        own test samples by the classifier, as in a run of `ml.specs.methods.evaluation`, and nothing about fewer than
+        `min_samples`. Raises AggregationError if the model does not fit the client's."""
         spec = EvaluationSpec(self.method.spec.task, EvaluationHyperparameters())
         now, before = self.state_arrays(), self.arrays_before
         try:
@@ -179,41 +180,43 @@ class MeasuredClient:
             self.load_state_arrays(now, before)
 
     def take_own(self, trained: Arrays, *, lends: bool) -> None:
-        """Takes its own model of another run into one for which sites lend theirs. Raises DataError."""
+        """Loads the client's own model of another run into a run for which sites lend theirs. Raises DataError."""
         if isinstance(spec := self.method.spec, LendingSpec):
             take_own(self.state, spec, trained, lends=lends)
 
     def keep_answers(self) -> Callable[[], AnyMeasures | None]:
-        """`measure` of the client as it stands now, for whoever calls it when there is time."""
+        """Returns a function that measures the client as it is now, to be called when there is time."""
         return partial(measure_judged, self._get_judged(), self.state.data.matched.y, self.spec.task)
 
     def keep_curves(self) -> Callable[[], dict[str, Any] | None]:
-        """As `keep_answers`, of `describe_curves`."""
+        """Returns a function that draws the curves of the client as it is now (`describe_curves`), to be called when
+        there is time."""
         return partial(draw_judged, self._get_judged(), self.state.data.matched.y, self.spec.task)
 
     def _get_judged(self) -> Judged:
-        if self._judged is None or not self._judged.logits:  # perhaps there are samples by now
+        if self._judged is None or not self._judged.logits:  # there may be samples by now
             self.evaluate()
         assert self._judged is not None  # noqa: S101
         return self._judged
 
     def get_answers(self) -> Answers | None:
-        """Those to the matched test set, as the client stands; None where there are none, or they are no numbers."""
+        """Returns the answers to the matched test set, as the client is now; None if there are none, or they are not
+        finite."""
         return list_answers(self._get_judged(), self.state.data.matched.y, self.spec.task)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        """Classify x_NCHW, or what is precomputed of it, as the client stands (`ml.clients.priors` adjusts that)."""
+        """Classifies x_NCHW, or the features computed from it, with the client as it is now. `ml.clients.priors`
+        adjusts that."""
         self.state.model.eval()
         return self.method.predict(self.state, x)
 
     def score(
         self, height: int, aggregates: Iterable[Arrays], *, should_stop: ShouldStop = lambda: False
     ) -> list[float]:
-        """The loss on the matched test set that each of some aggregates of one round leaves this client with, as it
-        stands; it may be no finite number. Whatever happens, all is as before then. Raises Stopped where `should_stop`
-        says so between two chunks of samples.
-        """
+        """Returns, for each of some aggregates of one round, the loss on the matched test set after applying it; it may
+        not be finite. The client is unchanged afterwards. Raises Stopped if `should_stop` returns True between two
+        chunks of samples."""
         round_ = Round(height, self.method.spec.get_round_number(height), b"", self.seed)
         before, samples = self.state_arrays(), self.state.data.matched
 
@@ -234,8 +237,8 @@ class MeasuredClient:
         return losses
 
     def state_arrays(self, model: Arrays | None = None) -> dict[str, Array]:
-        """A copy of everything that training has changed: the model under "model/", the method's under "state/".
-        `model` is its copy, where there is one."""
+        """Returns a copy of everything that training has changed: the model under "model/", the method's under
+        "state/". `model` is used as the model's copy, if it is given."""
         dumped = dump_parameters(self.state.model) if model is None else model
         own = add_kind("model", dumped) | add_kind("state", self.state.arrays)
         hidden = {"steps": np.ones(1, np.int64)} if self.spec.hyperparameters.is_private else {}
@@ -243,17 +246,17 @@ class MeasuredClient:
 
     @property
     def arrays_before(self) -> Arrays | None:
-        """The state that a phase which diverges would go back to; for `load_state_arrays`."""
+        """The state to which a phase that diverges would go back; for `load_state_arrays`."""
         return self._before
 
     def load_state_arrays(self, arrays: Arrays, before: Arrays | None = None) -> None:
-        """Become the client they came from, which was as in `before` when the last aggregate came. Raises ValueError if
-        either are another model's; if the first are, nothing has changed."""
+        """Restores a client from its `state_arrays`, and from the state `before` that it had when the last aggregate
+        came. Raises ValueError if either is another model's; if `arrays` is, nothing has changed."""
         self._load(arrays)
         self._before = None
         self._common.load(arrays)
         if before is not None:
-            self._load(before)  # so that it is known to fit
+            self._load(before)  # raises if it does not fit
             self._load(arrays)
             self._before = before
 
@@ -264,8 +267,8 @@ class MeasuredClient:
 
     @contextmanager
     def undone_on_failure(self, model: Arrays | None = None) -> Iterator[Arrays]:
-        """Whatever fails within has changed nothing, unless it was abandoned, in a state that can be used. Gives the
-        state as it was, by `state_arrays` of `model`."""
+        """Undoes on failure whatever was changed within, except for an Abandoned phase whose state can be used. Yields
+        the state as it was, by `state_arrays` of `model`."""
         before = self.state_arrays(model)
         try:
             yield before
@@ -278,16 +281,16 @@ class MeasuredClient:
             raise
 
     def _is_finite(self, measured: Metrics) -> bool:
-        """Whether the loss on the test samples is; where there are none it says nothing."""
+        """Says whether the loss on the test samples is finite; True without test samples."""
         return not self.num_test or math.isfinite(measured["loss"])
 
     @contextmanager
     def seeded(self, height: int) -> Iterator[None]:
-        """Dropout draws from torch's own generator: seeded for this round, and given back as it was."""
+        """Seeds torch's own generator, from which dropout draws, for this round, and restores it on exit."""
         with given_back(self.device):
             self.seed_torch(height)
             yield
 
     def seed_torch(self, height: int) -> None:
-        """As `seeded`, for whoever gives the generator back."""
+        """Seeds torch's generator as `seeded` does, for a caller that restores it."""
         seed_torch(derive_seed(self.seed, "dropout", self.method.spec.get_round_number(height)), self.device)

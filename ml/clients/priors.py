@@ -1,7 +1,7 @@
-"""A client's answers adjusted to its own classes: at a kappa that is asked for, over all kappas from everyone's expert
-to its own, and at the one that it would choose (`ml.training.prior`).
+"""A client's answers adjusted to its own classes: at a given kappa, over all kappas from everyone's expert to its own,
+and at the kappa that the client would choose (`ml.training.prior`).
 
-All raise MlError where the client's answers have no prior.
+All functions raise MlError if the client's answers have no prior.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ml.training.prior import KAPPAS, ClassScores, adjust, choose_kappa, compute
 
 
 def make_predict_at(client: Client, kappa: float) -> Callable[[Tensor], Prediction]:
-    """What classifies samples as `Client.predict` does, adjusted by `kappa`."""
+    """Returns a function that classifies samples as `Client.predict` does, adjusted by `kappa`."""
     log_prior_C = compute_own_log_prior(client)
     return lambda x: adjust(score_classes(client, x), log_prior_C, kappa)
 
 
 def choose_own_kappa(client: Client) -> float:
-    """The kappa that the client's own training samples are answered best by, none of them by itself."""
+    """Returns the kappa that answers the client's own training samples best, where no sample helps to answer itself."""
     samples = client.state.data.train
     return choose_kappa(_score(client, samples, own=True), samples.y, compute_own_log_prior(client))
 
 
 def measure_priors(client: Client) -> list[tuple[float | None, float, float]]:
-    """Each of `KAPPAS`, and last None for the client's own, with the accuracies of the answers at it on the matched and
-    on the global test set."""
+    """Returns each of `KAPPAS`, and last None for the client's own kappa, each with the accuracy of the answers on the
+    matched and on the global test set."""
     data, log_prior_C = client.state.data, compute_own_log_prior(client)
     sets = [(_score(client, samples), samples.y) for samples in (data.matched, data.everyone)]
     measured: list[tuple[float | None, float, float]] = []
@@ -46,7 +46,7 @@ def measure_priors(client: Client) -> list[tuple[float | None, float, float]]:
 
 
 def compute_own_log_prior(client: Client) -> Tensor:
-    """That of the classes the client has, float32[C]."""
+    """Returns the log prior of the classes that the client has, float32[C]."""
     if client.spec.task.kind != CLASSIFICATION:
         raise MlError(f"task {client.spec.task.kind}: expected classes, which a prior is of")
     return compute_log_prior(client.state.data.train.y, client.state.data.num_classes)
@@ -54,15 +54,17 @@ def compute_own_log_prior(client: Client) -> Tensor:
 
 @torch.no_grad()
 def score_classes(client: Client, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
-    """What a kappa adjusts, of samples; `rows_N` are their places where they are the client's training samples."""
-    if not hasattr(client.method, "score_classes"):  # a plugin's, written before there were priors
+    """Returns the class scores of samples, which a kappa adjusts. `rows_N` are their places if they are the client's
+    training samples."""
+    if not hasattr(client.method, "score_classes"):  # a plugin's method, written before there were priors
         raise MlError(f"{client.spec.name}: expected score_classes of its method, to add a prior to; got none")
     client.state.model.eval()
     return client.method.score_classes(client.state, x, rows_N)
 
 
 def _score(client: Client, samples: Samples, *, own: bool = False) -> ClassScores:
-    """In chunks; `own` where these are the client's training samples, all of them."""
+    """Returns the class scores of samples, computed in chunks; `own` if these are all of the client's training
+    samples."""
     rows = torch.split(torch.arange(len(samples), device=client.device), get_chunk(samples.x.shape))
     parts = [score_classes(client, samples.x[rows_N], rows_N if own else None).scores for rows_N in rows]
     nothing = torch.empty((0, client.state.data.num_classes), device=client.device)

@@ -1,5 +1,5 @@
-"""The noise that hides a client's samples in a local phase, or the client in what it sends of it, and what the phase
-may have told of any of them."""
+"""The noise that hides a client's samples in a local phase, or the client in what it sends, and what a phase may have
+released about them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ml.training.private import StepPrivacy
 
 
 def make_step_privacy(hyper: Hyperparameters, round_: Round, num_samples: int) -> StepPrivacy | None:
-    """Of the steps of a phase on so many samples; None where nothing hides them."""
+    """Returns the noise settings for the steps of a phase on so many samples; None if nothing hides them."""
     if not hyper.is_private:
         return None
     _, size = count_private_steps(hyper, num_samples, 1)
@@ -30,9 +30,10 @@ def make_step_privacy(hyper: Hyperparameters, round_: Round, num_samples: int) -
 
 
 def hide_update(hyper: Hyperparameters, round_: Round, model: Arrays, common: Arrays) -> Arrays:
-    """A model to be sent in place of `model`, which began as `common`: what was changed is cut to a length of C, and
-    gets noise of sigma C in each number (McMahan et al., *Learning Differentially Private Recurrent Language Models*,
-    2018; there a server adds it). The same as it is where nothing hides the client. Raises AggregationError."""
+    """Returns the model to be sent in place of `model`, where `common` is the model that the phase began with. The
+    change is clipped to the length C and gets noise of sigma C in each number (McMahan et al., *Learning Differentially
+    Private Recurrent Language Models*, 2018; there a server adds it). Returns `model` itself if nothing hides the
+    client. Raises AggregationError."""
     if not isinstance(hyper, ModelHyperparameters) or hyper.update_noise is None:
         return model
     changes = {name: _subtract(array, common.get(name), name) for name, array in model.items()}
@@ -55,7 +56,8 @@ def _subtract(array: Array, common: Array | None, name: str) -> Array:
 
 
 def describe_release(planned: Release | None, payloads: Mapping[str, Arrays]) -> Release | None:
-    """What a phase that was planned so has told, which sends these payloads: there may be no prototype among them."""
+    """Returns what a phase has released that was planned so and sends these payloads. It leaves the prototype noise out
+    if they have no prototype."""
     sent = payloads.get("prototypes")
     if planned is None or (sent is not None and len(sent["classes"])):
         return planned

@@ -1,8 +1,8 @@
-"""The probe of a client: one training step, computed and thrown away. It shows whether a client that has taken over a
+"""The probe of a client: one training step, computed and thrown away. It shows whether a client that has applied a
 round's aggregate can go on training.
 
-A model may answer its test samples and still be no base for training: prototypes of absurd length act on training
-alone, and a gradient overflows long before a loss does. One batch shows that before a whole phase is wasted on it.
+A model may answer its test samples and still be useless for training: very long prototypes only affect training, and a
+gradient overflows long before a loss does. One batch shows that before a whole phase is wasted on it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from ml.training.optimizers import compute_gradients
 
 
 def explain_untrainable(method: Method, state: State, round_: Round, engine: Engine) -> str | None:
-    """The reason why no step can be made from this state: the method's loss of a batch of own samples, or a gradient of
-    it, is no number. None where one can be made.
+    """Returns the reason why no step can be made from this state: the method's loss on a batch of own samples, or a
+    gradient of it, is not finite. None if a step can be made.
 
-    What it draws nobody else draws, but for dropout, which is to be seeded around it; it leaves everything as it was.
+    It draws from a random stream of its own, except for dropout, which the caller has to seed. It leaves everything as
+    it was.
     """
     hyper, samples = method.spec.hyperparameters, state.data.train
     size = min(hyper.batch_size, len(samples))
@@ -46,21 +47,21 @@ def explain_untrainable(method: Method, state: State, round_: Round, engine: Eng
 
 
 def are_finite(arrays: Arrays) -> bool:
-    """Whether every float in them is."""
+    """Says whether all floats in the arrays are finite."""
     floats = (array for array in arrays.values() if array.dtype.kind == "f")
     return all(bool(np.isfinite(block).all()) for array in floats for block in iter_blocks(array))
 
 
 def has_finite_weights(model: Model) -> bool:
-    """Whether all that is trained is."""
+    """Says whether all trained weights are finite."""
     weights = [weight.detach() for weight in model.parameters() if weight.requires_grad]
     return bool(torch.stack(torch._foreach_norm(weights, torch.inf)).isfinite().all())
 
 
 @contextmanager
 def _kept(state: State) -> Iterator[None]:
-    """What preparing and a forward pass change is as before afterwards: the method's arrays, and the statistics of
-    batch norm."""
+    """Restores on exit what preparing and a forward pass change: the method's arrays, and the statistics of batch
+    norm."""
     arrays = state.arrays
     buffers = [
         (buffer, buffer.clone()) for name, buffer in state.model.named_buffers() if not state.model.is_frozen(name)

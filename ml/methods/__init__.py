@@ -1,4 +1,4 @@
-"""The training of each method. Nothing is imported before it is asked for: methods need torch."""
+"""The training of each method. A method is imported when it is first made, since methods need torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def make_method(spec: MethodSpec) -> Method:
     """Returns the method of this spec: for `MoonSpec` of `ml.specs.methods.moon` that is `Moon` of `ml.methods.moon`.
-    Raises SpecError for one that has no training here."""
+    Raises SpecError for a spec that has no training here."""
     room, _, file = type(spec).__module__.rpartition(".")
     place = spec.training or f"ml.methods.{file}:{type(spec).__name__.removesuffix('Spec')}"
     if not spec.training and room != "ml.specs.methods":

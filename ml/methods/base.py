@@ -1,7 +1,7 @@
 """Methods, and what they read and change: a round, the samples of a client, its state.
 
-A method is a paper's training and inference. It keeps nothing: a client's `State` is its model and the named arrays
-the method remembers besides, so a checkpoint of those arrays is a checkpoint of the client, whatever the method.
+A method is a paper's training and inference. It has no state: a client's `State` is its model and the named arrays that
+the method stores besides, so a checkpoint of those arrays is a checkpoint of the client, whatever the method.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Blobs = Mapping[bytes, Arrays]  # on-demand payloads, by digest
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round for one client. It makes the block at `height` and is the method's own round `number`, from 1 on, which
-    learning rates and draws go by; heights before that have numbers below. `beacon` is the randomness
-    that peers can check and nobody chooses; `seed` is the client's own.
+    """Describes one round for one client. It makes the block at `height` and is the method's own round `number`, from 1
+    on, on which learning rates and draws depend; earlier heights have numbers below 1. `beacon` is the randomness that
+    peers can check and nobody chooses; `seed` is the client's own.
 
-    `me` is the client's id, `offers` are what the authors of a block have committed to, in author order, and those in
-    `gone` do not have theirs. When a block is applied that is the block; in a local phase it is the earlier one that
-    the phase reads, and `blobs` are what the spec says is wanted of its offers. A rehearsal is no site's: in it noise
-    that hides samples comes from `seed`, too. `sums` are those of the training samples' embeddings by the model that a
-    phase's steps have left, where they are known already.
+    `me` is the client's id. `offers` are the commitments of a block's authors, in author order; the authors in `gone`
+    do not have what they offer. When a block is applied it is that block; in a local phase it is the earlier one that
+    the phase reads, and `blobs` are those that the spec wants of its offers. A rehearsal has no real site: in it, noise
+    that hides samples comes from `seed`, too. `sums` are those of the training samples' embeddings by the model after a
+    phase's steps, if they are known already.
     """
 
     height: int
@@ -58,11 +58,12 @@ class Round:
     sums: ClassSums | None = None
 
     def rng(self, purpose: str) -> Generator:
-        """The draws for one purpose in this round: the same whenever the round is run again."""
+        """Returns the random numbers for one purpose in this round: the same whenever the round is run again."""
         return numpy_rng(self.seed, purpose, self.number)
 
     def secret_stream(self, purpose: str) -> SecretStream:
-        """Draws that nobody can guess, and that are never the same again; in a rehearsal they are, as all others."""
+        """Returns random numbers that nobody can guess, and that never repeat; in a rehearsal they do, as all
+        others."""
         if self.is_rehearsal:
             return SecretStream(derive_key(self.seed, purpose, self.number))
         return SecretStream.fresh()
@@ -70,16 +71,15 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The result of a client's local phase: the arrays of each payload kind, at the weight it will sign.
+    """Holds the result of a client's local phase: the arrays of each payload kind, and the weight to sign.
 
     `metrics`: loss (mean over the steps), first_loss and last_loss (over their first and last quarter), loss_error (the
     standard error of their difference), iterations (E), steps, seconds (of the whole phase, since what comes before the
-    first step and after the last is time that mining does not have), alpha_s (those for each local iteration, if there
-    was one), and accuracy and test_loss on the matched test set before anything was exchanged, samples (those that the
-    steps went over, each as often as it came);
-    and what the method says besides. `release` is what the phase may have told of any sample, where samples are hidden.
-    `went_back` says why the phase began from the client's own state before the last
-    aggregate, None where it did not.
+    first step and after the last is time that mining does not have), alpha_s (seconds for each local iteration, if
+    there was one), accuracy and test_loss on the matched test set before anything was exchanged, samples (those of all
+    steps, each counted as often as it came), and the method's own. `release` is what the phase may have revealed about
+    any sample, if samples are hidden. `went_back` says why the phase began from the client's own state before the last
+    aggregate, None if it did not.
     """
 
     weight: int
@@ -91,8 +91,8 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """x_NCHW float32, or what the model precomputes of it [N, E], and y_N int64 on one device. x may lie in a file,
-    from where batches are read."""
+    """Holds x_NCHW float32, or the model's precomputed features [N, E], and y_N int64 on one device. x may be in a
+    file, from which batches are read."""
 
     x: Tensor
     y: Tensor
@@ -101,7 +101,7 @@ class Samples:
         return len(self.y)
 
     def take(self, rows: NDArray[np.int64]) -> Samples:
-        """Copies of some of them, or where they lie in a file what reads these."""
+        """Returns copies of some samples, or, if they are in a file, a reader of these."""
         indices = torch.from_numpy(rows).to(self.y.device)
         if isinstance(self.x, MappedSamples):
             return Samples(self.x.pick(rows), self.y.index_select(0, indices))
@@ -110,8 +110,8 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """A client's own samples, the test set that follows their distribution, and the one that is everyone's (§8.1);
-    and the `val` samples that it holds out to compare rounds by, None where it has none."""
+    """Holds a client's own samples, the test set with their distribution, and the one that all clients share (§8.1),
+    and the `val` samples that it holds out to compare rounds by, None if it has none."""
 
     train: Samples
     matched: Samples
@@ -131,13 +131,13 @@ class ClientData:
 
     @cached_property
     def counts(self) -> Tensor:
-        """How many training samples there are of each class, int64[C] on the host."""
+        """The number of training samples of each class, int64[C] on the host."""
         return torch.bincount(self.train.y.cpu(), minlength=self.num_classes)
 
 
 @dataclass(slots=True, eq=False)
 class State:
-    """Everything a method may read and change: the model in place, `arrays` by replacing them."""
+    """Holds everything a method may read and change: the model in place, `arrays` by replacing them."""
 
     model: Model
     data: ClientData
@@ -149,55 +149,58 @@ class State:
 
 
 class Method(Protocol):
-    """One paper's training and inference (DESIGN §7); its spec says what validators need to know of it.
+    """One paper's training and inference (DESIGN §7); its spec has what validators need to know of it.
 
-    A local phase is `prepare`, then a step on `compute_loss` for every batch and what `prepare` says is to be done
-    `then`, then `finish`.
+    A local phase calls `prepare`, makes a step on `compute_loss` for every batch, trains what `prepare` returned as
+    `then`, and calls `finish`.
     """
 
     @property
     def spec(self) -> MethodSpec: ...
 
     def init(self, state: State) -> None:
-        """Prepare a state whose model has just been set to block 0's."""
+        """Prepares a state whose model has just been set to block 0's."""
         ...
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
-        """The tensors that this round's loss needs; of the rows by sample only those in `schedule.drawn` count."""
+        """Returns the tensors that this round's loss needs. Rows by sample are needed only for those in
+        `schedule.drawn`."""
         ...
 
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
-        """The scalar that a step goes down. Of its arguments alone, so that it may run for many clients at once."""
+        """Computes the scalar that a step minimises. It depends on its arguments alone, so that it may run for many
+        clients at once."""
         ...
 
     @property
     def takes_padding(self) -> bool:
-        """Whether that is the same where samples of NO_CLASS (`ml.training.criterion`) are added to the batch."""
+        """Says whether the loss is the same if samples of NO_CLASS (`ml.training.criterion`) are added to the batch."""
         ...
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
-        """After the last step, whose weights stay: the weight to sign and the payloads to send."""
+        """Returns the weight to sign and the payloads to send, after the last step. It leaves the model's weights
+        alone."""
         ...
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float] | None:
-        """Take over what a round agreed on. Names in `aggregate` have their kind in front; `blobs` are what the spec
-        says is wanted of `round_.offers`. What is returned is measured besides accuracy and loss."""
+        """Applies what a round agreed on. Names in `aggregate` have their kind in front; `blobs` are those that the
+        spec wants of `round_.offers`. Returns measures besides accuracy and loss."""
         ...
 
     def predict(self, state: State, x: Tensor) -> Prediction:
-        """Classify x_NCHW, or what is precomputed of it; the model is in eval mode and no gradient is kept."""
+        """Classifies x_NCHW, or the features computed from it; the model is in eval mode and no gradient is kept."""
         ...
 
     def score_classes(self, state: State, x: Tensor, rows_N: Tensor | None = None) -> ClassScores:
-        """What an answer is the largest of, called as `predict` is. Where x are training samples of the client's own,
-        `rows_N` are their places among them: none is answered by itself. Raises MlError where there is no such thing.
-        """
+        """Returns the scores of classes, of which an answer is the largest; called as `predict` is. If x are training
+        samples of the client's own, `rows_N` are their places among them, so that no sample helps to answer itself.
+        Raises MlError if the method has no such scores."""
         ...
 
     def represent(self, state: State, x: Tensor) -> Tensor:
-        """The vectors [N, D] that prototypes are compared with, where there are any; called as `predict` is."""
+        """Returns the vectors [N, D] that are compared with prototypes, if there are any; called as `predict` is."""
         ...
 
     def list_prototypes(self, state: State) -> PrototypeRows | None:
-        """The prototypes that came of the last round, None where there are none."""
+        """Returns the prototypes of the last round, None if there are none."""
         ...

@@ -3,9 +3,9 @@
 Li et al., *Blockchain Assisted Decentralized Federated Learning (BLADE-FL): Performance Analysis and Resource
 Allocation*, 2022: w_G <- (1/K) sum_k w_k over the models in the winner's block, each node averaging them itself.
 
-Where we deviate: here it is every member that recomputes the mean before it votes for the block, and plain SGD with
-momentum 0 and E steps is the default of all methods. How E follows from a time budget is DFPL's model, with the same
-constants: `budget_s`.
+Where we deviate: here every member recomputes the mean before it votes for the block, and plain SGD with momentum 0 and
+E steps is the default of all methods. E follows from a time budget by DFPL's model, with the same constants:
+`budget_s`.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ from ml.specs.methods.blade_fl import BladeFlSpec
 
 
 class BladeFl(SharesModel[BladeFlSpec]):
-    """Cross-entropy from the common model on."""
+    """Trains by cross-entropy from the common model on."""

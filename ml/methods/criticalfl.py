@@ -1,23 +1,24 @@
 """CriticalFL: more peers while the gradients grow, fewer again when they no longer do (ALGORITHMS §9).
 
 Yan, Wang, Li, *CriticalFL: A Critical Learning Periods Augmented Client Selection Framework for Efficient Federated
-Learning*, 2023. What a client takes is FedAvg's mean over itself and its N_com peers. In round r, with g_k the gradient
-of the loss at a local step and eta the learning rate that the round begins with,
+Learning*, 2023. A client takes over FedAvg's mean over itself and its N_com peers. In round r, with g_k the gradient of
+the loss at a local step and eta the learning rate at the beginning of the round,
 
     FGN(r) = eta * mean over the local epochs of the sum over their steps of ||g_k||^2
 
-Every second round its FGN goes into a window of the last ten. If their mean is more than 1 % above that of the ten
+Every second round its FGN is added to a window of the last ten. If their mean is more than 1 % above that of the ten
 before the newest, or if this is one of the first five checks, the period is critical and N_com doubles, to 3/4 of the
-authors at most, and not again once it has been there. Otherwise it halves, down to where it began.
+authors at most; once it has reached that it never doubles again. Otherwise it halves, down to its first value.
 
-As in the reference code: norms go into the window when they are checked, what was before the first counts as zero, and
-halving rounds up. With `local_iterations` an iteration takes the epoch's place, which is a constant factor.
+As in the reference code, norms are added to the window when they are checked, norms before the first count as zero, and
+halving rounds up. With `local_iterations` an iteration replaces the epoch, which is a constant factor.
 
-Where we deviate: the paper's FGN is the mean over the clients that a server has chosen, and its number is theirs; here
-each client has its own, and draws by it. N is the number of authors of the last block it has seen, and there is no
-check before the first. Gradients are not clipped first. In critical periods the reference sends only the fifth of the
-model that has changed most; here it is always sent whole. Its optimiser is SGD with momentum 0.9 and weight decay 1e-5,
-lr 0.01, 3 epochs of batches of 16; the defaults are those of all methods, so that they are compared at the same work.
+Where we deviate: the paper's FGN is the mean over the clients that a server has chosen, and determines how many it
+chooses; here each client has its own, and draws by it. N is the number of authors of the last block it has seen, and
+there is no check before the first. Gradients are not clipped first. In critical periods the reference sends only the
+fifth of the model that has changed most; here it is always sent whole. Its optimiser is SGD with momentum 0.9 and
+weight decay 1e-5, lr 0.01, 3 epochs of batches of 16; the defaults are those of all methods, so that they are compared
+at the same work.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from ml.payload import Array, Arrays
 from ml.specs.methods.criticalfl import CriticalFlSpec
 from ml.training.loop import Prepared, Schedule
 
-FIRST_CHECKS = 5  # that are critical whatever the norms
+FIRST_CHECKS = 5  # they are critical whatever the norms
 MAX_SHARE = 0.75  # of the authors
-LEAST_NORM = 1e-7  # what a mean of norms is at least, before something is divided by it
+LEAST_NORM = 1e-7  # the least mean of norms by which something is divided
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCount:
-    """N_com and what it follows from: the window of norms, oldest first and one more than are averaged, how many checks
-    there have been, and whether the most there may be was ever reached."""
+    """Holds N_com and what determines it: the window of norms, oldest first and one more than are averaged, the number
+    of checks so far, and whether the maximum was ever reached."""
 
     num_peers: int
     window: tuple[float, ...]
@@ -57,7 +58,7 @@ class PeerCount:
         return cls(num_peers, (0.0,) * (window + 1))
 
     def check(self, norm: float, num_authors: int, least: int, threshold: float) -> Self:
-        """N_com once `norm` has been seen, in a round of `num_authors`."""
+        """Returns the count after a check of `norm`, in a round of `num_authors`."""
         window, num_checks = (*self.window[1:], norm), self.num_checks + 1
         old, new = max(float(np.mean(window[:-1])), LEAST_NORM), float(np.mean(window[1:]))
         is_critical = (new - old) / old > threshold or num_checks <= FIRST_CHECKS
@@ -83,8 +84,9 @@ class PeerCount:
 
 
 class CriticalFl(AveragesParts[CriticalFlSpec]):
-    """The state besides the model is a `PeerCount`; `norm` float64[1], the FGN of the local phase up to its last step;
-    and `num_authors` int64[1], those of the last block."""
+    """Trains and averages as FedAvg among peers, with a varying number of them. The state besides the model is a
+    `PeerCount`; `norm` float64[1], the FGN of the local phase up to its last step; and `num_authors` int64[1], those of
+    the last block."""
 
     def init(self, state: State) -> None:
         hyper = self.spec.hyperparameters
@@ -113,12 +115,12 @@ class CriticalFl(AveragesParts[CriticalFlSpec]):
         return weight, {**parts, "unit": {"num_peers": np.array([peer_count.num_peers], np.int64)}}
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float]:
-        get_agreed(aggregate, "unit", round_)  # without it nobody knows whom to draw
+        get_agreed(aggregate, "unit", round_)  # raises without it, as nobody could draw peers
         if round_.offers:
             state.arrays = state.arrays | {"num_authors": np.array([len(round_.offers)], np.int64)}
         return super().apply(state, round_, aggregate, blobs)
 
 
 def compute_squared_norm(gradients: Sequence[Tensor]) -> float:
-    """||g||^2 over all of them, squared and added up in float64."""
+    """Computes ||g||^2 over all gradients, squared and added up in float64."""
     return float(torch.stack(torch._foreach_norm(list(gradients))).double().square().sum())

@@ -1,16 +1,16 @@
 """DFedAvgM: local steps with momentum, then models are mixed over a graph (ALGORITHMS §9).
 
 Sun, Li, Wang, *Decentralized Federated Averaging*, 2021 (IEEE TPAMI 2022). Client i makes K heavy-ball steps from x_i,
-and then takes its part of a symmetric, doubly stochastic W (see the spec for the graph and for W):
+and then combines models by its row of a symmetric, doubly stochastic W (see the spec for the graph and for W):
 
     y^{k+1} = y^k - eta * grad(y^k) + theta * (y^k - y^{k-1})        y^{-1} = y^0 = x_i
     x_i    <- sum over l of W_il * y_l^K
 
-The step is that of SGD with momentum theta whose buffer starts at zero, which is what all methods here train with.
+The step is that of SGD with momentum theta whose buffer starts at zero, with which all methods here train.
 
 Where we deviate: K and theta are the `local_iterations` (or epochs) and `momentum` of all methods, with theta 0.9 by
-default, since the paper leaves it open. UA-PDFL gave this method twice the local work and half the rounds of the
-others; that is for whoever sets up a comparison. The paper's quantised messages are left out.
+default, since the paper leaves it open. UA-PDFL used twice the local work and half the rounds of the others for this
+method; a comparison has to set that itself. The paper's quantised messages are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ml.specs.methods.dfedavgm import DFedAvgMSpec, compute_mixing_weights
 
 
 class DFedAvgM(SharesParts[DFedAvgMSpec]):
-    """Cross-entropy; both parts are mixed."""
+    """Trains by cross-entropy; both parts of the model are mixed."""
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> Mapping[str, float]:
         neighbours = self.spec.draw(round_.beacon, round_.me, round_.offers, aggregate, round_.gone)
@@ -44,8 +44,8 @@ class DFedAvgM(SharesParts[DFedAvgMSpec]):
 
 
 def compute_combination(terms: Iterable[tuple[float, Arrays]]) -> dict[str, Array]:
-    """The sum of weight * array under each name: element by element, in float64, in the order of the terms, rounded to
-    float32 once at the end. So it is the same bytes wherever it is computed."""
+    """Computes the sum of weight * array under each name: element by element, in float64, in the order of the terms,
+    rounded to float32 once at the end. So it is the same bytes wherever it is computed."""
     sums: dict[str, Array] = {}
     for weight, arrays in terms:
         for name, array in arrays.items():

@@ -1,21 +1,21 @@
 """DFPL: prototypes are exchanged instead of models (ALGORITHMS §2).
 
 Zhang et al., *DFPL: Decentralized Federated Prototype Learning Across Heterogeneous Data Distributions*. A client keeps
-its weights to itself. It sends p_k^i, the mean embedding of each class i it owns; P^i, the mean over those who own the
-class, comes back and pulls the embeddings of the next local phase towards it.
+its weights to itself. It sends p_k^i, the mean embedding of each class i it owns. It receives P^i, the mean over those
+who own the class, which pulls the embeddings of the next local phase towards it.
 
     (1) p_k^i = mean of f(r_k; x) over D_k^i        (3) L_k = CE + lambda * R_k
     (4) R_k   = mean over i of || p_B^i - P^i ||    (7) w <- w - eta * grad L_k
 
 Where we deviate: see the spec for the divisor of (2). R_k is over the classes that the mini-batch and the global
 prototypes have in common, its p_B^i are the mini-batch's, and it is 0 in round 1. A local iteration is one mini-batch
-step, as algorithm 1 has it; `iteration: epoch` is how table I was probably made. Prediction is the classifier's;
-`infer: prototype` takes the nearest P^i among the client's own classes, as FedProto's code does.
+step, as in algorithm 1; `iteration: epoch` is how table I was probably made. The classifier predicts; with `infer:
+prototype` the nearest P^i among the client's own classes does, as in FedProto's code.
 
-The gradient of (4) is a unit vector for each class however near P^i is, and the P^i of young networks lie together: at
-lambda 1 the pull outweighs the cross-entropy and folds the classes into one. Two flags of ours mend that. `normalize`
-compares at unit length, z / ||z|| with P / ||P||. `aux: contrast` makes the pull relative to the other prototypes, as
-prototypical networks do (Snell et al., 2017): where all lie together it is 0.
+The gradient of (4) is a unit vector for each class however near P^i is, and the P^i of young networks are close
+together: at lambda 1 the pull outweighs the cross-entropy and the classes collapse into one. Two flags of ours prevent
+that. `normalize` compares at unit length, z / ||z|| with P / ||P||. `aux: contrast` makes the pull relative to the
+other prototypes, as prototypical networks do (Snell et al., 2017): if all are together it is 0.
 
     (4') R_k = mean over samples of -log( exp(-||z - P^y||^2 / (2 tau)) / sum over a of exp(-||z - P^a||^2 / (2 tau)) )
 """
@@ -40,8 +40,8 @@ from ml.training.metrics import Prediction
 
 
 class Dfpl(SharesPrototypes[DfplSpec]):
-    """Cross-entropy, and the distance of local prototypes from the global ones. The state has `aux_loss`, too: R_k as
-    Eq. (4) prints it, whatever `aux` trains by, of the prototypes that the last local phase has left."""
+    """Trains by cross-entropy, and by the distance of local prototypes from the global ones. The state has `aux_loss`,
+    too: R_k as Eq. (4) prints it, whatever `aux` trains by, for the prototypes after the last local phase."""
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         weight, payloads = super().finish(state, round_)
@@ -49,8 +49,8 @@ class Dfpl(SharesPrototypes[DfplSpec]):
         return weight, payloads
 
     def _measure_aux_loss(self, state: State, local: Arrays) -> Array:
-        """Float32[], of the client's own prototypes; 0 where there are no global ones of their classes. On the host,
-        where the arrays are."""
+        """Computes R_k, float32[], of the client's own prototypes; 0 if there are no global ones of their classes. It
+        is computed on the host, where the arrays are."""
         if (target := self.get_prototypes(state, torch.device("cpu"))) is None:
             return np.zeros((), np.float32)
         own_nD, classes_n = (torch.tensor(local[name]) for name in ("prototypes", "classes"))

@@ -10,13 +10,13 @@ In round r of R, counted from 0, it
     takes     w_i <- m' * (sum over j in {i} + Q of w_j) / (how many of their masks have the coordinate), 0 where none
               m_i <- m'
 
-What comes in place of the pruned is drawn at random, or has the largest gradients of one more batch (`regrow`). As in
-the reference code, what is sent is still under m_i: the mask that a client has trained under, and whose model is the
-one to look at after a local phase; what grows anew begins at what others have learned there, 0 where none has. A client
-that has taken from nobody keeps its model and, as there is nothing for a new mask to show, its mask.
+The entries that replace the pruned ones are drawn at random, or have the largest gradients of one more batch
+(`regrow`). As in the reference code, what is sent is still under m_i, the mask of the training; that model, after a
+local phase, is the one to evaluate. A new entry begins at what others have learned there, 0 if none has it. A client
+that has pulled from nobody keeps its model and its mask, since a new mask would have no values to begin with.
 
 Where we deviate: masks differ from the start, by the clients' seeds, which is an option of the reference, and biases
-and norms are whole from the start, which its densities mostly come to. The paper's values are lr 0.1, decay 0.998,
+and norms are whole from the start, as they mostly are by its densities. The paper's values are lr 0.1, decay 0.998,
 weight decay 5e-4, 5 epochs of batches of 128, R = 500; the defaults are those of all methods, so that they are compared
 at the same work, and density 0.5 and the clipping at norm 10 are the paper's.
 """
@@ -44,8 +44,9 @@ NEXT = "next/"
 
 
 class DisPfl(SharesParts[DisPflSpec]):
-    """The state besides the model are two sets of masks, packed: "mask/" has the one that the model is under, absent
-    before the first local phase, and "next/", between a local phase and the block, the one that it will be under."""
+    """Trains a model under a mask. The state besides the model has two sets of masks, packed: "mask/" has the current
+    ones, absent before the first local phase, and "next/", between a local phase and the block, those that will
+    follow."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         masks = self.get_own_masks(state, round_)
@@ -76,14 +77,14 @@ class DisPfl(SharesParts[DisPflSpec]):
         return {"peers": float(len(peers))}
 
     def get_part(self, state: State, kind: str) -> dict[str, Array]:
-        """The model as it is sent: of a masked tensor what is kept, and its mask."""
+        """Returns the model as it is sent: of a masked tensor the kept values, and its mask."""
         parameters, masks = dump_parameters(state.model), self.get_masks(state, MASK)
         whole = {name: parameters[name] for name in self.spec.shapes}
         kept = {name: whole[name].reshape(-1)[mask] for name, mask in masks.items()}
         return whole | kept | pack_masks(masks, MASK)
 
     def take(self, parts: Sequence[Arrays], masks: Masks) -> dict[str, Array]:
-        """The consensus of `parts`, which are in author order, under masks of one's own."""
+        """Returns the consensus of `parts`, which are in author order, under the client's own masks."""
         taken = {}
         for name, shape in self.spec.shapes.items():
             size = math.prod(shape)
@@ -92,7 +93,7 @@ class DisPfl(SharesParts[DisPflSpec]):
         return apply_masks(taken, masks)
 
     def search(self, state: State, round_: Round, masks: Masks) -> dict[str, Mask]:
-        """The masks that follow on these: the smallest weights are left out, others come in."""
+        """Returns the next masks: the smallest weights are pruned, and others replace them."""
         ratio, rng = self.spec.compute_prune_ratio(round_.height), round_.rng("masks")
         gradients = self.screen(state, rng) if self.spec.hyperparameters.regrow == "gradient" and masks else None
         parameters = dump_parameters(state.model)
@@ -103,8 +104,8 @@ class DisPfl(SharesParts[DisPflSpec]):
         return found
 
     def screen(self, state: State, rng: Generator) -> dict[str, Array]:
-        """The gradients of all trained parameters on one batch, as if there were no masks; in eval mode, so that no
-        statistics change."""
+        """Computes the gradients of all trained parameters on one batch, as if there were no masks; in eval mode, so
+        that no statistics change."""
         samples = state.data.train
         rows = rng.choice(len(samples), min(self.spec.hyperparameters.batch_size, len(samples)), replace=False)
         batch = samples.take(rows)
@@ -115,7 +116,7 @@ class DisPfl(SharesParts[DisPflSpec]):
         return {name: gradient.cpu().numpy().reshape(-1) for name, gradient in zip(trained, gradients, strict=True)}
 
     def get_own_masks(self, state: State, round_: Round) -> dict[str, Mask]:
-        """The masks that the model is under; where it is under none yet, it comes under those it begins with."""
+        """Returns the current masks. If there are none yet, draws the first ones and applies them to the model."""
         masks = self.get_masks(state, MASK)
         if not masks:
             masks = self.draw_masks(round_.seed)
@@ -124,7 +125,7 @@ class DisPfl(SharesParts[DisPflSpec]):
         return masks
 
     def draw_masks(self, seed: int) -> dict[str, Mask]:
-        """The masks that the client of this seed begins with."""
+        """Draws the masks with which the client of this seed begins."""
         rng, masks = numpy_rng(seed, "masks"), {}
         for name, num_kept in self.spec.kept.items():
             masks[name] = np.zeros(math.prod(self.spec.shapes[name]), bool)
@@ -132,6 +133,6 @@ class DisPfl(SharesParts[DisPflSpec]):
         return masks
 
     def get_masks(self, state: State, prefix: str) -> dict[str, Mask]:
-        """One of the two sets of masks; nothing where there is none."""
+        """Returns one of the two sets of masks; {} if there is none."""
         names = [name for name in self.spec.kept if prefix + name in state.arrays]
         return {name: unpack_mask(state.arrays[prefix + name], math.prod(self.spec.shapes[name])) for name in names}

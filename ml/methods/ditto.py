@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it a personal model of each client's that is held near the common one.
+"""Ditto: FedAvg, and beside it a personal model for each client that is held near the common one.
 
 Li et al., *Ditto: Fair and Robust Federated Learning Through Personalization*, 2021, Eq. (Ditto) and algorithm 1. With
 w the common model as a round begins, client k's personal model v_k minimises h_k(v) = F_k(v) + lambda/2 ||v - w||^2:
@@ -35,8 +35,8 @@ _COMMON = "common"
 
 
 class Ditto(SharesModel[DittoSpec]):
-    """The model is v_k. The state besides is the common model under "common/": w as the last aggregate has it, or w_k
-    as a phase since has left it; absent where v_k is still the model that the run began from."""
+    """Trains v_k, which is the model in the state. The state has the common model besides, under "common/": w of the
+    last aggregate, or w_k after a local phase since; absent if v_k is still the model with which the run began."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         common = freeze(state.model, self.get_common(state))
@@ -62,7 +62,7 @@ class Ditto(SharesModel[DittoSpec]):
         state.arrays = add_kind(_COMMON, self.get_common(state) | get_agreed(aggregate, "model", round_))
 
     def get_common(self, state: State) -> dict[str, Array]:
-        """The common model, as far as the client has it."""
+        """Returns the common model, as far as the client has it."""
         return get_kind(state.arrays, _COMMON) or dump_parameters(state.model)
 
     def _keep(self, state: State, common: Model, stepping: Stepping) -> Mapping[str, Arrays]:

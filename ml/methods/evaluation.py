@@ -22,18 +22,18 @@ from ml.tasks import REGRESSION
 from ml.training.metrics import judge
 
 MIN_RESAMPLES = 100
-MAX_RESAMPLED = 10_000_000  # samples by classes that all resamples have together, so that a round does not wait long
+MAX_RESAMPLED = 10_000_000  # samples times classes in all resamples together; more would delay the round
 
 
 class Evaluation(Classifies[EvaluationSpec]):
-    """Measures what the run begins from."""
+    """Measures the model with which the run begins."""
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         return 1, {EVALUATION: self.measure(state, self.spec.hyperparameters.min_samples)}
 
     def measure(self, state: State, min_samples: int) -> dict[str, Array]:
-        """What is told of the model as it stands: nothing of fewer than `min_samples` test samples, nor of answers that
-        are no numbers."""
+        """Returns the measures of the model as it is; no figures if there are fewer than `min_samples` test samples, or
+        answers are not finite."""
         task, hyper, samples = self.spec.task, self.spec.hyperparameters, state.data.matched
         nothing = tell_nothing(task.kind, task.num_classes)
         if len(samples) < min_samples:

@@ -1,20 +1,20 @@
-"""FedALA: FedAvg whose clients take over of the common model, element by element, what is of use to them.
+"""FedALA: FedAvg whose clients take over from the common model, element by element, what helps them.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan, *FedALA: Adaptive Local Aggregation for Personalized Federated Learning*, 2023
-(AAAI), algorithm 1. w is the common model, w_i client i's own as its last local phase has left it. With W_i of the
-shape of the last p layers, 1 everywhere before it is first learned, a local phase begins from
+(AAAI), algorithm 1. w is the common model, w_i client i's own after its last local phase. With W_i of the shape of the
+last p layers, 1 everywhere before it is first learned, a local phase begins from
 
     v_i    = w_i + (w - w_i) * W_i                        element by element in the last p layers, w in all before them
     W_i   <- clip(W_i - eta grad_W L(v_i, D_s), 0, 1)     for each mini-batch of D_s, s of the client's samples
 
-with D_s drawn anew each time. The first W_i is learned until it settles, later ones by one pass over D_s. What is sent
-after the phase is averaged as in FedAvg. The model to look at is v_i. A client that has not trained yet has no w_i, and
-takes w.
+with D_s drawn again each time. The first W_i is learned until it settles, later ones by one pass over D_s. What is sent
+after the phase is averaged as in FedAvg. v_i is the model to evaluate. A client that has not trained yet has no w_i,
+and uses w.
 
-Where we deviate: v_i is made as soon as there is a block, which is where the next phase begins; the model is in eval
-mode for it, so that v_i is of the network that answers. To settle is, as in the paper's code, that the losses of the
-last 10 passes have a deviation below 0.1; here of whole passes, and there are 100 passes at most. A layer is what has
-parameters of its own; the running statistics of batch norm are w's.
+Where we deviate: v_i is made as soon as there is a block, from which the next phase begins; the model is in eval mode
+for it, so that v_i is of the network that answers. W_i has settled, as in the paper's code, if the losses of the last
+10 passes have a deviation below 0.1; here they are of whole passes, and there are 100 passes at most. A layer is a
+module with parameters of its own; the running statistics of batch norm are w's.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ WINDOW, SETTLED, MAX_PASSES = 10, 0.1, 100  # passes, the deviation of their los
 
 
 class FedAla(SharesModel[FedAlaSpec]):
-    """The state besides the model, of the last p layers: w_i under "own/" once a phase has gone well, W_i as that phase
-    began under "weights/", absent before it is first learned, and as a block since has made it under "learned/"."""
+    """Trains as FedAvg, from v_i. The state besides the model, for the last p layers: w_i under "own/" after a phase
+    has succeeded; W_i at that phase's beginning under "weights/", absent before it is first learned; and W_i as a block
+    since has changed it under "learned/"."""
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         weights = get_kind(state.arrays, LEARNED) or get_kind(state.arrays, WEIGHTS) or {}
@@ -62,7 +63,7 @@ class FedAla(SharesModel[FedAlaSpec]):
         aggregation = LocalAggregation(state, own, ways, weights, self.spec.hyperparameters.eta)
         batches = partial(gather_batches, state.data.train.x, state.data.train.y, {}, self.draw(state, round_))
         compute_loss = compute_cross_entropy
-        if self.spec.top.keys() <= set(self.spec.task.classifier_names):  # what is below stays: it is gone through once
+        if self.spec.top.keys() <= set(self.spec.task.classifier_names):  # lower layers are fixed: computed once
             embedded = list(embed_batches(state.model, batches()))
             batches, compute_loss = partial(iter, embedded), compute_loss_above
         losses = list[float]()
@@ -73,7 +74,7 @@ class FedAla(SharesModel[FedAlaSpec]):
         state.arrays = kept | add_kind(LEARNED, aggregation.get_weights())
 
     def draw(self, state: State, round_: Round) -> Batches:
-        """The mini-batches of D_s, as indices of samples."""
+        """Returns the mini-batches of D_s, as indices of samples."""
         hyper, num_train = self.spec.hyperparameters, len(state.data.train)
         size = max(1, round(hyper.sample_share * num_train))
         rows = round_.rng("samples of the local aggregation").permutation(num_train)[:size]
@@ -81,8 +82,8 @@ class FedAla(SharesModel[FedAlaSpec]):
 
 
 class LocalAggregation:
-    """One client's, of its own parameters, the ways from them to the common ones, and W_i. Leaves the model, in which
-    the common ones are, in eval mode."""
+    """Learns W_i of one client, from its own parameters, their differences from the common ones (`ways`), and the W_i
+    before. The state's model has the common parameters; it is left in eval mode."""
 
     def __init__(self, state: State, own: Arrays, ways: Arrays, weights: Arrays, eta: float) -> None:
         self._model = state.model.eval()
@@ -93,7 +94,7 @@ class LocalAggregation:
         )
 
     def learn(self, compute_loss: ComputeLoss, batches: Iterable[Batch]) -> float:
-        """One pass; the mean of the losses before each step."""
+        """Makes one pass over the batches. Returns the mean of the losses before each step."""
         compute, losses = make_function_of_weights(self._model, compute_loss), list[Tensor]()
         for batch in batches:
             weights = {name: weight.requires_grad_() for name, weight in self._weights.items()}
@@ -111,7 +112,7 @@ class LocalAggregation:
         return {name: self._own[name] + self._ways[name] * weight for name, weight in weights.items()}
 
     def mix(self) -> dict[str, Array]:
-        """v_i, as far as it is not w."""
+        """Returns v_i, without the layers in which it is w."""
         return {name: tensor.detach().cpu().numpy() for name, tensor in self._mix(self._weights).items()}
 
     def get_weights(self) -> dict[str, Array]:
@@ -120,19 +121,19 @@ class LocalAggregation:
 
 @torch.no_grad()
 def embed_batches(model: Model, batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Each batch with the embeddings of its samples in their place. Leaves the model in eval mode."""
+    """Yields each batch with the embeddings of its samples in their place. Leaves the model in eval mode."""
     model.eval()
     for batch in batches:
         yield batch._replace(x=model.embed(batch.x))
 
 
 def compute_loss_above(model: Model, batch: Batch, context: Tensors) -> Tensor:
-    """The loss of plain training by the classifier, of a batch of embeddings."""
+    """Computes the loss of plain training by the classifier, for a batch of embeddings."""
     return model.criterion(model.classify(batch.x), batch.y)
 
 
 def _is_over(losses: Sequence[float]) -> bool:
-    """Whether W_i has settled, or has no loss to go down any more."""
+    """Says whether W_i has settled, or its loss is not finite, or the most passes are made."""
     if not np.isfinite(losses[-1]) or len(losses) >= MAX_PASSES:
         return True
     return len(losses) > WINDOW and float(np.std(losses[-WINDOW:])) < SETTLED

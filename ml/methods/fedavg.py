@@ -1,8 +1,8 @@
-"""FedAvg: train the common model on one's own samples, average what came of it (ALGORITHMS §9).
+"""FedAvg: clients train the common model on their own samples, and the results are averaged (ALGORITHMS §9).
 
-McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2017:
-w_G <- sum_k (n_k / n) w_k. There is no server: every member computes the same average, and a member that missed the
-round is left out of it.
+McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2017: w_G <- sum_k (n_k /
+n) w_k. There is no server: every member computes the same average, and a member that missed the round is left out of
+it.
 """
 
 from __future__ import annotations
@@ -12,4 +12,4 @@ from ml.specs.methods.fedavg import FedAvgSpec
 
 
 class FedAvg(SharesModel[FedAvgSpec]):
-    """Cross-entropy from the common model on."""
+    """Trains by cross-entropy from the common model on."""

@@ -15,4 +15,4 @@ from ml.specs.methods.fedavg_p2p import FedAvgP2pSpec
 
 
 class FedAvgP2p(AveragesParts[FedAvgP2pSpec]):
-    """Cross-entropy; both parts are averaged."""
+    """Trains by cross-entropy; both parts of the model are averaged."""

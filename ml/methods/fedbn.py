@@ -5,10 +5,10 @@ layer l that is no batch norm
 
     w(l) <- sum over k of (n_k / n) w_k(l)
 
-and gamma, beta, mean and variance of a batch norm stay. The model to look at is the personal one.
+and gamma, beta, mean and variance of a batch norm stay. The personal model is the one to evaluate.
 
-Where we deviate: the paper's clients have as many samples each, so that its mean is the plain one; here it is weighted
-as FedAvg's.
+Where we deviate: the paper's clients have the same number of samples, so that its mean is the plain one; here it is
+weighted as FedAvg's.
 """
 
 from __future__ import annotations
@@ -18,4 +18,4 @@ from ml.specs.methods.fedbn import FedBnSpec
 
 
 class FedBn(SharesPart[FedBnSpec]):
-    """Cross-entropy from the common model and the client's own batch norm on."""
+    """Trains by cross-entropy from the common model and the client's own batch norm on."""

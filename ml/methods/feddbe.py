@@ -1,4 +1,4 @@
-"""FedDBE: FedAvg with a domain bias eliminator: what is peculiar to a client's embeddings is a vector of its own.
+"""FedDBE: FedAvg with a domain bias eliminator: a vector of each client's own holds what is peculiar to its embeddings.
 
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan, *Eliminating Domain Bias for Federated Learning in Representation Space*,
 2023 (NeurIPS), as FedAvg + DBE. f is the embedding, g the classifier, p_i the *personalised representation bias memory*
@@ -9,14 +9,14 @@ of client i, a vector that is trained with its model and never sent, 0 at first:
     m      = sum over i of (n_i / n) (mean over i's samples of f_i(x))
 
 MSE is the mean over the dimensions; gradients flow through the mini-batch's part of m_i alone. m is agreed once, before
-the first round: f_i is the initial model after a local phase of client i's, without p_i and m, which is forgotten
-then. f and g are averaged as in FedAvg, and g(f(x) + p_i) answers.
+the first round: f_i is the initial model after a local phase of client i's, without p_i and m; f_i is discarded
+afterwards. f and g are averaged as in FedAvg, and g(f(x) + p_i) answers.
 
-Where we deviate: the mean that a client tells is that of all its samples by the model as the phase has left it; in the
-paper's code it is m_i. The MSE is the paper's, of which the code has half: its kappa 50 is 25 here. m_i begins as the
-first mini-batch's mean, in the code at 0; with the paper's mu 1 both are the same. p_i is trained by the optimiser of
-the model, in the code by plain SGD. A client does not take a mean so far from its own that one step towards it would be
-longer than its weights: a liar may have made it.
+Where we deviate: the mean that a client sends is that of all its samples by the model after the phase; in the paper's
+code it is m_i. The MSE is the paper's, of which the code has half: its kappa 50 is 25 here. m_i begins as the first
+mini-batch's mean, in the code at 0; with the paper's mu 1 both are the same. p_i is trained by the optimiser of the
+model, in the code by plain SGD. A client ignores a mean so far from its own that one step towards it would be longer
+than its weights: a liar may have made it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 
 
 class FedDbe(SharesModel[FedDbeSpec]):
-    """The state besides the model, of which p_i is a parameter, is m: `mean` float32[D], absent before it is agreed
-    and where it is not taken."""
+    """Trains FedAvg's model with p_i, which is one of its parameters. The state besides the model is m: `mean`
+    float32[D], absent before it is agreed, and if the client ignores it."""
 
     def init(self, state: State) -> None:
         model, zeros_D = state.model, torch.zeros(self.spec.task.embedding_dim, device=state.data.device)
@@ -63,11 +63,11 @@ class FedDbe(SharesModel[FedDbeSpec]):
         if hyper.mu == 1:
             return Prepared(context)
         context |= {"running": zeros_D.clone(), "share": torch.ones((), device=device)}
-        return Prepared(context, on_gradients=tuple)  # a loss that goes by the step before is no other client's
+        return Prepared(context, on_gradients=tuple)  # trains alone: the loss depends on the step before
 
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
         z_BD, memory_D = model.embed(batch.x), get_memory(model)
-        if not context:  # on which the loss has to depend for all that
+        if not context:  # the loss has to depend on p_i all the same
             return model.criterion(model.classify(z_BD + 0 * memory_D), batch.y)
         loss = model.criterion(model.classify(z_BD + memory_D), batch.y)
         mean_D = compute_batch_mean(z_BD, batch.y)
@@ -92,13 +92,13 @@ class FedDbe(SharesModel[FedDbeSpec]):
             state.arrays = {"mean": np.array(agreed["mean"])} if is_taken else {}
 
     def is_within_reach(self, state: State, round_: Round, mean_D: Tensor) -> bool:
-        """Whether one step towards a mean, of a mini-batch, is shorter than all weights: no honest members' is farther.
-        A client trains without one that is."""
+        """Says whether one step towards the mean, with a mini-batch, is shorter than all weights, as for every honest
+        member's mean. If not, the client trains without it."""
         hyper, samples = self.spec.hyperparameters, state.data.train
         rows = round_.rng("probe of the mean").permutation(len(samples))[: hyper.batch_size]
         z_BD = state.model.eval().embed(samples.take(rows).x)
         loss = hyper.kappa * (z_BD.mean(0) - mean_D).square().mean()
-        if not loss.requires_grad:  # as nothing before the classifier trains
+        if not loss.requires_grad:  # no layer before the classifier trains
             return True
         weights = [weight for weight in state.model.parameters() if weight.requires_grad]
         gradients = [g for g in torch.autograd.grad(loss, weights, allow_unused=True) if g is not None]
@@ -121,25 +121,25 @@ class FedDbe(SharesModel[FedDbeSpec]):
         return ClassScores(self.compute_logits(state.model, x))
 
     def compute_logits(self, model: Model, x: Tensor) -> Tensor:
-        """g(f(x) + p_i)."""
+        """Computes g(f(x) + p_i)."""
         return model.classify(model.embed(x) + get_memory(model))
 
 
 def _compute_length(tensors: Sequence[Tensor]) -> float:
-    """The norm of all together."""
+    """Computes the norm of all tensors together."""
     length: Tensor = torch.stack(torch._foreach_norm(list(tensors))).norm()
     return length.item()
 
 
 def get_memory(model: Model) -> Tensor:
-    """p_i [D], a parameter, or what stands in its place while many clients are trained in one pass."""
+    """Returns p_i [D], a parameter, or the tensor that replaces it while many clients are trained in one pass."""
     memory_D: Tensor = getattr(model, MEMORY)
     return memory_D
 
 
 def compute_batch_mean(z_BD: Tensor, y_B: Tensor) -> Tensor:
-    """The mean [D] over the batch; a sample of no class is passed over."""
-    z_BD = z_BD.float()  # autocast gives bfloat16
+    """Computes the mean [D] over the batch, without samples of no class."""
+    z_BD = z_BD.float()  # autocast returns bfloat16
     if y_B.ndim > 1:
         return z_BD.mean(0)
     is_sample_B1 = (y_B != NO_CLASS).float()[:, None]
@@ -147,9 +147,9 @@ def compute_batch_mean(z_BD: Tensor, y_B: Tensor) -> Tensor:
 
 
 def move_mean(running_D: Tensor, share: Tensor, mean_D: Tensor, mu: float) -> Tensor:
-    """m_i, in whose place `running_D` is from then on. `share` is the mini-batch's part in it: 1 in a phase's first
+    """Returns the new m_i, and writes it to `running_D`. `share` is the mini-batch's part in it: 1 in a phase's first
     step, and mu from then on."""
-    part = share.clone()  # which the gradient goes by
+    part = share.clone()  # the gradient depends on this copy
     moved_D = (1 - part) * running_D + part * mean_D
     with torch.no_grad():
         running_D.copy_(moved_D)
@@ -159,7 +159,7 @@ def move_mean(running_D: Tensor, share: Tensor, mean_D: Tensor, mu: float) -> Te
 
 @torch.no_grad()
 def compute_mean(model: Model, x: Tensor) -> Array:
-    """The mean of the embeddings of samples, float32[D], by sums in float64. Leaves the model in eval mode."""
+    """Computes the mean of the embeddings of samples, float32[D], by sums in float64. Leaves the model in eval mode."""
     model.eval()
     sums = [model.embed(part).double().sum(0) for part in torch.split(x, get_chunk(x.shape))]
     mean: Array = (torch.stack(sums).sum(0) / len(x)).float().cpu().numpy()

@@ -6,23 +6,23 @@ model, c its classifier, g its extractor, and l client i's stochastic layer thet
     (2) E_c epochs on CE(y, f(x; g, c))            (3) E_g epochs on CE(y, f(unet(x); g, c, l)), of the encryptor alone
     (4) x' = unet(x), y' = softmax(f(x'; g, c, l)), sent once with l: client i's set F_i
     (6) L_dis = mean over a batch of F_i of KL(y' || f(x'; g, c, l_i))
-    (8) L = lambda_c * CE + lambda_dis * L_dis     Eqs. (5), (9) and (10), how E and the lambdas go, are the spec's
+    (8) L = lambda_c * CE + lambda_dis * L_dis     Eqs. (5), (9) and (10), how E and the lambdas change, are the spec's
 
-Height 1 is the sharing round, (2) to (4), after which all stand where block 0 has them; t = 1 is at height 2. Between
-rounds it is FedAvg, FedProx (whose term is added to (8), not to (2)) or FedNova, by `base`. Whose set a client trains
-on is drawn from the block before, so that peers can check it (see the spec); which rows, and theta^l, from the client's
-own seed. Once lambda_dis is 0, or with nobody to draw, training is that of `base` alone.
+Height 1 is the sharing round, (2) to (4), after which all have block 0's model again; t = 1 is at height 2. Between
+rounds it is FedAvg, FedProx (whose term is added to (8), not to (2)) or FedNova, by `base`. The set that a client
+trains on is drawn from the block before, so that peers can check it (see the spec); its rows, and theta^l, from the
+client's own seed. Once lambda_dis is 0, or with nobody to draw, training is that of `base` alone.
 
 Where we deviate, or decide: the layer is a frozen Gaussian matrix before the last Linear (E1), the "encrypted label"
 the frozen model's answer through it (E2), and KL is of the label against the student (E3). One other client at a time
-wherever the paper sums over all (E4), each local batch beside an equally large one of its set. m = 3 is taken at its
-word, by which sharing acts in t = 1 and 2 alone; `lambda_clock: fraction` is the other reading (E5). FedNova is
-FedNova's, not algorithm 4's (E6 to E8). x' are made in eval mode (E12). Models with dropout or batch norm see the
-encrypted half of a step in eval mode, so that their statistics are of samples only.
+wherever the paper sums over all (E4), each local batch beside an equally large one of its set. m = 3 is used as
+printed, by which sharing has an effect in t = 1 and 2 alone; `lambda_clock: fraction` is the other reading (E5).
+FedNova is FedNova's, not algorithm 4's (E6 to E8). x' are made in eval mode (E12). Models with dropout or batch norm
+see the encrypted half of a step in eval mode, so that their statistics are of samples only.
 
-A set may be poisoned. Beyond the validators' bounds, one is left out of a phase if on a probe of its rows the model
-that the phase begins with has an L_dis above MAX_DIVERGENCE, or a gradient so long that one step along it would be
-longer than all weights together; epochs that drew it go without.
+A set may be poisoned. Beyond the validators' bounds, a phase leaves a set out if, on some of its rows, the model with
+which the phase begins has an L_dis above MAX_DIVERGENCE, or a gradient so long that one step along it would be longer
+than all weights together. Epochs that drew it train without a set.
 
 The paper's own values are lr 0.01, momentum 0.9, weight decay 1e-4, which are not the defaults.
 """
@@ -54,14 +54,14 @@ from ml.training.loop import Batch, ByStep, Prepared, Schedule, Stepping, Tensor
 from ml.training.optimizers import compute_gradients
 
 MAX_DIVERGENCE = 50.0  # nats of L_dis: an honest set has a few, and log C before anything is learned
-PROBED = 256  # rows of a set that are looked at before it is trained on
+PROBED = 256  # rows of a set that are checked before it is trained on
 
 _log = logging.getLogger(__name__)
 
 
 class FedEds(SharesModel[FedEdsSpec]):
-    """With base fednova the state besides the model is `local_steps` int64[1], tau of the local phase that is under
-    way; else, and then, nothing."""
+    """Trains by Eq. (8), beside other clients' sets. With base fednova the state besides the model is `local_steps`
+    int64[1], tau of the local phase that is running; between phases, and with another base, nothing."""
 
     # ---- training
 
@@ -97,9 +97,9 @@ class FedEds(SharesModel[FedEdsSpec]):
         return loss + self.spec.hyperparameters.mu * compute_proximal_term(flatten(model, self.spec), context["anchor"])
 
     def compute_shared_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
-        """Eq. (8), of a batch that comes with one of another's set."""
+        """Computes Eq. (8) for a batch that comes with one of another's set."""
         x, layer, num_own = batch.extra["x"], batch.extra.get("layer"), len(batch.x)
-        if self.spec.task.layout.is_batchable:  # each sample is seen for itself: one pass does for both
+        if self.spec.task.layout.is_batchable:  # samples are independent: one pass computes both
             s = model.enter_slot(model.embed(torch.cat([batch.x, x])))
             logits = model.leave_slot(torch.cat([s[:num_own], apply_layer(s[num_own:], layer)]))
             own, others = logits[:num_own], logits[num_own:]
@@ -121,16 +121,16 @@ class FedEds(SharesModel[FedEdsSpec]):
         state.arrays = {}
         return weight, {"model": {**payloads["model"], **self.spec.make_numbers(num_steps)}}
 
-    # ---- what is shared
+    # ---- making a set
 
     def prepare_sharing(self, state: State, round_: Round) -> Prepared:
-        """The steps are the warm-up, Eq. (2); then comes the set."""
+        """Prepares the sharing round: its steps are the warm-up, Eq. (2); then the set is made."""
         hyper, num_train = self.spec.hyperparameters, len(state.data.train)
         num_steps = count_encryptor_steps(num_train, hyper.batch_size, hyper.encryptor_epochs)
         return Prepared(then=partial(self.make_set, state, round_), then_steps=num_steps)
 
     def make_set(self, state: State, round_: Round, stepping: Stepping) -> Mapping[str, Arrays]:
-        """F_i by the model as it is: Eq. (3) on all samples, Eq. (4) on those that are shared."""
+        """Makes F_i by the model as it is: Eq. (3) on all samples, Eq. (4) on those that are shared."""
         hyper, samples, model = self.spec.hyperparameters, state.data.train, state.model
         layer = make_layer(hyper.layer, self.spec.task.slot_dim, numpy_rng(round_.seed, "layer"))
         unet = train_encryptor(
@@ -156,16 +156,16 @@ class FedEds(SharesModel[FedEdsSpec]):
         return {"encrypted_set": encrypted_set, "chunk_digests": {"digests": digests}}
 
     def choose_shared(self, labels_N: NDArray[np.int64], round_: Round) -> NDArray[np.int64]:
-        """The samples to share, in random order: up to `share_max`, of each class up to `share_per_class`."""
+        """Chooses the samples to share, in random order: up to `share_max`, of each class up to `share_per_class`."""
         hyper, rows = self.spec.hyperparameters, round_.rng("share").permutation(len(labels_N))
         if hyper.share_per_class is not None:
             rows = rows[find_first(labels_N[rows], hyper.share_per_class)]
         return rows[: hyper.share_max]
 
-    # ---- what others have shared
+    # ---- others' sets
 
     def open_sets(self, state: State, round_: Round) -> dict[bytes, EncryptedSet | None]:
-        """The drawn sets by author, None for one that is left out."""
+        """Returns the drawn sets by author, None for one that is left out."""
         drawn = self.spec.get_drawn(round_.height, round_.beacon, round_.me, round_.offers, round_.gone)
         return {offer.author: self.open_set(state, round_, offer) for offer in drawn}
 
@@ -179,8 +179,8 @@ class FedEds(SharesModel[FedEdsSpec]):
         return None
 
     def explain_left_out(self, model: Model, set_: EncryptedSet, round_: Round) -> str | None:
-        """The reason why the set is left out of a phase: it is too far from this model as the phase begins with it, or
-        would change it too much. None where it is used."""
+        """Explains why a phase leaves the set out: it is too far from the model at the phase's beginning, or would
+        change it too much. None if it is used."""
         x, y = set_.read(set_.draw(PROBED, round_.rng("probe")))
         model.eval()
         parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
@@ -196,7 +196,7 @@ class FedEds(SharesModel[FedEdsSpec]):
         return None
 
     def draw_rows(self, round_: Round, schedule: Schedule, used: Mapping[bytes, EncryptedSet]) -> ByStep:
-        """Beside each local batch an equally large one, or all there is, of the set that is drawn for its step."""
+        """Draws, for each local batch, an equally large one, or all there is, of the set that is drawn for its step."""
         num_steps, rng = len(schedule.batches), round_.rng("sets")
         steps = {"epoch": num_steps // schedule.num_iterations, "batch": 1, "round": num_steps}
         draws: list[Draw | None] = []
@@ -210,6 +210,6 @@ class FedEds(SharesModel[FedEdsSpec]):
 
 
 def _compute_length(tensors: tuple[Tensor, ...]) -> float:
-    """The norm of all together."""
+    """Computes the norm of all tensors together."""
     length: Tensor = torch.stack(torch._foreach_norm(tensors)).norm()
     return length.item()

@@ -34,7 +34,8 @@ from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_e
 
 
 class FedIntR(RemembersModel[FedIntRSpec]):
-    """Cross-entropy, and the contrast of all representations with the common and the previous local ones."""
+    """Trains by cross-entropy, and by the contrast of all representations with the common and the previous local
+    ones."""
 
     def init(self, state: State) -> None:
         if self.spec.projected_dims:
@@ -57,19 +58,19 @@ class FedIntR(RemembersModel[FedIntRSpec]):
 
 
 def represent_layers(model: Model, x: Tensor) -> Tensor:
-    """z_1 to z_L of each sample, [B, L, 256]."""
+    """Computes z_1 to z_L of each sample, [B, L, 256]."""
     return project(model, model.embed_layers(x))
 
 
 def project(model: Model, layers: list[Tensor]) -> Tensor:
-    """The projections [B, L, 256] of representations [B, D_l]."""
+    """Computes the projections [B, L, 256] of representations [B, D_l]."""
     projections = model.get_submodule(PROJECTIONS).children()
     return torch.stack([projection(layer) for projection, layer in zip(projections, layers, strict=True)], 1)
 
 
 def make_projection(layer: int, dim: int) -> nn.Linear:
-    """The first projection of a layer of width `dim`, the same on every node: uniform in +-1/sqrt(dim), as torch draws
-    a linear layer, but from numpy and from a seed that is always the same."""
+    """Makes the first projection of a layer of width `dim`, the same on every node: uniform in +-1/sqrt(dim), as torch
+    draws a linear layer, but from numpy and from a constant seed."""
     rng, limit = numpy_rng(PROJECTIONS, layer), dim**-0.5
     projection = nn.Linear(dim, WIDTH, device="meta").to_empty(device="cpu")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""FedNova: FedAvg for clients that make unlike numbers of steps (ALGORITHMS §9).
+"""FedNova: FedAvg for clients that make different numbers of steps (ALGORITHMS §9).
 
 Wang et al., *Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization*, 2020. With tau_k
 local steps at learning rate eta and momentum rho, from the common model w_G to w_k, and p_k = n_k / n,
@@ -8,15 +8,15 @@ local steps at learning rate eta and momentum rho, from the common model w_G to 
     tau_eff   = sum_k p_k ||a_k||_1
     w_G      <- w_G - eta * tau_eff * sum_k p_k d_k
 
-which is FedAvg where all tau_k are equal. All members have the same eta in a round, so it cancels and is not computed
-with. The formula is the rule `nova`, at w_G the parent block's aggregate; local training is FedAvg's.
+which is FedAvg if all tau_k are equal. All members have the same eta in a round, so it cancels and is not used. The
+formula is the rule `nova`, with the parent block's aggregate as w_G; local training is FedAvg's.
 
 FedEDS prints it as algorithm 4 with the sign reversed, without eta in the last line and with 1/K for p_k (E6, E8), and
-counts epochs (E7): `unit: epochs`. What is here are the paper's own signs, weights and steps.
+counts epochs (E7): `unit: epochs`. This file uses the paper's own signs, weights and steps.
 
-Where we deviate: the running statistics of batch norm are averaged as by FedAvg, or with `bn_buffers: local` stay at
-home. tau_k is a member's own: it differs with `budget_s`, which is what FedNova is for, and with `local_epochs`, by how
-many samples there are.
+Where we deviate: the running statistics of batch norm are averaged as by FedAvg, or with `bn_buffers: local` are not
+sent. tau_k is a member's own: it differs with `budget_s`, which is what FedNova is for, and with `local_epochs`, by the
+number of samples.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from ml.training.loop import Prepared, Schedule
 
 
 class FedNova(SharesModel[FedNovaSpec]):
-    """The state besides the model is `local_steps` int64[1], tau of the local phase that is under way; then nothing."""
+    """Trains as FedAvg, and sends its number of steps. The state besides the model is `local_steps` int64[1], tau of
+    the local phase that is running; between phases nothing."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         by_epoch = self.spec.hyperparameters.unit == "epochs"

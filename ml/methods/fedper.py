@@ -5,8 +5,9 @@ compared with, client i has drawn the peers Q and n_j is how many samples j has:
 
     w_g <- sum over j in {i} + Q of n_j w_g(j) / sum of n_j        w_h stays
 
-The model to look at is the personal one, after a local phase. Where we deviate: the paper has a server that averages
-all clients; and what it calls personal are the last so many layers, here the classifier h of the architecture.
+The personal model, after a local phase, is the one to evaluate. Where we deviate: the paper has a server that averages
+all clients. Its personal layers are the last ones, in a number that it chooses; here they are the classifier h of the
+architecture.
 """
 
 from __future__ import annotations
@@ -16,4 +17,4 @@ from ml.specs.methods.fedper import FedPerSpec
 
 
 class FedPer(AveragesParts[FedPerSpec]):
-    """Cross-entropy; g is the only part that is sent, and so the only one that is averaged."""
+    """Trains by cross-entropy; g is the only part that is sent, and so the only one that is averaged."""

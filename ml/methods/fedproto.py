@@ -1,15 +1,15 @@
 """FedProto: prototypes are exchanged instead of models, DFPL without its chain (ALGORITHMS §9).
 
 Tan et al., *FedProto: Federated Prototype Learning across Heterogeneous Clients*, 2022. C^i is the mean embedding of
-class i over the clients who own it, of what came back in the last round:
+class i over the clients that own it, received in the last round:
 
     L = CE + lambda * mean over the batch and the D dimensions of (f(x) - C^y)^2        yhat = argmin_i || f(x) - C^i ||
 
 A sample whose class has no C^y adds 0 to the second term; with lambda 0 this is Local. The argmin is over the client's
-own classes that have a C^i, and the classifier answers while there is none; `infer: classifier` always asks that.
+own classes that have a C^i, and the classifier answers while there is none; with `infer: classifier` it always does.
 
-Where we deviate: a client's prototypes are computed after its local phase, by the weights it ends with, from all its
-samples; the code averages the embeddings that went by during the last epoch. The paper's own values are lr 0.01,
+Where we deviate: a client's prototypes are computed after its local phase, by the weights at its end, from all its
+samples; the code averages the embeddings that were computed during the last epoch. The paper's own values are lr 0.01,
 momentum 0.5, batches of 4 (32 for CIFAR-10) without the last partial one, 1 epoch, and lambda 0.1 for CIFAR-10; the
 defaults are DFPL's, so that methods are compared at the same work.
 """
@@ -28,7 +28,7 @@ from ml.training.metrics import Prediction
 
 
 class FedProto(SharesPrototypes[FedProtoSpec]):
-    """Cross-entropy, and the squared distance of each embedding from the global prototype of its class."""
+    """Trains by cross-entropy, and by the squared distance of each embedding from the global prototype of its class."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         target = self.get_prototypes(state)

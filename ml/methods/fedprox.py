@@ -4,7 +4,7 @@ Li et al., *Federated Optimization in Heterogeneous Networks*, 2020:
 
     L = CE + mu/2 * ||w - w_G||^2        over all trained parameters, w_G the model at the beginning of the round
 
-The aggregation is FedAvg's, which it is with mu 0. Where we deviate: the paper lets clients stop at different
+The aggregation is FedAvg's, and with mu 0 training is, too. Where we deviate: the paper lets clients stop at different
 accuracies, here local work is the same for all unless `budget_s` is set.
 """
 
@@ -21,7 +21,7 @@ from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_e
 
 
 class FedProx(SharesModel[FedProxSpec]):
-    """Cross-entropy, and the squared distance from where the round began."""
+    """Trains by cross-entropy, and by the squared distance from the model at the beginning of the round."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         if not self.spec.hyperparameters.mu:

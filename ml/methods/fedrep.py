@@ -1,17 +1,17 @@
-"""FedRep: a common representation, and a head of each client's own that is fitted to it first.
+"""FedRep: a common representation, and a head of each client's own that is trained before it.
 
 Collins et al., *Exploiting Shared Representations for Personalized Federated Learning*, 2021, algorithm 1. phi is the
 representation, the layers before the classifier, and h_i the client's own classifier. A local phase is
 
-    h_i   <- h_i - alpha grad_h f_i(h_i, phi)             tau_h times, phi as the others' mean has it
-    phi_i <- phi_i - alpha grad_phi f_i(h_i, phi_i)       then, h_i as it has become
+    h_i   <- h_i - alpha grad_h f_i(h_i, phi)             tau_h times, phi being the mean of all
+    phi_i <- phi_i - alpha grad_phi f_i(h_i, phi_i)       then, with the trained h_i
     phi   <- mean of phi_i                                by the members of the block
 
-The model to look at is the personal one, h_i on phi.
+The personal model, h_i on phi, is the one to evaluate.
 
-Where we deviate: the mean is weighted by samples, as everywhere here (`weights: uniform` is the paper's). The paper
-makes ten head epochs to one of the representation where it reports CIFAR; `head_work` sets that, and by default there
-are as many of either. Momentum begins empty in each half. Running statistics of batch norm see the head's batches, too.
+Where we deviate: the mean is weighted by samples, as everywhere here (`weights: uniform` is the paper's). For CIFAR the
+paper makes ten head epochs for each of the representation; `head_work` sets that, and by default there are as many of
+either. Momentum begins empty in each half. Running statistics of batch norm see the head's batches, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ml.training.optimizers import InTurn, make_optimizer
 
 
 class FedRep(SharesPart[FedRepSpec]):
-    """Cross-entropy; the first steps move the head alone, the others all that is before it."""
+    """Trains by cross-entropy; the first steps change the head alone, the others all layers before it."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         hyper, num_steps = self.spec.hyperparameters, len(schedule.batches)

@@ -1,7 +1,6 @@
-"""Lending: the common model and those that sites lend of their own are measured on the client's own test samples
-(`ml.specs.methods.lending`). What the client itself lends is in its state until then, under "lent/". Where
-there is no model in common it answers by its own.
-"""
+"""Lending: the common model and the models that sites lend are measured on the client's own test samples
+(`ml.specs.methods.lending`). The model that the client itself lends is in its state until then, under "lent/". If there
+is no common model, the client answers by its own."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from ml.specs.privacy import HIDDEN
 
 
 class Lending(Evaluation):
-    """Sends what is lent, then what it has measured of all that was."""
+    """Sends the client's lent model, then its measures of all lent models."""
 
     spec: LendingSpec
 
@@ -39,7 +38,7 @@ class Lending(Evaluation):
 
     @torch.no_grad()
     def _measure_lent(self, state: State, lent: Arrays, least: int) -> dict[str, Array]:
-        """The row of a model that was lent. The client's own stays as it is."""
+        """Returns the row of a lent model. The client's own model stays as it is."""
         own = dump_parameters(state.model)
         load_parameters(state.model, {name: array[0] for name, array in lent.items()})
         try:
@@ -49,9 +48,9 @@ class Lending(Evaluation):
 
 
 def take_own(state: State, spec: LendingSpec, trained: Arrays, *, lends: bool) -> None:
-    """Has a client lend the model in `trained`, the state that a run has left it with, or only answer by it, as it does
-    where there is none in common. Raises DataError where that model is another than the run's, or is to be lent though
-    its training has hidden samples, of which its weights would tell."""
+    """Makes a client answer by the model in `trained`, its state after a run, if there is no common model, and lend it
+    if `lends`. Raises DataError if that model is not of the run's shapes, or if it should be lent though its training
+    has hidden samples, about which its weights would reveal something."""
     model = get_kind(trained, "model") or {}
     own = {name: model[name] for name in spec.lent_schema.arrays if name in model}
     try:

@@ -1,4 +1,4 @@
-"""Local: everyone trains alone; no messages (ALGORITHMS §9). What any exchange has to beat."""
+"""Local: everyone trains alone; no messages (ALGORITHMS §9). Every method that exchanges something has to be better."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ml.specs.outer import OUTER, OuterHyperparameters, carry_outer
 
 
 class Local(Classifies[LocalSpec]):
-    """Cross-entropy on the client's own samples. With an outer optimiser `state.arrays` has the model that the next
-    step is from, under "model/", and its moments, none before the first."""
+    """Trains by cross-entropy on the client's own samples. With an outer optimiser `state.arrays` has the model from
+    which the next step starts, under "model/", and its moments, none before the first."""
 
     @property
     def _outer(self) -> OuterSettings | None:

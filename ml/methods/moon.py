@@ -26,7 +26,7 @@ from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_e
 
 
 class Moon(RemembersModel[MoonSpec]):
-    """Cross-entropy, and the contrast of the embedding with the common and the previous local one."""
+    """Trains by cross-entropy, and by the contrast of the embedding with the common and the previous local one."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         mu = self.spec.hyperparameters.mu

@@ -1,8 +1,9 @@
 """MP-FedCL: FedAvg, whose embeddings are contrasted with several prototypes of each class (ALGORITHMS §3).
 
 Qiao et al., *MP-FedCL: Multiprototype Federated Contrastive Learning for Edge Intelligence*. Client i sends, besides
-its model, the centroids u_{i,j} of K clusters of its embeddings v(x) of each class j it owns. What everyone sent is the
-pool U_j of a class; each client's k-th centroids are a codebook; and v(x) is drawn to its own class in every codebook:
+its model, the centroids u_{i,j} of K clusters of its embeddings v(x) of each class j it owns. The pool U_j of a class
+has what everyone sent; each client's k-th centroids are a codebook; and v(x) is drawn to its own class in every
+codebook:
 
     (6)  V_{i,j} = { v(x) : x in D_{i,j} }       (7) u_{i,j} = k-means(V_{i,j}, K)       (8) U_j = union of u_{i,j}
     (11) L_R     = mean over the N*K codebooks of -log( exp(v.u_y / tau) / sum over classes a of exp(v.u_a / tau) )
@@ -12,17 +13,17 @@ Before the first pool L_R is 0 and the classifier answers; with weight 0 trainin
 is SP-FedCL; with `dbscan` DP-FedCL, where K of Eq. (10) is the most clusters that a client has of a class. Codebooks,
 Eqs. (9) and (10), are `ml.methods.common.codebooks`.
 
-Where we deviate, or decide: the positives of Eq. (11) are the sample's own class, those "distinct from y" would drive
-it away from that (M1, `positives: letter`), and y is in the denominator (M7); L_R is the batch's mean, `reduction: sum`
+Where we deviate, or decide: the positives of Eq. (11) are the sample's own class; those "distinct from y" would drive
+it away from that (M1, `positives: letter`), and y is in the denominator (M7). L_R is the batch's mean, `reduction: sum`
 its sum (M2). v is the last hidden layer, 256 wide in the paper's networks, as table II counts it, and `embed: encoder`
-the layer before (M3); it has unit length, or tau 0.07 would saturate the softmax: the model gives it that, or else it
-is given here, where the classifier still sees the embedding as it is, so that weight 0 is FedAvg (M4). The learning
-rate decays by the round, `decay_unit: step` is the letter (M5). Of a class with fewer than K centroids all slots of a
-client's codebooks are padded, while what it sent stays in the pool; `padding: false` pads nothing (M6). The averaged
-model is tested with the pool, `eval_model: local` tests the client's own, which is not what it goes on from (M8): all
-train the average, as algorithm 1 has it (M9). The pool is of the clients' models before they were averaged, as in the
+the layer before (M3). It has unit length, or tau 0.07 would saturate the softmax. If the model does not normalise it,
+it is normalised here, and the classifier still sees the unchanged embedding, so that weight 0 is FedAvg (M4). The
+learning rate decays by the round, `decay_unit: step` is the letter (M5). For a class with fewer than K centroids all
+slots of a client's codebooks are padded, while what it sent stays in the pool; `padding: false` pads nothing (M6). The
+averaged model is tested with the pool; `eval_model: local` tests the client's own, from which it does not go on (M8):
+all train the average, as in algorithm 1 (M9). The pool is of the clients' models before they were averaged, as in the
 paper: then prototypes of one model answer for another. `reembed` is ours: each round's prototypes are of the averaged
-model that it begins with, by one more forward pass, and the last round of a run exchanges them alone. So is
+model with which it begins, by one more forward pass, and the last round of a run exchanges them alone. So is
 `own_samples`: a client's own embeddings by the averaged model, which it keeps, answer beside the pool, as the local
 memory of kNN-Per does (Marfoq et al., *Personalized Federated Learning through Local Memorization*, 2022).
 
@@ -60,7 +61,7 @@ from ml.training.prior import ClassScores, adjust, compute_log_prior
 
 
 class MpFedCl(SharesModel[MpFedClSpec]):
-    """Cross-entropy, and that of the embedding against everyone's codebooks.
+    """Trains by cross-entropy, and by that of the embedding against everyone's codebooks.
 
     The state besides the model is the pool, under "pool/", the client's own embeddings, under "own/", and with
     `eval_model: local` the client's own model as its last local phase left it, under "local/".
@@ -71,7 +72,7 @@ class MpFedCl(SharesModel[MpFedClSpec]):
     def __init__(self, spec: MpFedClSpec) -> None:
         super().__init__(spec)
         if spec.hyperparameters.cluster == "dbscan":
-            import_module("sklearn.cluster")  # here, since it takes as long as many a local phase
+            import_module("sklearn.cluster")  # imported here, since that takes as long as some local phases
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         hyper, pool = self.spec.hyperparameters, self.get_pool(state)
@@ -91,7 +92,7 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         return torch.add(model.criterion(model.classify(z_BD), batch.y), contrast, alpha=hyper.weight)  # Eq. (12)
 
     def embed(self, model: Model, x: Tensor) -> tuple[Tensor, Tensor]:
-        """v(x), Eq. (6), and what the classifier sees, of one forward pass."""
+        """Returns v(x), Eq. (6), and the classifier's input, from one forward pass."""
         if self.spec.hyperparameters.embed == "head_hidden":
             v_BD = z_BD = model.embed(x)
         elif self.spec.task.layout.features:
@@ -118,7 +119,8 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         return weight, {**payloads, "prototypes": {"classes": own.classes, "prototypes": own.prototypes}}
 
     def reembed(self, state: State, round_: Round) -> Mapping[str, Arrays]:
-        """The prototypes of the model as it is, before the phase's steps; none where nothing has been averaged yet."""
+        """Returns the prototypes of the model as it is, before the phase's steps; none if nothing has been averaged
+        yet."""
         own = self.cluster(state, round_) if round_.height > 1 else self._make_none()
         return {"prototypes": {"classes": own.classes, "prototypes": own.prototypes}}
 
@@ -127,7 +129,7 @@ class MpFedCl(SharesModel[MpFedClSpec]):
 
     @torch.no_grad()
     def cluster(self, state: State, round_: Round) -> Clusters:
-        """u_{i,j}, Eq. (7), of all local samples with the model in eval mode."""
+        """Computes u_{i,j}, Eq. (7), from all local samples with the model in eval mode."""
         hyper, samples = self.spec.hyperparameters, state.data.train
         v_ND = self._embed_all(state.model, samples.x)
         is_sent_N = find_sent_classes(torch.bincount(samples.y), hyper.min_class_samples)[samples.y]
@@ -152,8 +154,8 @@ class MpFedCl(SharesModel[MpFedClSpec]):
 
     @torch.no_grad()
     def remember(self, state: State, round_: Round) -> dict[str, Array]:
-        """`own_samples`: `rows` int64[n] of the client's training samples, their `classes`, and their `embeddings`
-        float32[n, D] by the model as it is; nothing without."""
+        """Returns what `own_samples` keeps: `rows` int64[n] of the client's training samples, their `classes`, and
+        their `embeddings` float32[n, D] by the model as it is; {} if it is not set."""
         samples, most = state.data.train, self.spec.hyperparameters.own_samples
         if most is None:
             return {}
@@ -165,12 +167,12 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         return {"rows": rows, "classes": own.y.cpu().numpy(), "embeddings": v_nD.float().cpu().numpy()}
 
     def _embed_all(self, model: Model, x: Tensor) -> Tensor:
-        """v(x) of many samples, the model in eval mode."""
+        """Computes v(x) of many samples, with the model in eval mode."""
         model.eval()
         return torch.cat([self.embed(model, x_chunk)[0] for x_chunk in torch.split(x, get_chunk(x.shape))])
 
     def get_pool(self, state: State) -> Pool | None:
-        """U, Eq. (8); None before the first round, and where nobody has sent a prototype."""
+        """Returns U, Eq. (8); None before the first round, and if nobody has sent a prototype."""
         arrays = get_kind(state.arrays, "pool")
         return Pool.from_arrays(arrays) if arrays and len(arrays["classes"]) else None
 
@@ -202,8 +204,8 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         return ClassScores(-distances_NC.square() / (2 * self.spec.hyperparameters.tau), distances_NC, authors_NC)
 
     def _compare(self, state: State, x: Tensor) -> tuple[Tensor, Tensor, Pool | None]:
-        """v(x), the classifier's logits, and the pool that answers, the client's own embeddings last; None before there
-        is one."""
+        """Returns v(x), the classifier's logits, and the pool that answers, the client's own embeddings last; None
+        before there is a pool."""
         model, pool = self.get_tested_model(state), self.get_pool(state)
         v_ND, z_ND = self.embed(model, x)
         if pool is not None and self.spec.hyperparameters.pool_in_inference == "padded":
@@ -220,6 +222,6 @@ class MpFedCl(SharesModel[MpFedClSpec]):
         return None if pool is None else PrototypeRows(pool.classes, pool.prototypes, pool.authors)
 
     def get_tested_model(self, state: State) -> Model:
-        """The model as it is; with `eval_model: local` the client's own, once it has trained."""
+        """Returns the model as it is; with `eval_model: local` the client's own, once it has trained."""
         own = get_kind(state.arrays, "local")
         return state.model if own is None else freeze(state.model, own)

@@ -14,7 +14,7 @@
             return {"loss": sum(losses) / len(losses)}
 
 `train` changes the model in place and returns numbers by name; `loss`, a mean, has to be among them. An instance is
-made for each round, and torch's generator is seeded for it, so that a round that is trained again gives the same.
+made for each round, and torch's generator is seeded for it, so that training a round again has the same result.
 
 `LightningLoop` is such a class for models that are Lightning modules: it asks them for `configure_optimizers` and
 `training_step`, as Lightning's Trainer does, and needs nothing of Lightning itself.
@@ -46,7 +46,7 @@ KEPT_METRICS = ("iterations", "steps", "seconds", "samples", "accuracy", "test_l
 
 @dataclass(slots=True, eq=False)
 class LoopRound:
-    """One local phase as a loop sees it. `number` counts the rounds of the run from 1 on; `seed` is this phase's own;
+    """Describes one local phase to a loop. `number` counts the rounds of the run from 1 on; `seed` is this phase's own;
     `lr` and `batch_size` are what the run sets, `num_steps` how many mini-batches its local work has."""
 
     number: int
@@ -59,7 +59,8 @@ class LoopRound:
     steps: int = 0
 
     def on_step(self) -> None:
-        """To be called after each step: shows how far training is, and lets the node stop it. Raises Stopped."""
+        """Reports that a step was made, so that the node can show progress or stop the phase. A loop calls it after
+        each step. Raises Stopped."""
         self.steps += 1
         if self.stepping.on_step is not None:
             self.stepping.on_step(self.steps, max(self.num_steps, self.steps))
@@ -69,7 +70,8 @@ class LoopRound:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopData:
-    """A client's training samples: x [N, C, H, W] float32 and y [N] int64 on one device; there are `num_classes`."""
+    """Holds a client's training samples: x [N, C, H, W] float32 and y [N] int64 on one device; there are
+    `num_classes`."""
 
     x: Tensor
     y: Tensor
@@ -79,21 +81,21 @@ class LoopData:
         return len(self.y)
 
     def batches(self, round: LoopRound) -> Iterator[tuple[Tensor, Tensor]]:  # noqa: A002 - as `train` calls it
-        """The mini-batches of the run's local work, drawn as every other method of fednode draws them."""
+        """Yields the mini-batches of the run's local work, drawn as for every other method of fednode."""
         for rows in round.schedule.batches:
             yield self.x.index_select(0, rows), self.y.index_select(0, rows)
 
 
 class Loop(Protocol):
-    """Local training of one's own."""
+    """Trains a model locally with a user's own code."""
 
     def train(self, model: Model, data: LoopData, round: LoopRound) -> Mapping[str, float]:  # noqa: A002
-        """Train the model in place; numbers by name, `loss` among them."""
+        """Trains the model in place. Returns numbers by name, `loss` among them."""
         ...
 
 
 class OwnLoop(SharesModel[LoopSpec]):
-    """The loop trains from the common model on; the mean of what came of it is taken over."""
+    """Trains by a user's loop from the common model on, and takes over the mean of all members' models."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         def instead(stepping: Stepping) -> Progress:
@@ -107,7 +109,7 @@ class OwnLoop(SharesModel[LoopSpec]):
         num_steps = len(schedule.batches)
         lr = hyper.compute_lr(max(round_.number, 1), num_steps)
         told = LoopRound(round_.number, seed, lr, hyper.batch_size, num_steps, schedule, stepping)
-        torch.default_generator.manual_seed(seed)  # within a phase whose generator is given back as it was
+        torch.default_generator.manual_seed(seed)  # the phase restores the generator afterwards
         start_s = time.perf_counter()
         model.train()
         try:
@@ -115,7 +117,7 @@ class OwnLoop(SharesModel[LoopSpec]):
             metrics = loop.train(model, LoopData(data.train.x, data.train.y, data.num_classes), told)
         except MlError:
             raise
-        except (Exception, SystemExit) as error:  # someone else's code may raise anything
+        except (Exception, SystemExit) as error:  # a user's code may raise anything
             raise MlError(f"{self.spec.loop}: {type(error).__name__}: {error}") from error
         for parameter in model.parameters():
             parameter.grad = None
@@ -128,11 +130,11 @@ class OwnLoop(SharesModel[LoopSpec]):
 
 
 def load_loop(place: str) -> type[Loop]:
-    """The class that package.module:Class names. Raises MlError."""
+    """Loads the class that package.module:Class names. Raises MlError."""
     module, _, name = place.partition(":")
     try:
         found = getattr(import_module(module), name)
-    except (Exception, SystemExit) as error:  # likewise
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise MlError(f"importing {place}: {type(error).__name__}: {error}") from error
     if not callable(getattr(found, "train", None)):
         raise MlError(f"expected {place} to be a class with train(model, data, round), got {found!r}")
@@ -141,7 +143,7 @@ def load_loop(place: str) -> type[Loop]:
 
 
 def read_metrics(place: str, metrics: object) -> dict[str, float]:
-    """What a loop returned, as plain numbers. Raises MlError."""
+    """Returns the numbers that a loop returned as plain floats. Raises MlError."""
     if not isinstance(metrics, Mapping) or "loss" not in metrics:
         raise MlError(f"{place}: expected train to return numbers by name, `loss` among them, got {metrics!r}")
     numbers: dict[str, float] = {}
@@ -161,8 +163,8 @@ class LightningLoop:
     """Trains a model that is a Lightning module, with optimisers and losses of its own.
 
     Of Lightning's hooks it calls `configure_optimizers`, `on_train_start`, `training_step`, `on_train_batch_end`,
-    `on_train_end`. One optimiser, and one scheduler beside it where that goes by step; no clipping, no callbacks and no
-    precision plugin. `self.log` says nothing, as always without a Trainer. The optimiser begins anew each round.
+    `on_train_end`. It takes one optimiser, and one scheduler if that is called each step; no clipping, no callbacks and
+    no precision plugin. `self.log` does nothing, as always without a Trainer. The optimiser restarts each round.
     """
 
     def train(self, model: Any, data: LoopData, round: LoopRound) -> Mapping[str, float]:  # noqa: A002
@@ -170,7 +172,7 @@ class LightningLoop:
             if not callable(getattr(model, hook, None)):
                 raise MlError(f"expected {type(model).__name__} to be a Lightning module: it has no {hook}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there is no Trainer
+            warnings.simplefilter("ignore")  # Lightning warns that there is no Trainer
             return self._train(model, data, round)
 
     def _train(self, model: Any, data: LoopData, round_: LoopRound) -> Mapping[str, float]:
@@ -196,7 +198,7 @@ class LightningLoop:
 
 
 def read_optimizers(configured: Any) -> tuple[Any, Any]:
-    """The one optimiser of what `configure_optimizers` gives, and its scheduler by step, if it has one. Raises
+    """Returns the one optimiser that `configure_optimizers` returned, and its scheduler by step, if it has one. Raises
     MlError."""
     scheduler: Any = None
     if isinstance(configured, Mapping):
@@ -214,7 +216,7 @@ def read_optimizers(configured: Any) -> tuple[Any, Any]:
 
 
 def _call(model: Any, hook: str, *args: Any) -> None:
-    """A hook of Lightning's that a module may have."""
+    """Calls a hook of Lightning's, if the module has it."""
     found = getattr(model, hook, None)
     if callable(found):
         found(*args)

@@ -1,8 +1,8 @@
 """SCAFFOLD: FedAvg whose local steps are corrected by control variates (ALGORITHMS §16).
 
-Karimireddy et al., *SCAFFOLD: Stochastic Controlled Averaging for Federated Learning*, 2020, algorithm 1, option II.
-A local phase of K steps at learning rate eta goes from the common model x to y, with c the common control variate and
-c_i the client's own, both 0 in the first round:
+Karimireddy et al., *SCAFFOLD: Stochastic Controlled Averaging for Federated Learning*, 2020, algorithm 1, option II. A
+local phase of K steps at learning rate eta goes from the common model x to y, with c the common control variate and c_i
+the client's own, both 0 in the first round:
 
     y      <- y - eta (grad(y) - c_i + c)
     c_i'    = c_i - c + (x - y) / (K eta)
@@ -10,9 +10,9 @@ c_i the client's own, both 0 in the first round:
 
 c_i' is the client's from then on only if its contribution is in the block (`ml.specs.methods.scaffold`).
 
-Where we deviate: gradients are clipped, where `clip_norm` is set, before they are corrected. A client that does not
-know any more what it has sent, as one that is set up anew on another machine, takes c for its own and is not corrected
-in its next phase; what it had sent stays in c until the run ends.
+Where we deviate: gradients are clipped, if `clip_norm` is set, before they are corrected. A client that no longer knows
+what it has sent, such as one that is set up again on another machine, uses c as its own and is not corrected in its
+next phase; what it had sent stays in c until the run ends.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _COMMON, _OWN, _NEXT, _START = "common", "own", "next", "start"  # c, c_i, c_i' 
 
 
 class Scaffold(SharesModel[ScaffoldSpec]):
-    """The state besides the model: c under "common/" and c_i under "own/", absent where they are 0, c_i' of the last
-    phase under "next/", and int64 `own_height` and `next_height`, when the two were made; in a phase x under "start/"
-    and float64 `way`, K eta."""
+    """Trains by corrected steps. The state besides the model: c under "common/" and c_i under "own/", absent if they
+    are 0, c_i' of the last phase under "next/", and int64 `own_height` and `next_height`, when the two were made; in a
+    phase x under "start/" and float64 `way`, K eta."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         if round_.number <= 1:
@@ -81,7 +81,7 @@ class Scaffold(SharesModel[ScaffoldSpec]):
         arrays, counted = state.arrays, read_last_rounds(aggregate).get(round_.me)
         own: Arrays = {}
         if counted is not None:
-            own = common  # where it is not known here any more
+            own = common  # this client no longer knows its own
             for kind in (_NEXT, _OWN):
                 if _get_height(arrays, kind) == counted:
                     own = get_kind(arrays, kind) or {}
@@ -89,7 +89,7 @@ class Scaffold(SharesModel[ScaffoldSpec]):
         state.arrays = add_kind(_COMMON, common) | add_kind(_OWN, own)
         if counted is not None:
             state.arrays["own_height"] = np.array([counted], np.int64)
-        if _get_height(arrays, _NEXT) > round_.height:  # made on an older aggregate, and not yet judged by a block
+        if _get_height(arrays, _NEXT) > round_.height:  # made on an older aggregate, its block still to come
             state.arrays |= add_kind(_NEXT, get_kind(arrays, _NEXT) or {}) | {"next_height": arrays["next_height"]}
 
     @property
@@ -98,12 +98,12 @@ class Scaffold(SharesModel[ScaffoldSpec]):
 
 
 def _get(arrays: Arrays, name: str, like: Arrays) -> Array:
-    """An array of a control variate; zeros where that is 0."""
+    """Returns an array of a control variate; zeros if the variate is 0."""
     found = arrays.get(name)
     return np.zeros_like(like[name]) if found is None else found
 
 
 def _get_height(arrays: Arrays, kind: str) -> int:
-    """The height at which a client's control variate was made; 0 where there is none."""
+    """Returns the height at which a client's control variate was made; 0 if there is none."""
     found = arrays.get(f"{kind}_height")
     return 0 if found is None else int(found[0])

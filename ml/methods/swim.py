@@ -7,15 +7,14 @@ of a client, those whose representations of the batch have a mean cosine of at l
     pos = e^(cos(z, z_glob)/tau) + sum over positives of e^(cos(z, z_h)/tau)     neg = sum over the others of the same
     C   = ceil(0.4 * E)
 
-In round 1 nothing is kept yet and the contrast is 0; in round R its weight is.
+In round 1 there are no older models yet and the contrast is 0; in round R its weight is.
 
 Where we deviate: z is the embedding, as for MOON. The code keeps the representations of the last C mini-batches by the
 previous model, so that it compares different samples with each other, and puts mean cosines of the batch into the
-exponents; here a window holds models, and what is compared is always the same sample. E are epochs in the paper; where
-local work is set in iterations it is their number, of which one model is kept per round, R - 1 at most. What is kept of
-a model are its embeddings of the client's own samples, N * D numbers, for one more pass over them a round: C models
-would be far more for all but the smallest networks, and C passes. Samples that change while a node is down make the
-window begin anew.
+exponents; here a window holds models, and the same sample is always compared with itself. E are epochs in the paper; if
+local work is set in iterations it is their number. One model is kept per round, R - 1 at most. Only its embeddings of
+the client's own samples are kept, N * D numbers, for one more pass over them a round: C models would need far more
+memory for all but the smallest networks, and C passes. If samples change while a node is down, the window restarts.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_e
 
 
 class Swim(SharesModel[SwimSpec]):
-    """The state besides the model is `history` float32[N, H, D]: each sample's last H <= C unit embeddings."""
+    """Trains by cross-entropy and SWIM's contrast. The state besides the model is `history` float32[N, H, D]: each
+    sample's last H <= C unit embeddings."""
 
     def prepare(self, state: State, round_: Round, schedule: Schedule) -> Prepared:
         mu = self.spec.compute_mu(round_.height)

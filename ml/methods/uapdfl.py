@@ -1,20 +1,22 @@
-"""UA-PDFL: how alike two clients' data are decides how much of a model they share (ALGORITHMS §5).
+"""UA-PDFL: the similarity of two clients' data decides how much of a model they share (ALGORITHMS §5).
 
 Zhu, Fan, Xie, *UA-PDFL: A Personalized Approach for Decentralized Federated Learning*. X_unit is one sample, constant
-or the mean of a client's own, Eq. (4); f = h o g is client i's model, n_i its number of samples, Q whom it has drawn
-and S those of Q whose data look like its own (see the spec for how that is measured and what follows from it):
+or the mean of a client's own, Eq. (4); f = h o g is client i's model, n_i its number of samples, Q the peers that it
+has drawn and S those of Q whose data are similar to its own (see the spec for how that is measured and what follows
+from it):
 
     (5)  I_i = softmax( f(X_unit) )        (11) A_i = g(X_unit)
     (12) L   = CE + mu * || g(X_unit) - A_avg ||^2        A_avg = (A_i + sum of A_j over Q) / (|Q| + 1)
     dropout branch:       w_i <- w_j of one random j of Q
     personalised layers:  w_g <- mean of g over i and Q, w_h <- mean of h over i and S, weighted by n
 
-I_i and A_i are computed in eval mode by the model that a local phase ends with, and frozen until the next one ends; the
-live g(X_unit) of Eq. (12) sees batch norm as in eval mode and leaves its statistics alone. A_avg is a constant of the
-round; before the first exchange it is A_i of the initial model, which all clients have in common.
+I_i and A_i are computed in eval mode by the model at the end of a local phase, and frozen until the next one ends; the
+live g(X_unit) of Eq. (12) uses batch norm as in eval mode and does not change its statistics. A_avg is a constant of
+the round; before the first exchange it is A_i of the initial model, which all clients have in common.
 
-The model to look at is the personalised one, before a block changes it; measured after a block is what the client
-starts its next phase from. With th < 0 and mu 0 every client does what FedPer does over Q, as long as S is empty then.
+The personalised model, before a block changes it, is the one to evaluate; what is measured after a block is the model
+from which the client starts its next phase. With th < 0 and mu 0 every client does what FedPer does over Q, as long as
+S is empty then.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from ml.training.loop import Batch, Prepared, Schedule, Tensors, compute_cross_e
 
 
 class UaPdfl(SharesParts[UaPdflSpec]):
-    """The state besides the model is `auxiliary`, A_i as it was sent last, and `target`, the A_avg of the round."""
+    """Trains by Eq. (12). The state besides the model is `auxiliary`, A_i as it was sent last, and `target`, the A_avg
+    of the round."""
 
     def init(self, state: State) -> None:
         _, auxiliary = self.represent_unit(state)
@@ -51,7 +54,7 @@ class UaPdfl(SharesParts[UaPdflSpec]):
     def compute_loss(self, model: Model, batch: Batch, context: Tensors) -> Tensor:
         if not context:
             return compute_cross_entropy(model, batch, context)
-        if self.spec.task.layout.is_batchable:  # each sample is seen for itself: one pass does for both
+        if self.spec.task.layout.is_batchable:  # samples are independent: one pass computes both
             z_XD = model.embed(torch.cat([batch.x, context["unit"]]))
             z_BD, unit_D = z_XD[:-1], z_XD[-1]
             loss = model.criterion(model.classify(z_BD), batch.y)
@@ -95,14 +98,15 @@ class UaPdfl(SharesParts[UaPdflSpec]):
         }
 
     def make_unit(self, state: State) -> Tensor:
-        """X_unit [1, C, H, W], or what the model's frozen part makes of it; of a mean, the mean of what it makes."""
+        """Returns X_unit [1, C, H, W], or the features that the model's frozen part computes from it; for a mean, the
+        mean of the samples' features."""
         if self.spec.hyperparameters.unit == "mean":
             return state.data.train.x.mean(0, keepdim=True)
         x_1CHW = torch.full((1, *self.spec.task.input_shape), self.spec.hyperparameters.unit_value)
         return state.model.precompute(x_1CHW.to(state.data.device))
 
     def get_auxiliary(self, peers: Sequence[Offer], offers: Sequence[Offer], aggregate: Arrays | None) -> list[Array]:
-        """A_j of each of `peers`; `offers` as `UaPdflSpec.decide` has them."""
+        """Returns A_j of each of `peers`; `offers` are those of `UaPdflSpec.decide`."""
         if aggregate is None or not peers:
             return []
         rows = self.spec.get_rows("auxiliary/auxiliary", offers, aggregate)
@@ -110,7 +114,7 @@ class UaPdfl(SharesParts[UaPdflSpec]):
 
     @torch.no_grad()
     def represent_unit(self, state: State) -> tuple[Array, Array]:
-        """(I_i float32[C], A_i float32[D])."""
+        """Computes (I_i float32[C], A_i float32[D])."""
         state.model.eval()
         z_1D = state.model.embed(self.make_unit(state))
         unit_C = state.model.classify(z_1D)[0].double().softmax(0).float()  # Eq. (5)
@@ -118,6 +122,6 @@ class UaPdfl(SharesParts[UaPdflSpec]):
 
 
 def compute_mean_auxiliary(auxiliary: Sequence[Array]) -> Array:
-    """A_avg: the mean of one's own A_i and those of Q, all alike."""
+    """Computes A_avg: the unweighted mean of the client's A_i and those of Q."""
     mean: Array = np.stack(auxiliary).mean(0, dtype=np.float64, keepdims=True).astype(np.float32)[0]
     return mean

@@ -1,4 +1,4 @@
-"""The methods a federation can agree on, as far as a validator needs them: numpy alone.
+"""The methods that a federation can choose from, in the part that a validator needs: numpy alone.
 
 An aggregate is one set of arrays for all voted kinds of a height, named "kind/name" ("prototypes/classes",
 "model/fc1.weight"), in the canonical encoding. Block 0's aggregate is the initial model under "model/".
@@ -46,7 +46,7 @@ __all__ = [
     "get_kind",
 ]
 
-_OWN: dict[str, type[MethodSpec]] = {**METHODS, EvaluationSpec.name: EvaluationSpec}  # also those that train nothing
+_OWN: dict[str, type[MethodSpec]] = {**METHODS, EvaluationSpec.name: EvaluationSpec}  # with those that train nothing
 
 
 def get_spec(
@@ -64,9 +64,9 @@ def get_spec(
     kind: str = CLASSIFICATION,
     target: Mapping[str, Any] | None = None,
 ) -> MethodSpec:
-    """The spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's 2^29 - 1,
-    `max_abs` another of its limits; `rounds` is how many are planned, 0 if there is no end; `num_members` how many
-    members there are, which may be left out where nothing will be aggregated. `kind` is the run's `task`, and `target`
+    """Returns the spec of genesis' `method` on its `model`. `max_weight` is genesis' limit, by default the protocol's
+    2^29 - 1, `max_abs` another of its limits. `rounds` is how many are planned, 0 if there is no end. `num_members` is
+    the number of members, which may be left out if nothing will be aggregated. `kind` is the run's `task`, and `target`
     the mean and deviation of the targets of a regression. `input_` is genesis' `input`, which says whether members
     agree on statistics. Code of `plugins` may be imported.
 
@@ -107,7 +107,7 @@ def get_spec(
 
 
 def get_simulated_spec(*args: Any, **terms: Any) -> MethodSpec:
-    """As `get_spec`, of a run in one process, where nobody is there to hide from."""
+    """Returns the spec of `get_spec` without masks, for a run in one process, which has nobody to hide from."""
     return get_unmasked_spec(get_spec(*args, **terms))
 
 
@@ -124,8 +124,8 @@ def get_judge(
     target: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> MethodSpec:
-    """The spec that every member judges a run by: fednode's own, or of a plugin's method what the run's schema says.
-    Imports no plugin. Takes and raises what `get_spec` does."""
+    """Returns the spec by which every member judges a run: fednode's own, or for a plugin's method one made from the
+    run's schema. Imports no plugin. Takes and raises what `get_spec` does."""
     if "plugin" not in method or method.get("name") in _OWN:
         terms: dict[str, Any] = {"rounds": rounds, "input_": input_, "kind": kind, "target": target}
         return get_spec(method, model, num_classes, input_shape, **terms, **limits)
@@ -151,10 +151,10 @@ def _check_counts(kind: str, input_: Mapping[str, Any]) -> None:
 def compute_aggregate(
     spec: MethodSpec, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None
 ) -> bytes | None:
-    """The encoded aggregate of a round, from payloads that `spec` has validated; their order does not matter.
+    """Computes the encoded aggregate of a round, from payloads that `spec` has validated; their order does not matter.
 
-    `parent` is the decoded aggregate of the block before, with its kinds in front of the names. None where the method
-    votes on nothing: its aggregate is the zero digest. Raises AggregationError.
+    `parent` is the decoded aggregate of the parent block, with its kinds in front of the names. Returns None for a
+    method that votes on nothing: its aggregate is the zero digest. Raises AggregationError.
     """
     if isinstance(spec, MaskedSpec):
         return encode_arrays(spec.combine(height, contributions, parent))
@@ -183,7 +183,7 @@ def compute_aggregate(
 def unpack_all(
     spec: MethodSpec, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None
 ) -> Sequence[AuthorPayloads]:
-    """Contributions as the rules of a round see them. Raises AggregationError."""
+    """Returns contributions as the rules of a round read them. Raises AggregationError."""
     if not spec.sends_changes:
         return contributions
     befores = {kind: get_kind(parent, kind) for kind in spec.rules(height)}
@@ -199,12 +199,12 @@ def unpack_all(
 
 
 def add_kind(kind: str, arrays: Arrays) -> dict[str, Array]:
-    """The arrays of one kind under the names they have in an aggregate."""
+    """Returns the arrays of one kind under the names they have in an aggregate."""
     return {f"{kind}/{name}": array for name, array in arrays.items()}
 
 
 def get_kind(aggregate: Arrays | None, kind: str) -> dict[str, Array] | None:
-    """The arrays of one kind in an aggregate, without the kind in front; None where it has none of them."""
+    """Returns the arrays of one kind in an aggregate, without the kind in front; None if it has none of them."""
     prefix = f"{kind}/"
     found = {name.removeprefix(prefix): array for name, array in (aggregate or {}).items() if name.startswith(prefix)}
     return found or None

@@ -1,11 +1,11 @@
-"""The parts of every method's spec: the task it is set, its hyper-parameters, and what a validator asks of it.
+"""The base of every method's spec: its task, its hyper-parameters, and the questions that a validator asks of it.
 
-A spec is numpy only, so that the daemon and `chain verify --deep` never load torch (DESIGN §6). It says which payloads
-a contribution carries at each height and how they combine; `ml.methods` has the training, and reads the same
+A spec needs numpy only, so that the daemon and `chain verify --deep` never load torch (DESIGN §6). It says which
+payloads a contribution carries at each height and how they combine; `ml.methods` has the training, and reads the same
 hyper-parameters.
 
-A method knows one run: what is called a height here, and in `ml.methods` and `ml.clients`, is the round of the run,
-from 1 on. On a chain of one run without changes the two are the same; `node.runs` translates.
+A method knows one run: a height here, and in `ml.methods` and `ml.clients`, is the round of the run, from 1 on. On a
+chain of one run without changes the two are the same; `node.runs` translates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ml.tasks import CLASSIFICATION
 
 @dataclass(frozen=True, slots=True)
 class AuthorPayloads:
-    """One author's part in a round: the decoded payloads of each kind, at its signed weight."""
+    """Holds one author's part in a round: the decoded payloads of each kind, and its signed weight."""
 
     author: bytes
     weight: int
@@ -37,7 +37,7 @@ class AuthorPayloads:
 
 @dataclass(frozen=True, slots=True)
 class RoundKinds:
-    """What a round exchanges: the schema of each kind, and the rules of those that are voted on."""
+    """Describes what a round exchanges: the schema of each kind, and the rules of those that are voted on."""
 
     schemas: Mapping[str, ArraySchema]
     rules: Mapping[str, str]
@@ -45,11 +45,12 @@ class RoundKinds:
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """The settings that a member needs besides schemas and rules to judge a method whose code it does not have.
+    """Holds the settings that a member needs besides schemas and rules to judge a method whose code it does not have.
 
-    `weights`: "1" where every contribution is signed as 1, "samples" where a weight says something. The settings of
-    rules are as in `RuleSettings`. `draw` is how many others a member takes on-demand kinds of, None where there are
-    none. `outer` is the optimiser that the common model goes on by, None where it is what the rule gives."""
+    `weights` is "1" if every contribution is signed as 1, "samples" if weights differ. The settings of rules are as in
+    `RuleSettings`. `draw` is the number of other members whose on-demand kinds a member pulls, None if there are no
+    such kinds. `outer` is the optimiser that updates the common model, None if the rule's result is the common model.
+    """
 
     weights: str
     weight_cap: int | None = None
@@ -59,7 +60,7 @@ class Judging:
     outer: OuterSettings | None = None
 
     def to_mapping(self) -> dict[str, Any]:
-        """As a schema has it: what is not set is left out."""
+        """Returns the settings as a schema has them, without those that are not set."""
         values: dict[str, Any] = {"weights": self.weights, "weight_cap": self.weight_cap, "clip": self.clip}
         values |= {"draw": self.draw, "momentum": self.momentum or None}
         values["outer"] = None if self.outer is None else self.outer.to_mapping()
@@ -75,24 +76,24 @@ class MethodSpec(SelectionSpec, ABC):
 
     name: ClassVar[str]
     settings: ClassVar[type[Hyperparameters]] = Hyperparameters
-    training: ClassVar[str] = ""  # of a plugin's method: package.module:Class of what trains
-    record: ClassVar[PluginRecord | None] = None  # of the plugin that the method is of
-    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # the kinds that its mathematics allows
-    hides_samples: ClassVar[bool] = False  # whether all that it sends comes of steps and prototypes that can have noise
-    shown: ClassVar[Mapping[str, str]] = {}  # voted kinds that masks leave in the clear, each with what it tells
+    training: ClassVar[str] = ""  # for a plugin's method: package.module:Class of its training
+    record: ClassVar[PluginRecord | None] = None  # describes the plugin that has the method
+    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # the kinds of tasks that its mathematics allows
+    hides_samples: ClassVar[bool] = False  # whether noise can be added to all that it sends
+    shown: ClassVar[Mapping[str, str]] = {}  # voted kinds that masks do not hide, each with what it reveals
 
     task: Task
     hyperparameters: Hyperparameters
 
     @classmethod
     def from_mapping(cls, method: Mapping[str, Any], task: Task) -> Self:
-        """Read genesis' `method`. Raises SpecError."""
+        """Reads genesis' `method`. Raises SpecError."""
         spec = cls(task, cls.settings.from_mapping(method))
         spec.hyperparameters.lr_schedule.check_rounds(max(task.rounds - spec.sharing_heights, 0))
         return spec
 
     def explain_not_private(self) -> str | None:
-        """Why members cannot hide each of their samples in this run; None where they can."""
+        """Explains why members cannot hide each of their samples in this run; None if they can."""
         if not self.hides_samples or self.training:
             return f"{self.name} sends what has no noise"
         if self.task.layout.buffers:
@@ -100,48 +101,50 @@ class MethodSpec(SelectionSpec, ABC):
         return None
 
     def explain_not_hiding_updates(self) -> str | None:
-        """Why members cannot hide themselves in what they send; None where they can."""
+        """Explains why members cannot hide themselves in what they send; None if they can."""
         return f"{self.name} sends something else than a model"
 
     def explain_not_masked(self) -> str | None:
-        """Why members cannot hide what they send in a sum of all (`ml.specs.masked`); None where they can."""
+        """Explains why members cannot hide what they send in a sum of all (`ml.specs.masked`); None if they can."""
         return f"{self.name} is not of those whose common model is a mean of what members send"
 
     @abstractmethod
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
-        """The payload kinds a contribution for this height carries, all of them, each with its schema."""
+        """Returns all payload kinds that a contribution for this height carries, each with its schema."""
 
     @abstractmethod
     def rules(self, height: int) -> Mapping[str, str]:
-        """The voted kinds of this height, each with the name of its rule in `ml.aggregation.RULES`."""
+        """Returns the voted kinds of this height, each with the name of its rule in `ml.aggregation.RULES`."""
 
     def reads_parent(self, height: int) -> bool:
-        """Whether the aggregate of this height needs the one before it, as `nova` and `carry` do."""
+        """Says whether the aggregate of this height needs the parent's, as with `nova` and `carry`."""
         if self.sends_changes or self.get_kept(height):
             return True
         return not RULES_ON_PARENT.isdisjoint(self.rules(height).values())
 
     def get_kept(self, height: int) -> Collection[str]:
-        """The kinds that the aggregate of this height takes over from the one before it, as far as that has them."""
+        """Returns the kinds that the aggregate of this height takes over from the parent's, if that has them."""
         return ()
 
     @property
     def carried(self) -> Mapping[str, ArraySpec]:
-        """The arrays that an aggregate has besides what rules make, by their names in it."""
+        """The arrays that an aggregate has besides the results of rules, by their names in it."""
         return {}
 
     def get_origin(self, kind: str) -> Arrays | None:
-        """What the rule of a kind sees as the aggregate before; None for what that has of the kind."""
+        """Returns the arrays that replace the parent's aggregate for the rule of a kind; None if the rule reads the
+        parent's."""
         return None
 
     def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
-        """Those arrays, in the aggregate of this height: `made` is what rules have made of the contributions of
-        `authors`, in order, and `parent` the aggregate before. Arrays of `made` that come back stand in their place."""
+        """Returns the `carried` arrays of the aggregate of this height. `made` has the results of the rules for
+        contributions of `authors`, in order, and `parent` is the parent's aggregate. Arrays of `made` that are returned
+        replace them."""
         return {}
 
     @property
     def closing(self) -> RoundKinds | None:
-        """What the round with which a run ends exchanges, whatever its number; None where it is as those before it."""
+        """The kinds and rules of a run's last round, whatever its number; None if it is like the rounds before."""
         return None
 
     @property
@@ -152,11 +155,11 @@ class MethodSpec(SelectionSpec, ABC):
     @property
     @abstractmethod
     def max_weight_is_one(self) -> bool:
-        """Whether weights say nothing in this method and must be signed as 1."""
+        """Says whether weights mean nothing in this method and must be signed as 1."""
 
     def describe_judging(self) -> Judging:
-        """What members without the method's code judge by, besides the run's schema. Raises AggregationError where
-        rules need the number of members, and nobody said what that is."""
+        """Returns the settings by which members without the method's code judge, besides the run's schema. Raises
+        AggregationError if rules need the number of members, and it is unknown."""
         settings = self.rule_settings
         return Judging(
             weights="1" if self.max_weight_is_one else "samples",
@@ -165,25 +168,25 @@ class MethodSpec(SelectionSpec, ABC):
             momentum=settings.momentum,
         )
 
-    # ---- models that travel as changes
+    # ---- models that are sent as changes
 
     @property
     def sends_changes(self) -> bool:
-        """Whether the kind `model` has what was changed in the common model, and not the model (`model_changes`)."""
+        """Says whether the kind `model` has the changes of the common model instead of the model (`model_changes`)."""
         return False
 
     def pack(self, kind: str, arrays: Arrays, parent: Arrays, height: int) -> Arrays:
-        """What a payload is sent as, where the common model of the round is `parent`, without the kind in front."""
+        """Returns a payload as it is sent. `parent` is the common model of the round, without the kind in front."""
         return arrays
 
     def unpack(self, kind: str, arrays: Arrays, parent: Arrays | None, height: int) -> Arrays:
-        """What rules see of a payload that was sent. Raises AggregationError for another model's parent."""
+        """Returns a payload that was sent as rules read it. Raises AggregationError for the parent of another model."""
         return arrays
 
     # ---- heights and the method's own rounds
 
     def compute_lr(self, round_number: int, num_steps: int = 0) -> float:
-        """The learning rate that the method's round of this number begins with."""
+        """Computes the learning rate at the beginning of the method's round of this number."""
         rounds = max(self.task.rounds - self.sharing_heights, 0)
         return self.hyperparameters.compute_lr(max(round_number, 1), num_steps, rounds)
 
@@ -193,27 +196,28 @@ class MethodSpec(SelectionSpec, ABC):
         return 0
 
     def get_round_number(self, height: int) -> int:
-        """t, the method's round that makes the block at `height`: from 1 on, and 0 at the last height before."""
+        """Returns t, the method's round that makes the block at `height`: from 1 on, and 0 at the last height
+        before."""
         return height - self.sharing_heights
 
     def get_local_work(self, height: int) -> int:
-        """E of this height's local phase: how many iterations or epochs it has."""
+        """Returns E of this height's local phase: how many iterations or epochs it has."""
         return self.hyperparameters.local_work
 
     def get_collect_s(self, height: int, default: float) -> float:
-        """For how long contributions of this height are waited for; `default` is genesis' own."""
+        """Returns for how many seconds a node waits for contributions of this height; `default` is genesis' own."""
         return default
 
-    # ---- what a contribution has to be
+    # ---- checks of a contribution
 
     def validate_kinds(self, kinds: Iterable[str], height: int) -> None:
-        """Raise PayloadError unless a contribution carries exactly the kinds of this height."""
+        """Raises PayloadError unless a contribution carries exactly the kinds of this height."""
         expected, got = sorted(self.schemas(height)), sorted(kinds)
         if got != expected:
             raise PayloadError(f"payload kinds at height {height}: expected {expected}, got {got}")
 
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
-        """Raise PayloadError unless `arrays` are a payload of this kind and height, in form and in meaning."""
+        """Raises PayloadError unless `arrays` are a payload of this kind and height, in form and in meaning."""
         schemas = self.schemas(height)
         if kind not in schemas:
             raise PayloadError(f"payload {kind!r} at height {height}: {suggest(kind, schemas)}")
@@ -224,18 +228,17 @@ class MethodSpec(SelectionSpec, ABC):
 
     @property
     def is_judged_on_parent(self) -> bool:
-        """Whether `validate_on_parent` has anything to say."""
+        """Says whether `validate_on_parent` checks anything."""
         return False
 
     def validate_on_parent(
         self, author: bytes, payloads: Mapping[str, Arrays], parent: Arrays | None, height: int
     ) -> None:
-        """Raise PayloadError unless the payloads of an author, each valid by itself, are what the aggregate before
-        asks of it."""
+        """Raises PayloadError unless an author's payloads, each valid by itself, fit the parent's aggregate."""
         return
 
     def validate_weight(self, weight: int) -> None:
-        """Raise PayloadError unless a contribution may be signed at this weight."""
+        """Raises PayloadError unless a contribution may be signed at this weight."""
         high = 1 if self.max_weight_is_one else self.task.max_weight
         if not 1 <= weight <= high:
             raise PayloadError(f"weight: expected {'1' if high == 1 else f'1 to {high}'}, got {weight}")
@@ -246,6 +249,6 @@ class MethodSpec(SelectionSpec, ABC):
         return self.task.model_schema.max_bytes
 
     def to_mapping(self) -> dict[str, Any]:
-        """Genesis' `method` with every default written out."""
+        """Returns genesis' `method` with every default written out."""
         plugin = {} if self.record is None else {"plugin": self.record.to_mapping()}
         return {"name": self.name, **plugin, **self.hyperparameters.to_mapping()}

@@ -1,19 +1,20 @@
 """The judge of a run whose method is a plugin's: a spec that is made of the run's schema alone, without the plugin.
 
-Every member judges such a run by it, also those that have the plugin: whether a payload is taken must not hang on whose
-code is installed where. So no code of a plugin's takes part in a vote, and a member without it votes like all others.
+Every member judges such a run by it, also those that have the plugin: whether a payload is accepted must not depend on
+the code that a member has installed. So no code of a plugin's takes part in a vote, and a member without it votes like
+all others.
 
-A plugin's method therefore keeps to what a schema can say: kinds that go by the rules in `ml.aggregation.RULES`, the
-same in all rounds after its first few, and besides them kinds that members draw of each other as
-`ml.specs.peers.PeerSpec` has it. What its rules need is in the schema, too, under `judging`:
+A plugin's method therefore keeps to what a schema can say: kinds that are combined by the rules in
+`ml.aggregation.RULES`, the same in all rounds after its first few, and besides them kinds that members draw of each
+other as in `ml.specs.peers.PeerSpec`. What its rules need is in the schema, too, under `judging`:
 
     judging   {"weights": "1" | "samples", "weight_cap": 4, "clip": 1.0, "momentum": 0.9, "draw": 5, "outer": {...}}
 
-of which only `weights` is always there. `draw` says how many others a member takes on-demand kinds of, and `outer` is
-the optimiser that the common model goes on by (`ml.specs.outer`). Rules are told
-that as many members may lie as `quorum: bft` stays safe with.
+of which only `weights` is always there. `draw` is the number of other members whose on-demand kinds a member pulls, and
+`outer` is the optimiser that updates the common model (`ml.specs.outer`). Rules assume the largest number of liars with
+which `quorum: bft` stays safe.
 
-A schema comes from peers, as part of a change. It is refused where any payloads that fit it could not be combined.
+A schema comes from peers, as part of a change. It is refused if any payloads that fit it could not be combined.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from ml.specs.sharing import ModelHyperparameters
 from ml.specs.statistics import STATISTICS, agree
 from ml.specs.task import Task
 
-MAX_ROUNDS_APART = 16  # rounds before the payloads are the same in all that follow
+MAX_ROUNDS_APART = 16  # after so many rounds, all send the same payloads
 MAX_ROWS = 1 << 31
-# FedEDS's, SCAFFOLD's or FedDBE's alone, or no method's by itself
+# used by FedEDS, SCAFFOLD or FedDBE alone, or by no method by itself
 UNSUPPORTED_KINDS = ("encrypted_set", "chunk_digests", CONTROL, REPRESENTATION, STATISTICS, MASKED, EVALUATION)
-UNSUPPORTED_RULES = ("sum", "trimmed_sum", "fixed_mean", "class_fixed_mean")  # of statistics, and of masked sums
+UNSUPPORTED_RULES = ("sum", "trimmed_sum", "fixed_mean", "class_fixed_mean")  # for statistics, and for masked sums
 
 _ROWS = ("pool", "trimmed_pool")
 _DTYPES = ("float16", "float32", "float64", "int64", "uint8")
@@ -62,8 +63,8 @@ _REAL = re.compile(r"-?\d{1,19}(\.\d{1,20})?(e[+-]?\d{1,3})?", re.ASCII)
 
 @dataclass(frozen=True)
 class SchemaSpec(MethodSpec):
-    """A plugin's method as its run's schema has it. `spans` are the schemas and rules of the rounds, by the first that
-    each holds for. Like all specs it has its name and its plugin by its class, which is made for one run."""
+    """A plugin's method as its run's schema describes it. `spans` are the schemas and rules of the rounds, by the first
+    round that each holds for. Like all specs it has its name and its plugin by its class, which is made for one run."""
 
     method: Mapping[str, Any]
     judging: Judging
@@ -71,8 +72,8 @@ class SchemaSpec(MethodSpec):
 
     @classmethod
     def read(cls, method: Mapping[str, Any], schema: Mapping[str, Any], task: Task) -> Self:
-        """The judge of genesis' `method` by the `schema` of its run. Raises SpecError unless the schema is whole, says
-        nothing else, and describes payloads that can be combined whatever is in them."""
+        """Reads the judge of genesis' `method` from the `schema` of its run. Raises SpecError unless the schema is
+        complete, says nothing else, and describes payloads that can be combined whatever their values."""
         record = PluginRecord.from_mapping("method.plugin", method.get("plugin"))
         aggregate, rounds, judging = (_get_mapping(schema, key) for key in ("aggregate", "rounds", "judging"))
         spans = _read_spans(rounds, aggregate)
@@ -120,7 +121,7 @@ class SchemaSpec(MethodSpec):
 
     @property
     def _trained(self) -> Mapping[str, ArraySpec]:
-        """The arrays that an outer optimiser moves."""
+        """The arrays that an outer optimiser changes."""
         sent = self.spans[-1][1].get("model")
         trained = self.task.parameter_schema.arrays
         return {name: array for name, array in trained.items() if sent is not None and name in sent.arrays}
@@ -160,7 +161,8 @@ class SchemaSpec(MethodSpec):
 def read_judge(
     method: Mapping[str, Any], schema: Mapping[str, Any], task: Task, input_: Mapping[str, Any]
 ) -> MethodSpec:
-    """The judge of a run of this `input`, in whose first round members may agree on statistics. Raises SpecError."""
+    """Reads the judge of a run with this `input`, in whose first round members may agree on statistics. Raises
+    SpecError."""
     has_round = input_.get("normalize") == "agreed"
     own = _leave_statistics_out(schema, has_round=has_round) if "normalize" in input_ else schema
     judge = agree(SchemaSpec.read(method, own, task), input_)
@@ -170,7 +172,7 @@ def read_judge(
 
 
 def _leave_statistics_out(schema: Mapping[str, Any], *, has_round: bool) -> dict[str, Any]:
-    """The schema as it would be of a run without statistics, whose rounds come one earlier where those had a round."""
+    """Returns the schema of the same run without statistics. If these had a round, all others come one earlier."""
     aggregate, rounds = _get_mapping(schema, "aggregate"), _get_mapping(schema, "rounds")
     start = f"{STATISTICS}/"
     own = {str(name): text for name, text in aggregate.items() if not str(name).startswith(start)}
@@ -184,11 +186,11 @@ def _leave_statistics_out(schema: Mapping[str, Any], *, has_round: bool) -> dict
     return {**schema, "aggregate": own, "rounds": shifted}
 
 
-# ---- reading what a peer wrote
+# ---- reading a peer's schema
 
 
 def _read_hyperparameters(method: Mapping[str, Any]) -> Hyperparameters:
-    """Those that all methods have; the plugin's own are for who trains."""
+    """Reads the hyper-parameters that all methods have; the plugin's own are needed for training alone."""
     keys = Hyperparameters.keys()
     return Hyperparameters.from_mapping({key: value for key, value in method.items() if key in keys})
 
@@ -213,7 +215,7 @@ def _read_judging(judging: Mapping[str, Any]) -> Judging:
 
 
 def _read_outer(value: Any) -> OuterSettings:
-    """An outer optimiser with all its settings written out."""
+    """Reads an outer optimiser with all its settings written out."""
     try:
         outer = ModelHyperparameters.from_mapping({"outer": value}).outer
     except SpecError as error:
@@ -299,11 +301,11 @@ def _read_range(kind: str, dtype: str, text: Any) -> tuple[float, float]:
     return convert(low), convert(high)
 
 
-# ---- whether all that fits can be combined
+# ---- checks that all fitting payloads can be combined
 
 
 def _check_kind(kind: str, schema: ArraySchema, rule: str | None, spec: SchemaSpec) -> None:
-    """Raises SpecError where payloads that fit could not be combined by their rule."""
+    """Raises SpecError if payloads that fit could not be combined by their rule."""
     if rule is None:
         if spec.judging.draw is None:
             raise _fail("judging.draw", f"expected how many others' {kind} a member takes, which nobody votes on")
@@ -321,7 +323,8 @@ def _check_kind(kind: str, schema: ArraySchema, rule: str | None, spec: SchemaSp
 def _check_rows(
     kind: str, schema: ArraySchema, needed: tuple[str, ...], others: tuple[str, ...], spec: SchemaSpec
 ) -> None:
-    """Rows by class: `classes` int64[n], `prototypes` float32[n, D], and what else has a row for each."""
+    """Checks rows by class: `classes` int64[n], `prototypes` float32[n, D], and others with a row for each. Raises
+    SpecError."""
     arrays = schema.arrays
     classes = arrays.get("classes")
     if classes is None or classes.dtype != "int64" or len(classes.shape) != 1:
@@ -343,7 +346,7 @@ def _check_rows(
 
 
 def _check_whole(kind: str, schema: ArraySchema, rule: str, spec: SchemaSpec) -> None:
-    """Whole arrays, of the same shapes from all members."""
+    """Checks whole arrays, which must have the same shapes from all members. Raises SpecError."""
     is_nova = rule == "nova"
     for name, array in schema.arrays.items():
         if not all(isinstance(n, int) for n in array.shape):

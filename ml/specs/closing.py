@@ -1,8 +1,8 @@
-"""The heights that close a run which selects its best round: members tell what they measured, and nothing is trained.
+"""The heights that close a run which selects its best round: members send what they measured, and nothing is trained.
 
-At the first they tell their measures of the last round, and send no payload. At the second, where the run evaluates,
-each tells what it has measured of the best round's model on its test samples, as in a run of
-`ml.specs.methods.evaluation`. The aggregate stays that of the round before.
+At the first they send their measures of the last round, and no payload. At the second, if the run evaluates, each sends
+its measures of the best round's model on its test samples, as in a run of `ml.specs.methods.evaluation`. The aggregate
+stays that of the round before.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ml.specs.methods.evaluation import EVALUATION, EvaluationHyperparameters, E
 
 @dataclass(frozen=True)
 class ClosingSpec(MethodSpec):
-    """A round without payloads or training, whose aggregate is that of the round before: its `kinds`."""
+    """A round without payloads or training, whose aggregate keeps the `kinds` of the round before."""
 
     kinds: Collection[str] = ()
 
     @classmethod
     def of(cls, spec: MethodSpec, aggregate: Collection[str]) -> MethodSpec:
-        """That of a run by `spec`, whose aggregate has arrays of these names."""
+        """Returns the closing round of a run by `spec`, whose aggregate has arrays of these names."""
         kinds = tuple(sorted({name.partition("/")[0] for name in aggregate}))
         named = type(cls.__name__, (cls,), {"name": spec.name, "__module__": cls.__module__})
         closing: MethodSpec = named(spec.task, spec.hyperparameters, kinds)
@@ -48,12 +48,12 @@ class ClosingSpec(MethodSpec):
 
 @dataclass(frozen=True)
 class ClosingEvaluationSpec(EvaluationSpec):
-    """A round of what sites measure, each in a payload that is voted on and does not go into the aggregate. How many
-    samples a site tells of at the least, and what its counts are rounded down to, is the same in every run."""
+    """A round of the sites' measures. Each is a payload that is voted on and does not go into the aggregate. The fewest
+    samples about which a site sends figures, and the rounding of counts, are the same in every run."""
 
     @classmethod
     def of(cls, spec: MethodSpec) -> ClosingEvaluationSpec:
-        """That of a run by `spec`, whose aggregate has a whole model."""
+        """Returns the evaluation round of a run by `spec`, whose aggregate has a whole model."""
         return cls(spec.task, EvaluationHyperparameters())
 
     def rules(self, height: int) -> Mapping[str, str]:

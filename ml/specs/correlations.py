@@ -1,13 +1,13 @@
-"""Correlations of features with classes, from what members have added up of each class in agreed statistics.
+"""Correlations of features with classes, computed from the sums of each class in agreed statistics.
 
 With t = 1 for a sample of class k and 0 for any other, a feature x and t have Pearson's correlation
 
     r  =  (N S_k - N_k S) / sqrt((N Q - S^2) N_k (N - N_k)),
 
-where N_k and S_k are how many values of class k there are and what they add up to, N and S the same of all classes
-together, and Q what the squares add up to: the point-biserial correlation (Tate, *Correlation Between a Discrete and a
-Continuous Variable*, 1954) of one class and the rest. Samples of a class that a site has told nothing of are in none of
-these. All but the root is exact.
+where N_k is the number of values of class k and S_k their sum, N and S the same for all classes together, and Q the sum
+of all squares: the point-biserial correlation (Tate, *Correlation Between a Discrete and a Continuous Variable*, 1954)
+of one class and the rest. Samples of classes whose sums a site has not sent are in none of these. All but the root is
+exact.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ml.specs.statistics import Constants
 
 
 def compute_correlations(arrays: Arrays, num_values: int) -> list[list[float | None]]:
-    """With each class, by channel, each sample having `num_values` of a channel; None where too little is told. []
-    where nobody was asked."""
+    """Computes each channel's correlation with each class, where each sample has `num_values` of a channel; None if too
+    few numbers were sent. Returns [] if the run asks for none."""
     numbers_3KC = read_by_class(arrays)
     if numbers_3KC is None:
         return []
@@ -34,8 +34,8 @@ def compute_correlations(arrays: Arrays, num_values: int) -> list[list[float | N
 
 
 def describe_classes(arrays: Arrays, num_values: int) -> list[list[tuple[int, float, float]]]:
-    """How many values there are of each class and channel, their mean and their deviation; [] where nobody was
-    asked."""
+    """Returns how many values there are of each class and channel, their mean and their deviation; [] if the run asks
+    for none."""
     if CLASS_SUMS not in arrays:
         return []
     described = []

@@ -18,43 +18,43 @@ MAX_COUNT = 1 << 31
 
 
 def number(default: float | None, interval: str) -> Any:
-    """A finite real setting in an interval such as "[0, 1)"; None is only ever a default."""
+    """Makes a finite real setting in an interval such as "[0, 1)"; None is only ever a default."""
     return field(default=default, metadata={"type": float, "interval": interval})
 
 
 def count(default: int | None) -> Any:
-    """A whole setting of at least 1."""
+    """Makes a whole setting of at least 1."""
     return field(default=default, metadata={"type": int})
 
 
 def up_to(most: int) -> Any:
-    """A whole setting from 0 to `most`, and 0 where it is not set."""
+    """Makes a whole setting from 0 to `most`, 0 by default."""
     return field(default=None, metadata={"type": int, "span": (0, most)})
 
 
 def flag(default: bool) -> Any:
-    """A setting that is on or off."""
+    """Makes a setting that is on or off."""
     return field(default=default, metadata={"type": bool})
 
 
 def switch() -> Any:
-    """A setting that is on or off, and off where it is not set."""
+    """Makes a setting that is on or off, off by default."""
     return field(default=None, metadata={"type": bool})
 
 
 def option(*words: str) -> Any:
-    """A setting that is one of a few words; the first is what holds where it is not set."""
+    """Makes a setting that is one of a few words, by default the first."""
     return field(default=None, metadata={"type": str, "choices": words})
 
 
 def choice(default: str, *others: str) -> Any:
-    """A setting that is one of a few words."""
+    """Makes a setting that is one of a few words."""
     return field(default=default, metadata={"type": str, "choices": (default, *others)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """Local optimisation, as every method with local training has it (ALGORITHMS §1.5).
+    """Settings of local optimisation, which every method with local training has (ALGORITHMS §1.5).
 
     Momentum starts at zero in each local phase; `decay` of the learning rate acts once per round, with `decay_unit:
     step` after each mini-batch step; local work is either iterations (mini-batch steps) or epochs, never both, and
@@ -62,17 +62,18 @@ class Hyperparameters:
     fit into so many seconds a round beside the mining, by its own measurements; what is set here is then for its first
     round. The defaults are DFPL's.
 
-    What is not set leaves training as the papers have it: `optimizer` (its memory, too, begins empty in each phase),
-    `clip_norm` of all gradients together, `loss` with `focal_gamma` or `huber_delta`, `label_smoothing`,
-    `class_weights` by how often a client's own samples have a class, or all members' samples, where they have agreed on
+    Settings without a value leave training as the papers have it: `optimizer` (whose memory begins empty in each phase,
+    too), `clip_norm` of all gradients together, `loss` with `focal_gamma` or `huber_delta`, `label_smoothing`,
+    `class_weights` by how often a client's own samples have a class, or all members' samples, if they have agreed on
     that (`agreed`), `sampling` that draws all its classes alike, and the learning rate's `schedule` over the rounds,
-    with `warmup_rounds`, `lr_min`, `step_rounds` and `step_factor` (`ml.specs.schedule`). Which of them a task can have
-    is in `ml.specs.task_rules`.
+    with `warmup_rounds`, `lr_min`, `step_rounds` and `step_factor` (`ml.specs.schedule`). `ml.specs.task_rules` says
+    which of them a task can have.
 
-    With `dp_noise` each member hides every one of its samples (`ml.training.private`): the noise in its steps by
-    `dp_clip`, the length that a sample's gradient has at most, and `dp_prototype_noise` in prototypes by
-    `dp_prototype_clip`, that of an embedding; and `dp_statistics_noise` in the sums that members agree on, if they do
-    (`ml.data.hidden_statistics`). `dp_delta` is the chance that epsilon leaves out (`ml.accountant`).
+    With `dp_noise` each member hides every one of its samples (`ml.training.private`). The noise in its steps is in
+    units of `dp_clip`, the greatest length of a sample's gradient. `dp_prototype_noise` is the noise in prototypes, in
+    units of `dp_prototype_clip`, that of an embedding. `dp_statistics_noise` is the noise in the sums that members
+    agree on, if they do (`ml.data.hidden_statistics`). `dp_delta` is the chance that epsilon leaves out
+    (`ml.accountant`).
     """
 
     lr: float = number(0.1, "(0, 1e38]")
@@ -122,38 +123,38 @@ class Hyperparameters:
 
     @property
     def is_private(self) -> bool:
-        """Whether members hide each of their samples."""
+        """Says whether members hide each of their samples."""
         return self.dp_noise is not None
 
     def without_privacy(self) -> Self:
-        """The same, but that nothing hides samples."""
+        """Returns the same settings without those that hide samples."""
         plain: dict[str, Any] = {one.name: None for one in dataclasses.fields(self) if one.name.startswith("dp_")}
         return dataclasses.replace(self, **plain)
 
     @property
     def update_noise(self) -> float | None:
-        """The noise that hides a whole client in what it sends, in units of the length that an update has at most; None
-        where nothing does."""
+        """The noise that hides a whole client in what it sends, in units of the greatest length of an update; None if
+        there is none."""
         return None
 
     @property
     def update_clip(self) -> float:
-        """The length that an update has at most, where there is noise in it."""
+        """The greatest length of an update that has noise."""
         return CLIP
 
     @property
     def is_counted(self) -> bool:
-        """Whether what a phase tells, of samples or of the client, is added up."""
+        """Says whether a node adds up what phases release about samples or about the client."""
         return self.is_private or self.update_noise is not None
 
     @property
     def is_masked(self) -> bool:
-        """Whether members take the mean of what nobody sees (`ml.specs.masked`)."""
+        """Says whether members compute the mean from a sum that hides its parts (`ml.specs.masked`)."""
         return False
 
     @property
     def box(self) -> Box | None:
-        """Returns the box that the mean of masked sums is clipped to, None where it stays as it comes."""
+        """Returns the box to which the mean of masked sums is clipped, None if it is not clipped."""
         return None
 
     @property
@@ -163,17 +164,17 @@ class Hyperparameters:
 
     @property
     def dp(self) -> DpSettings:
-        """What hides samples, defaults written out. Raises ValueError where nothing does."""
+        """The settings that hide samples, with defaults written out. Raises ValueError if there are none."""
         return get_dp_settings(self)
 
     @property
     def counts_epochs(self) -> bool:
-        """Whether local work is counted in epochs, not in mini-batch steps."""
+        """Says whether local work is counted in epochs, not in mini-batch steps."""
         return self.local_iterations is None
 
     @property
     def local_work(self) -> int:
-        """E: how many iterations or epochs a local phase has."""
+        """E, the number of iterations or epochs of a local phase."""
         return self.local_iterations or self.local_epochs or 0
 
     @property
@@ -181,9 +182,9 @@ class Hyperparameters:
         return LrSchedule(self.schedule, self.warmup_rounds, self.lr_min, self.step_rounds, self.step_factor)
 
     def compute_lr(self, height: int, num_steps: int = 0, rounds: int = 0) -> float:
-        """The learning rate that round `height`, from 1 on, of `rounds` begins with: that of the schedule times
-        decay^(height - 1), or where decay acts after each of the round's `num_steps`, decay^((height - 1) * num_steps).
-        """
+        """Computes the learning rate at the beginning of round `height`, from 1 on, of `rounds`: that of the schedule
+        times decay^(height - 1), or if decay acts after each of the round's `num_steps`, decay^((height - 1) *
+        num_steps)."""
         lr = self.lr_schedule.compute_lr(self.lr, height, rounds)
         return float(lr * self.decay ** ((height - 1) * (num_steps if self.decay_unit == "step" else 1)))
 
@@ -194,12 +195,12 @@ class Hyperparameters:
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
-        """The settings by the key they have in genesis (`ml.specs.sections`)."""
+        """Returns the settings by the key they have in genesis (`ml.specs.sections`)."""
         return {get_key(f.name, f.metadata): f for f in dataclasses.fields(cls)}
 
     @classmethod
     def from_mapping(cls, method: Mapping[str, Any]) -> Self:
-        """Read genesis' `method`, `name` apart. Raises SpecError for an unknown key or a value out of range."""
+        """Reads genesis' `method`, except for `name`. Raises SpecError for an unknown key or a value out of range."""
         keys = cls.keys()
         values: dict[str, Any] = {}
         for key, value in flatten(method).items():
@@ -208,20 +209,21 @@ class Hyperparameters:
             if key not in keys:
                 raise SpecError(f"method.{key}", f"unknown key: {suggest(key, keys)}")
             values[keys[key].name] = read_value(f"method.{key}", keys[key].metadata, value)
-        if "local_iterations" in values:  # setting one takes the place of the other's default
+        if "local_iterations" in values:  # setting one replaces the other's default
             values.setdefault("local_epochs", None)
         elif "local_epochs" in values:
             values["local_iterations"] = None
         return cls(**values)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Every setting by its key, defaults written out, so that genesis does not hang on this version's defaults."""
+        """Returns every setting by its key, defaults written out, so that genesis does not depend on this version's
+        defaults."""
         values = {key: getattr(self, f.name) for key, f in self.keys().items()}
         return nest({key: value for key, value in values.items() if value is not None})
 
 
 def read_value(path: str, rule: Mapping[str, Any], value: Any) -> Any:
-    """`value` as a setting of this kind, from the metadata of its field. Raises SpecError at `path`."""
+    """Reads `value` as a setting of this kind, from the metadata of its field. Raises SpecError at `path`."""
     if rule["type"] is str:
         if value not in rule["choices"]:
             one_of = "one of " if len(rule["choices"]) > 1 else ""

@@ -1,13 +1,13 @@
-"""Models that travel as what a member's training has changed, in half precision: half the bytes of a round.
+"""Models that are sent as their training's changes, in half precision: half the bytes of a round.
 
     change = float16(clip((float64(model) - float64(parent)) * 2^10, -65504, 65504))
     model' = float32(clip(float64(parent) + float64(change) / 2^10, -max_abs, max_abs))        element by element
 
-The parent is the common model that the round began with, which everyone has: so model' is the same bits everywhere, and
-the rules of `ml.aggregation` see whole models as always. Half precision has 11 bits, so a change is off by a 2,048th of
-itself at most, where a weight in half precision would be off by as much of the weight. The factor keeps changes down to
-6e-8 whole, and those of 64 and more are cut: what is left of them is in the next round's. Running statistics, and what
-no parent has, travel as they are.
+The parent is the common model with which the round began, and which everyone has. So model' is the same bits
+everywhere, and the rules of `ml.aggregation` see whole models as always. Half precision has 11 bits, so a change is off
+by a 2,048th of itself at most; a weight in half precision would be off by as much of the weight. The factor keeps
+changes down to 6e-8 at full precision. Changes of 64 and more are cut; their rest is part of the next round's change.
+Running statistics, and arrays that the parent does not have, are sent as they are.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ml.errors import AggregationError
 from ml.payload import Array, Arrays, ArraySchema, ArraySpec
 
 SCALE = 1024.0
-MOST = 65504.0  # of a float16
+MOST = 65504.0  # the largest float16
 
 
 def make_change_schema(schema: ArraySchema, parameters: Mapping[str, object]) -> ArraySchema:
-    """`schema` of a model with its trained `parameters` as changes."""
+    """Returns the schema of a model whose trained `parameters` are sent as changes."""
     arrays = {
         name: ArraySpec("float16", array.shape) if name in parameters and array.dtype == "float32" else array
         for name, array in schema.arrays.items()
@@ -33,7 +33,7 @@ def make_change_schema(schema: ArraySchema, parameters: Mapping[str, object]) ->
 
 
 def compute_changes(model: Arrays, parent: Arrays, schema: ArraySchema) -> dict[str, Array]:
-    """What `model` is sent as. Raises AggregationError where the parent is another model."""
+    """Computes what is sent in place of `model`. Raises AggregationError if the parent is another model."""
     return {
         name: _compute_change(array, _get_parent(parent, name, array)) if _is_change(schema, name) else array
         for name, array in model.items()
@@ -41,7 +41,8 @@ def compute_changes(model: Arrays, parent: Arrays, schema: ArraySchema) -> dict[
 
 
 def add_changes(sent: Arrays, parent: Arrays | None, schema: ArraySchema, max_abs: float) -> dict[str, Array]:
-    """The model that was sent as changes of the parent. Raises AggregationError where that is another model."""
+    """Returns the model that was sent as changes of the parent. Raises AggregationError if the parent is another
+    model."""
     return {
         name: _add_change(array, _get_parent(parent or {}, name, array), max_abs) if _is_change(schema, name) else array
         for name, array in sent.items()

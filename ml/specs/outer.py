@@ -1,11 +1,11 @@
-"""An outer optimiser: the common model goes on from the one before by an optimiser's step, whose way a round's rule
-gives (`ml.aggregation.outer`).
+"""An outer optimiser: the common model changes by an optimiser's step, in the direction of a round's rule
+(`ml.aggregation.outer`).
 
-Its moments are of everyone: they are in the aggregate beside the model, `outer/v1/NAME` and of adam and yogi
-`outer/v2/NAME`, float32. So whoever has a block's parent and its contributions computes them anew, and who joins finds
-them there; nobody sends them. They begin anew with a run, and stay as they are where a height makes no model, as the
-last one with `reembed`, and where a masked sum is not opened. Only the model's own parameters go by it: running
-statistics of batch norm, and what FedIntR adds to the model, are what the rule gives.
+Its moments are common to all members: they are in the aggregate beside the model, `outer/v1/NAME` and for adam and yogi
+`outer/v2/NAME`, float32. So everyone who has a block's parent and its contributions can compute them, a new member
+finds them there, and nobody sends them. They restart with a run, and stay as they are if a height makes no model, as
+the last one with `reembed`, or if a masked sum is not opened. Only the model's own parameters go through it: running
+statistics of batch norm, and the projections that FedIntR adds to the model, are the rule's result.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ml.payload import Array, Arrays, ArraySpec
 from ml.specs.hyperparameters import Hyperparameters, number, option
 from ml.specs.sections import within
 
-OUTER = "outer"  # what stands before the moments in an aggregate
+OUTER = "outer"  # the kind of the moments in an aggregate
 MODEL_RULES = ("weighted_mean", "uniform_mean", "median", "trimmed_mean", "clipped_mean", "multi_krum", "nova")
 LR, BETA, EPS = "(0, 1000]", "[0, 1)", "[1e-8, 1]"
 DEFAULT_LR = {MOMENTUM: 1.0, NESTEROV: 0.7, **dict.fromkeys(ADAPTIVE, 0.1)}
 DEFAULTS = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-3}
 _MOMENTS = ("v1", "v2")
-_MAX_NAME = 128 - len(f"{OUTER}/v1/")  # of an array, as its name in an aggregate is bounded
+_MAX_NAME = 128 - len(f"{OUTER}/v1/")  # of an array, since names in an aggregate are bounded
 
 
 @dataclass(frozen=True, kw_only=True)
 class OuterHyperparameters(Hyperparameters):
-    """With `outer` a model goes on from round to round by an optimiser's step, whose way its training, or the rule for
-    all members' models, gives; what is not set of it is written out."""
+    """Settings of `outer`, an optimiser by whose steps the model changes from round to round, in the direction of its
+    training or of the rule for all members' models. Defaults are written out."""
 
     outer_optimizer: str | None = within("outer", option(*OPTIMIZERS))
     outer_lr: float | None = within("outer", number(None, LR))
@@ -49,7 +49,7 @@ class OuterHyperparameters(Hyperparameters):
 
     @property
     def outer(self) -> OuterSettings | None:
-        """The outer optimiser; None where the model is what training or the rule gives."""
+        """The outer optimiser; None if the result of training or of the rule is the model."""
         if self.outer_optimizer is None:
             return None
         given = {name: getattr(self, f"outer_{name}") for name in ("lr", "beta1", "beta2", "eps")}
@@ -57,8 +57,7 @@ class OuterHyperparameters(Hyperparameters):
 
 
 def complete_outer(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `outer` with their defaults, from those that are set; none where there is no optimiser. Raises
-    SpecError."""
+    """Returns the settings of `outer` with their defaults; none if there is no optimiser. Raises SpecError."""
     optimizer = given.get("optimizer")
     names = ("lr", "beta1", "beta2", "eps")
     taken = () if optimizer is None else names if optimizer in ADAPTIVE else names[:2]
@@ -73,14 +72,14 @@ def complete_outer(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_outer_names(names: Iterable[str]) -> None:
-    """Raises SpecError for a model whose arrays have names that leave no room for what stands before their moments."""
+    """Raises SpecError for a model with array names so long that those of their moments would exceed the limit."""
     for name in names:
         if len(name) > _MAX_NAME:
             raise SpecError("method.outer", f"expected arrays whose names have {_MAX_NAME} characters at most: {name}")
 
 
 def describe_outer(settings: OuterSettings | None, trained: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-    """The moments in an aggregate, of a model whose `trained` arrays these are; none without settings."""
+    """Returns the moments in an aggregate for a model with these `trained` arrays; none without settings."""
     kept = () if settings is None else _MOMENTS[: settings.num_moments]
     return {_name(moment, name): ArraySpec("float32", of.shape) for moment in kept for name, of in trained.items()}
 
@@ -93,8 +92,8 @@ def carry_outer(
     *,
     is_first: bool,
 ) -> dict[str, Array]:
-    """The arrays of the model in an aggregate that the optimiser makes of those that a rule has `made`, and its
-    moments, in a run's first round from none. Where `made` is None, no model was, and the moments before stay. Raises
+    """Returns the model's arrays after the optimiser's step, from those that a rule has `made`, and its moments, which
+    restart in a run's first round. If `made` is None, the round made no model, and the moments before stay. Raises
     AggregationError."""
     if settings is None:
         return {}

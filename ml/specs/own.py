@@ -1,5 +1,5 @@
-"""The specs of methods that plugins offer: found by name, imported where that is allowed, and checked for being such
-that members without the plugin can judge them.
+"""The specs of methods that plugins offer. They are found by name, imported if that is allowed, and checked: members
+without the plugin have to be able to judge them.
 
 A loop of one's own (`fednode.loops`) is a method as well: its spec is FedAvg's, and needs no import.
 """
@@ -39,16 +39,17 @@ _PEERS_OWN = ("wanted", "draw", "get_num_peers")
 
 @dataclass(frozen=True)
 class LoopSpec(ModelSpec):
-    """FedAvg, whose local training is someone else's code: `loop` is package.module:Class of it, not imported here."""
+    """FedAvg, whose local training is a user's code: `loop` is package.module:Class of it, not imported here."""
 
     training: ClassVar[str] = "ml.methods.own_loop:OwnLoop"
     loop: ClassVar[str]
 
 
 def load_spec(method: Mapping[str, Any], task: Task, plugins: Plugins) -> MethodSpec:
-    """The spec of a plugin's method, as the plugin itself has it. Where `method` records a plugin, it is that very one.
+    """Loads the spec of a plugin's method from the plugin itself. If `method` records a plugin, only that one is
+    accepted.
 
-    Raises SpecError where it is not here, not allowed, not the one of the run, or not what fednode can judge.
+    Raises SpecError if the plugin is not installed, not allowed or not the run's, or if fednode cannot judge the spec.
     """
     recorded = None
     if "plugin" in method:
@@ -64,13 +65,13 @@ def load_spec(method: Mapping[str, Any], task: Task, plugins: Plugins) -> Method
 
 
 def is_offered(name: str) -> bool:
-    """Whether an installed plugin has a method or a loop of this name."""
+    """Says whether an installed plugin has a method or a loop of this name."""
     return any(entry.name == name for entry in (*list_offered("methods"), *list_offered("loops")))
 
 
 def load_spec_class(name: str, plugins: Plugins, recorded: PluginRecord | None = None) -> type[MethodSpec]:
-    """The class of specs that an entry point of this name stands for. Raises PluginRefused, and SpecError where the
-    plugin's code fails or gives something else."""
+    """Loads the class of specs that an entry point of this name refers to. Raises PluginRefused, and SpecError if the
+    plugin's code fails or returns something else."""
     offered = _find(name, plugins, None if recorded is None else recorded.name)
     record = recorded or make_record(offered.plugin)
     if offered.group == "loops":
@@ -112,22 +113,22 @@ def check_judgeable(spec: MethodSpec) -> None:
 
 
 def describe_judged(spec: MethodSpec) -> dict[str, Any]:
-    """The schema of a run by this method, with what those judge by who do not have it."""
+    """Returns the schema of a run by this method, with the settings by which members judge it without its code."""
     return {**describe_payloads(spec), "judging": spec.describe_judging().to_mapping()}
 
 
 def _get_record(spec: MethodSpec) -> Mapping[str, str]:
-    """The record of its plugin; of a class that came by no entry point one that stands for none."""
+    """Returns the record of the spec's plugin; for a class that came by no entry point a placeholder."""
     return (spec.record or PluginRecord("unnamed", "", "0" * 64)).to_mapping()
 
 
 def _find(name: str, plugins: Plugins, plugin: str | None) -> Offered:
-    """The entry point of a method or a loop. Raises PluginRefused."""
+    """Finds the entry point of a method or a loop. Raises PluginRefused."""
     is_loop = any(offered.name == name and plugin in (None, offered.plugin) for offered in list_offered("loops"))
     is_method = any(offered.name == name for offered in list_offered("methods"))
     return plugins.find("loops" if is_loop and not is_method else "methods", name, plugin)
 
 
 def _named(base: type[MethodSpec], name: str, record: PluginRecord, **more: Any) -> type[MethodSpec]:
-    """The class under its entry point's name, with the plugin that it is of."""
+    """Returns the class under its entry point's name, with the record of its plugin."""
     return type(base.__name__, (base,), {"name": name, "record": record, "__module__": base.__module__, **more})

@@ -1,12 +1,13 @@
-"""The common part of peer-to-peer methods: nobody aggregates for all, each client draws a few others to take from.
+"""The common part of peer-to-peer methods: nobody aggregates for all, each client draws a few others and pulls from
+them.
 
-A contribution commits to the sender's feature extractor `g` and classifier `h` by digest; who wants them pulls them.
-Whom a client draws is nobody's choice: the block's other authors are ranked by
+A contribution commits to the sender's feature extractor `g` and classifier `h` by digest; members that want them pull
+them. Nobody can choose whom a client draws: the block's other authors are ranked by
 
     SHA-256("fednode.peers" | beacon | me | other)
 
-and the first N_com are Q. The beacon follows from the block before, so anyone can make the draw again. A peer whose
-blob cannot be had is left out of Q, and nobody is drawn in its place.
+and the first N_com are Q. The beacon follows from the block before, so anyone can repeat the draw. A peer whose blob
+cannot be fetched is left out of Q, and nobody is drawn in its place.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ DRAW = b"fednode.peers"
 
 
 def draw_peers(beacon: bytes, me: bytes, others: Iterable[bytes], num_peers: int) -> tuple[bytes, ...]:
-    """Q: `num_peers` of `others`, or all where they are fewer, in the order of their rank; `me` is never among them."""
+    """Draws Q: `num_peers` of `others`, or all if they are fewer, in the order of their rank; `me` is never among
+    them."""
     ranked = sorted(
         (hashlib.sha256(DRAW + beacon + me + other).digest(), other) for other in set(others) if other != me
     )
@@ -38,18 +40,19 @@ def draw_peers(beacon: bytes, me: bytes, others: Iterable[bytes], num_peers: int
 
 @dataclass(frozen=True, kw_only=True)
 class PeerHyperparameters(SentHyperparameters):
-    """`num_peers` is N_com, how many others a client draws each round."""
+    """Settings of peer-to-peer methods. `num_peers` is N_com, how many others a client draws each round."""
 
     num_peers: int = count(5)
 
 
 @dataclass(frozen=True)
 class PeerSpec(MethodSpec):
-    """Payloads `g` and `h` on demand: the arrays of the model before and in its classifier. A method may vote on small
-    ones besides. Without any, a block's aggregate is the zero digest, and its contributions are all there is."""
+    """A spec with the payloads `g` and `h` on demand: the arrays of the model before its classifier, and those of the
+    classifier. A method may vote on small payloads besides. Without any, a block's aggregate is the zero digest, and a
+    block has its contributions alone."""
 
     settings: ClassVar[type[Hyperparameters]] = PeerHyperparameters
-    needed_parts: ClassVar[tuple[str, ...]] = ()  # those that the method cannot do without
+    needed_parts: ClassVar[tuple[str, ...]] = ()  # parts without which the method cannot work
     tasks: ClassVar[tuple[str, ...]] = TASKS
 
     hyperparameters: PeerHyperparameters
@@ -64,8 +67,8 @@ class PeerSpec(MethodSpec):
 
     @cached_property
     def part_schemas(self) -> Mapping[str, ArraySchema]:
-        """`g`, running statistics of batch norm among it unless they stay the client's own, and `h`; but one of which
-        nothing is trained is not sent."""
+        """The schemas of `g`, which has the running statistics of batch norm unless they stay the client's own, and of
+        `h`. A part without trained arrays is not sent."""
         h = {name: spec for name, spec in self.whole_schema.arrays.items() if name in self.task.classifier_names}
         g = {name: spec for name, spec in self.whole_schema.arrays.items() if name not in h}
         return {kind: ArraySchema(part) for kind, part in (("g", g), ("h", h)) if part}
@@ -89,14 +92,14 @@ class PeerSpec(MethodSpec):
         return replace(super().describe_judging(), draw=self.hyperparameters.num_peers)
 
     def get_num_peers(self, me: bytes, offers: Offers, aggregate: Arrays | None) -> int:
-        """N_com of one author in this round."""
+        """Returns N_com of one author in this round."""
         return self.hyperparameters.num_peers
 
     def draw(
         self, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None = None, gone: Authors = ()
     ) -> tuple[Offer, ...]:
-        """The offers of the peers of `me`, those in `gone` left out, in the order of the draw. A client that is no
-        author of the block itself draws nobody."""
+        """Returns the offers of the peers of `me`, without those in `gone`, in the order of the draw. A client that is
+        no author of the block itself draws nobody."""
         by_author = {offer.author: offer for offer in offers}
         if me not in by_author:
             return ()
@@ -106,14 +109,14 @@ class PeerSpec(MethodSpec):
     def wanted(
         self, height: int, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None, gone: Authors = ()
     ) -> Sequence[bytes]:
-        """Every part that Q offers, unless a method says otherwise."""
+        """Returns the digests of every part that Q offers, unless a method says otherwise."""
         drawn = self.draw(beacon, me, offers, aggregate, gone)
         return tuple(offer.digests[kind] for offer in drawn for kind in sorted(self.part_schemas))
 
     def explain(
         self, height: int, beacon: bytes, offers: Offers, aggregate: Arrays | None, *, shared: Offers = ()
     ) -> Mapping[str, Any] | None:
-        """For each author in author order its `peers`, as places in the block."""
+        """Returns `peers` for each author in author order, as places in the block."""
         place = {offer.author: i for i, offer in enumerate(offers)}
         drawn = [self.draw(beacon, offer.author, offers, aggregate) for offer in offers]
         return {"nodes": [{"peers": [place[peer.author] for peer in peers]} for peers in drawn]}

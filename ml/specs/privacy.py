@@ -1,4 +1,4 @@
-"""The settings that hide samples, and which others go with them."""
+"""The settings that hide samples, and the settings that they need."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ml.errors import SpecError
 if TYPE_CHECKING:
     from ml.specs.hyperparameters import Hyperparameters
 
-CLIP, PROTOTYPE_NOISE, STATISTICS_NOISE, DELTA = 1.0, 5.0, 5.0, 1e-5  # where dp_noise is set and they are not
-HIDDEN = "hidden"  # the kind that a client's state has which hides its samples as it trains
+CLIP, PROTOTYPE_NOISE, STATISTICS_NOISE, DELTA = 1.0, 5.0, 5.0, 1e-5  # the defaults of these four if dp_noise is set
+HIDDEN = "hidden"  # the kind in the state of a client that hides its samples
 _USUAL = {"dp_clip": CLIP, "dp_prototype_noise": PROTOTYPE_NOISE, "dp_prototype_clip": CLIP}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSettings:
-    """Noise in steps and in prototypes, by the length that a sample's gradient or embedding has at most, and in agreed
-    statistics, by what a sample has in all their sums at most; `delta` is the chance that epsilon leaves out."""
+    """Holds the noise in steps and in prototypes, in units of the clips (the greatest length of a sample's gradient or
+    embedding), and in agreed statistics, in units of the most that one sample adds to all their sums. `delta` is the
+    chance that epsilon leaves out."""
 
     noise: float
     clip: float
@@ -30,7 +31,7 @@ class DpSettings:
 
 
 def get_dp_settings(hyper: Hyperparameters) -> DpSettings:
-    """Defaults written out. Raises ValueError where nothing hides samples."""
+    """Returns the settings with defaults written out. Raises ValueError if nothing hides samples."""
     if hyper.dp_noise is None:
         raise ValueError("dp_noise: expected a number, got none")
     return DpSettings(
@@ -44,7 +45,8 @@ def get_dp_settings(hyper: Hyperparameters) -> DpSettings:
 
 
 def list_noise(hyper: Hyperparameters) -> dict[str, float]:
-    """What hides samples, or the client, by key, defaults written out; nothing where nothing does."""
+    """Returns the settings that hide samples, or the client, by key, with defaults written out; {} if nothing hides
+    them."""
     if hyper.update_noise is not None:
         return {"dp_update_noise": hyper.update_noise, "dp_update_clip": hyper.update_clip}
     if hyper.dp_noise is None:
@@ -59,8 +61,8 @@ def list_noise(hyper: Hyperparameters) -> dict[str, float]:
 
 
 def strengthen(method: Mapping[str, Any], own: Mapping[str, float]) -> dict[str, Any]:
-    """A run's `method` with a site's `own` settings beside its rule: of two noises, each in units of its clip, the
-    larger holds, of two clips the smaller. What neither sets is left to its default."""
+    """Merges a run's `method` with a site's `own` settings: of two noises, each in units of its clip, the larger holds,
+    of two clips the smaller. What neither sets keeps its default."""
     merged = dict(method)
     if "dp_noise" in method:
         merged |= {key: method.get(key, usual) for key, usual in _USUAL.items() if key in own}
@@ -73,13 +75,14 @@ def strengthen(method: Mapping[str, Any], own: Mapping[str, float]) -> dict[str,
 
 
 def count_private_steps(hyper: Hyperparameters, num_samples: int, work: int) -> tuple[int, int]:
-    """How many steps so much local work has on so many samples, and how many of them a step has on average."""
+    """Returns the number of steps that so much local work has on so many samples, and the average number of samples in
+    a step."""
     size = min(hyper.batch_size, num_samples)
     return work * (-(-num_samples // size) if hyper.counts_epochs else 1), size
 
 
 def check_privacy(hyper: Hyperparameters) -> None:
-    """Raises SpecError for a setting that needs `dp_noise`, or does not go with it."""
+    """Raises SpecError for a setting that needs `dp_noise`, or cannot be used with it."""
     if hyper.dp_noise is None:
         for key in ("dp_clip", "dp_prototype_noise", "dp_prototype_clip", "dp_statistics_noise"):
             if getattr(hyper, key) is not None:

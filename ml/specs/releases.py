@@ -1,5 +1,5 @@
-"""The releases of a run: what a member's local phase for one of its rounds will have told, as everyone can say it who
-knows how many samples the member has. Nothing is trained for that."""
+"""The releases of a run: what a member's local phase for a round will reveal, computed from the member's number of
+samples without training anything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ml.specs.statistics import StatisticsSpec
 
 
 def plan_release(spec: MethodSpec, num_samples: int, height: int, num_iterations: int | None = None) -> Release | None:
-    """What a phase of this height will have told at most, of `num_iterations` in place of the method's own number; None
-    where nothing hides samples, and where nothing is trained."""
+    """Returns the most that a phase of this height reveals, with `num_iterations` in place of the method's own number;
+    None if nothing hides samples, or nothing is trained."""
     if isinstance(spec, MaskedSpec):
         inner = spec.to_inner(height)
         return plan_release(spec.inner, num_samples, inner, num_iterations) if spec.has_inputs(height) else None
@@ -24,7 +24,7 @@ def plan_release(spec: MethodSpec, num_samples: int, height: int, num_iterations
 
 
 def _plan_statistics(spec: StatisticsSpec) -> Release | None:
-    """Sums with noise, as prototypes are, and no step."""
+    """Returns the release of sums with noise, which count as prototypes do, and no step."""
     hyper = spec.hyperparameters
     return Release(0, 0.0, hyper.dp.noise, hyper.dp.statistics_noise) if hyper.is_private else None
 

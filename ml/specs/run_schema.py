@@ -1,20 +1,20 @@
 """The schema of a run: what its contributions carry, round by round, and what its aggregate holds, as plain JSON.
 
-It belongs to what members agree on when they start a run (FEDERATION §1): a run can go on from another's aggregate
-where both hold the same arrays, and whoever reads the chain learns what was sent without the code of any method.
+Members agree on it when they start a run (FEDERATION §1). A run can go on from another's aggregate if both hold the
+same arrays, and a reader of the chain learns what was sent without the code of any method.
 
     aggregate   {"model/fc1.weight": "float32[32,784]", ...}: each array of the aggregate after the last kind of round
-    rounds      {"1": {kind: payload, ...}, "2..": {...}}: by round or span of rounds, the last of which is open, and
-                under "last" what the round with which a run ends has instead, whatever its number, of methods where it
-                has something else
+    rounds      {"1": {kind: payload, ...}, "2..": {...}}: by round or span of rounds, the last of which is open. For
+                methods whose last round exchanges something else than those before, that stands under "last", whatever
+                the round's number
     payload     {"arrays": {...} | "aggregate", "rule": NAME | null, "max_bytes": N, "bounds": {...}, "ranges": {...}}
 
-A change holds few levels of values, so that bounds and ranges are text, as in "0..10". A dimension is a number or the
-name of one that `bounds` limit; `authors` in an aggregate is how many there are of them. In a run of masked sums
+A change may nest values only a few levels deep, so bounds and ranges are text, as in "0..10". A dimension is a number
+or the name of one that `bounds` limit; `authors` in an aggregate is the number of authors. In a run of masked sums
 heights take turns, and `rounds` has `inputs` and `openings` instead (`ml.specs.masked`); what inputs have beside
-`masked` is in the clear. `rule` is null for what is taken on demand and not voted on. Arrays that are the aggregate's
-of that kind are not written twice. `bounds` and `ranges` are left out where there are none. Of a plugin's method there
-is `judging`, too (`ml.specs.by_schema`).
+`masked` is in the clear. `rule` is null for kinds that members pull on demand and nobody votes on. Arrays that the
+aggregate has under that kind are not written twice. `bounds` and `ranges` are left out if there are none. The schema of
+a plugin's method has `judging`, too (`ml.specs.by_schema`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ml.specs.masked.aggregate import MASKED
 from ml.specs.masked.spec import INPUTS, OPENINGS, MaskedSpec
 from ml.specs.statistics import StatisticsSpec
 
-SAME = "aggregate"  # in the place of arrays that the aggregate has under the same names
+SAME = "aggregate"  # in place of arrays that the aggregate has under the same names
 
 
 def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
-    """The schema of a run by this method."""
+    """Returns the schema of a run by this method."""
     if isinstance(spec, MaskedSpec):
         return _describe_masked(spec)
-    last = spec.sharing_heights + 1  # what is sent is the same in all rounds from here on
+    last = spec.sharing_heights + 1  # from this round on all rounds send the same
     aggregate = _describe_results(spec.rules(last), spec.schemas(last))
-    if isinstance(spec, StatisticsSpec):  # which stay in every aggregate
+    if isinstance(spec, StatisticsSpec):  # statistics stay in every aggregate
         aggregate |= _describe_results(spec.rules_of_statistics, spec.statistics_schemas)
     aggregate |= {name: describe_array(array) for name, array in spec.carried.items()}
     spans: list[tuple[int, dict[str, Any]]] = []
@@ -60,7 +60,7 @@ def describe_payloads(spec: MethodSpec) -> dict[str, Any]:
 
 
 def _describe_masked(spec: MaskedSpec) -> dict[str, Any]:
-    """Of a run of masked sums, whose heights take turns."""
+    """Returns the schema of a run of masked sums, whose heights take turns."""
     aggregate = _describe_results(spec.inner.rules(1), spec.inner.schemas(1))
     aggregate |= {name: describe_array(array) for name, array in spec.inner.carried.items()}
     aggregate |= {f"{MASKED}/{name}": "uint8[authors,32]" for name in ("keys", "members")}
@@ -107,7 +107,7 @@ def _describe_payload(kind: str, schema: ArraySchema, rule: str | None, aggregat
 
 
 def _get_result(rule: str, schema: ArraySchema) -> Mapping[str, ArraySpec]:
-    """The arrays that a rule makes of payloads of this schema."""
+    """Returns the arrays that a rule makes from payloads of this schema."""
     arrays = dict(schema.arrays)
     if rule.startswith("class_"):
         return {name: arrays[name] for name in ("classes", "prototypes")}
@@ -126,14 +126,14 @@ def _get_result(rule: str, schema: ArraySchema) -> Mapping[str, ArraySpec]:
 
 
 def has_whole_model(spec: MethodSpec, aggregate: Mapping[str, str]) -> bool:
-    """Whether an aggregate, as a schema has it, holds every array that is trained of the model: it can be measured by
-    whoever has it."""
+    """Says whether an aggregate, as a schema has it, holds every array of the model except frozen ones. Then every site
+    can measure the model."""
     model = {f"model/{name}": describe_array(array) for name, array in spec.task.model_schema.arrays.items()}
     return model.items() <= aggregate.items()
 
 
 def check_evaluated(spec: MethodSpec) -> None:
-    """Raises SpecError where the end of a run by `spec` could evaluate no model."""
+    """Raises SpecError if a run by `spec` ends without a model that every site could evaluate."""
     if not has_whole_model(spec, describe_payloads(spec)["aggregate"]):
         raise SpecError(
             "select.evaluate", f"expected false: {spec.name} has no whole model in common that every site could measure"
@@ -145,5 +145,5 @@ def _show_span(span: tuple[float, float]) -> str:
 
 
 def describe_array(array: ArraySpec) -> str:
-    """`float32[32,784]`."""
+    """Returns an array's description, such as `float32[32,784]`."""
     return f"{array.dtype}[{','.join(map(str, array.shape))}]"

@@ -1,5 +1,5 @@
-"""The schedule of the learning rate over the rounds of a run. In a round it follows from the number of the round, and
-how many are planned.
+"""The schedule of the learning rate over the rounds of a run. The rate follows from the number of the round, and of all
+planned rounds.
 
 With r the round, from 1 on, R the number of rounds, w those of the warm-up and p = (r - w - 1) / (R - w):
 
@@ -9,7 +9,7 @@ With r the round, from 1 on, R the number of rounds, w those of the warm-up and 
     linear     lr_min + (lr - lr_min) * (1 - p)
     step       lr * step_factor^floor((r - w - 1) / step_rounds)
 
-So the last round still trains. A run that continues another begins its schedule anew.
+So the last round still trains. A run that continues another restarts its schedule.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from ml.errors import SpecError
 
 SCHEDULES = ("constant", "cosine", "linear", "step")
-STEP_FACTOR = 0.1  # where `step_factor` is not set
-_FALLING = ("cosine", "linear")  # that need to know where the run ends
+STEP_FACTOR = 0.1  # the default of `step_factor`
+_FALLING = ("cosine", "linear")  # these need to know where the run ends
 
 
 @dataclass(frozen=True, slots=True)
 class LrSchedule:
-    """The settings of a method's schedule, None where they are not set."""
+    """Holds the settings of a method's schedule, None if they are not set."""
 
     kind: str | None = None
     warmup_rounds: int | None = None
@@ -35,7 +35,7 @@ class LrSchedule:
     step_factor: float | None = None
 
     def check(self, lr: float, decay: float) -> None:
-        """Raises SpecError where a setting says nothing here, or contradicts another."""
+        """Raises SpecError if a setting has no effect here, or contradicts another."""
         if self.kind is not None and decay != 1:
             raise SpecError("method.decay", f"expected 1 with schedule: {self.kind}, got {decay:g}")
         if self.lr_min is not None and self.kind not in _FALLING:
@@ -49,14 +49,14 @@ class LrSchedule:
             raise SpecError("method.step_factor", "expected none without schedule: step")
 
     def check_rounds(self, rounds: int) -> None:
-        """Raises SpecError where a run of so many rounds, 0 for no end, cannot keep to it."""
+        """Raises SpecError if a run of so many rounds, 0 for no end, is too short or has no end for this schedule."""
         if self.kind in _FALLING and rounds < 1:
             raise SpecError("rounds", f"schedule: {self.kind} expects a number of rounds to fall over, got {rounds}")
         if self.warmup_rounds is not None and 0 < rounds <= self.warmup_rounds:
             raise SpecError("method.warmup_rounds", f"expected fewer than all {rounds} rounds")
 
     def compute_lr(self, lr: float, round_number: int, rounds: int) -> float:
-        """The learning rate of a round, from 1 on, of so many, 0 for no end."""
+        """Computes the learning rate of a round, from 1 on, of so many, 0 for no end."""
         warmup = self.warmup_rounds or 0
         if round_number <= warmup:
             return lr * round_number / (warmup + 1)

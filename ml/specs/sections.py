@@ -7,19 +7,19 @@ from typing import Any
 
 
 def within(section: str, setting: Any) -> Any:
-    """A setting of a section: of the field `outer_lr` the key is `outer.lr`."""
+    """Returns the setting as one of a section: for the field `outer_lr` the key is `outer.lr`."""
     setting.metadata = {**setting.metadata, "section": section}
     return setting
 
 
 def get_key(name: str, metadata: Mapping[str, Any]) -> str:
-    """The key of a field: its name without a trailing underscore, behind that of its section if it has one."""
+    """Returns the key of a field: its name without a trailing underscore, after that of its section if it has one."""
     section = metadata.get("section")
     return name.rstrip("_") if section is None else f"{section}.{name.removeprefix(f'{section}_')}"
 
 
 def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by key, those in sections by dotted ones; `plugin` is a record and no section."""
+    """Returns settings by key, those in sections by dotted ones; `plugin` is a record and no section."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and key != "plugin":
@@ -30,7 +30,7 @@ def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nest(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with the sections as mappings."""
+    """Returns flat settings with their sections as mappings."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         section, dot, own = key.partition(".")

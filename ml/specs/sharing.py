@@ -1,8 +1,8 @@
-"""The payloads that most methods exchange, once: whole models, or the prototypes of classes.
+"""The payloads that most methods exchange, in one place: whole models, or the prototypes of classes.
 
-A method that sends its model has one voted kind, `model`, and takes the mean of them. One that sends prototypes has
-one voted kind, `prototypes`, combined class by class. Both may go by a robust rule instead (`aggregation`). Each says
-in its own file what else it does, or does otherwise.
+A method that sends its model has one voted kind, `model`, whose aggregate is the mean. One that sends prototypes has
+one voted kind, `prototypes`, combined class by class. Both may use a robust rule instead (`aggregation`). The file of
+each method says what it does besides, or otherwise.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ml.specs.task import Task
 from ml.tasks import TASKS
 
 _PROTOTYPE_RULES = {"owners": "class_mean", "divide_by_K": "class_divide_by_k", "samples": "class_weighted_mean"}
-_MOVED = ("median", "trimmed_mean")  # from `proto_agg` to `aggregation`
+_MOVED = ("median", "trimmed_mean")  # once values of `proto_agg`, now of `aggregation`
 
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationHyperparameters(Hyperparameters):
-    """`aggregation`: mean is the method's own rule, which one lying member can take anywhere; masked_sum is the same
-    mean of what nobody sees (`ml.specs.masked`); the others (`ml.aggregation.robust`) hold against fewer than a third,
-    and ignore weights. `weight_cap` bounds the weights of a mean to so many times their lower median. `clip` is the
-    distance that `clipped_mean` lets a member move the common model, by default the lower median of the members' own.
-    `masked_radius` is how far from the aggregate before each number of a masked sum's mean may be.
-    """
+    """Settings of aggregation. `aggregation`: mean is the method's own rule, by which one lying member can change the
+    result at will; masked_sum is the same mean without anybody seeing its parts (`ml.specs.masked`); the others
+    (`ml.aggregation.robust`) hold against fewer than a third, and ignore weights. `weight_cap` bounds the weights of a
+    mean to so many times their lower median. `clip` is the distance that `clipped_mean` lets a member move the common
+    model, by default the lower median of the members' own. `masked_radius` is how far from the last aggregate each
+    number of a masked sum's mean may be."""
 
     aggregation: str = choice("mean", "median", "trimmed_mean", "clipped_mean", "multi_krum", "masked_sum")
     weight_cap: int | None = count(None)
@@ -73,8 +73,8 @@ class AggregationHyperparameters(Hyperparameters):
         return None if self.masked_radius is None else Box(self.masked_radius)
 
     def make_rule_settings(self, task: Task, max_weight: int) -> RuleSettings:
-        """The settings of the method's rules; no number counts more often than `max_weight`. Raises AggregationError
-        where f is needed and nobody said what n is."""
+        """Makes the settings of the method's rules; no number counts more often than `max_weight`. Raises
+        AggregationError if f is needed and the number of members is unknown."""
         num_members = task.num_members
         if self.is_masked and num_members:
             bits = compute_fraction_bits(num_members, max_weight, task.max_abs)
@@ -88,15 +88,15 @@ class AggregationHyperparameters(Hyperparameters):
 
 @dataclass(frozen=True, kw_only=True)
 class SentHyperparameters(Hyperparameters):
-    """`weights`: samples signs n_k as the weight, bucketed the power of two that is not above it, uniform signs 1, so
-    that no one learns n_k. `bn_buffers`: whether the running statistics of batch norm are averaged like weights, or
-    stay each member's own and are not sent."""
+    """Settings of contributions. `weights`: samples signs n_k as the weight; bucketed the largest power of two up to
+    n_k, and uniform signs 1, so that no one learns n_k. `bn_buffers`: whether the running statistics of batch norm are
+    averaged like weights, or stay each member's own and are not sent."""
 
     weights: str = choice("samples", "bucketed", "uniform")
     bn_buffers: str = choice("average", "local")
 
     def choose_weight(self, num_samples: int, max_weight: int) -> int:
-        """What a member of so many samples signs."""
+        """Returns the weight that a member with so many samples signs."""
         if self.weights == "uniform":
             return 1
         weight = min(num_samples, max_weight)
@@ -105,11 +105,10 @@ class SentHyperparameters(Hyperparameters):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters, OuterHyperparameters):
-    """Those of methods that vote on whole models. `model_dtype`: whether models travel as they are, or as what was
-    changed in them, in half precision (`ml.specs.model_changes`). With `dp_update_noise` each member hides itself: what
-    it has changed in the common model is cut to the length `dp_update_clip`, and gets noise of so many times that
-    (`ml.clients.privacy`). `masked_buffer_radius` is what `masked_radius` is, of the running statistics of batch norm.
-    """
+    """Settings of methods that vote on whole models. `model_dtype`: whether models are sent as they are, or as changes
+    of the common model in half precision (`ml.specs.model_changes`). With `dp_update_noise` each member hides itself:
+    its change of the common model is clipped to the length `dp_update_clip`, and gets noise of so many times that
+    (`ml.clients.privacy`). `masked_buffer_radius` is the `masked_radius` of batch norm's running statistics."""
 
     model_dtype: str | None = option("float32", "float16")
     dp_update_noise: float | None = number(None, "(0, inf)")
@@ -138,7 +137,7 @@ class ModelHyperparameters(SentHyperparameters, AggregationHyperparameters, Oute
 
 @dataclass(frozen=True)
 class ModelSpec(MethodSpec):
-    """One voted kind, `model`: every parameter, under the names of the model's `state_dict()`."""
+    """A spec with one voted kind, `model`: every parameter, under the names of the model's `state_dict()`."""
 
     settings: ClassVar[type[Hyperparameters]] = ModelHyperparameters
     tasks: ClassVar[tuple[str, ...]] = TASKS
@@ -196,7 +195,7 @@ class ModelSpec(MethodSpec):
 
     @property
     def _trained(self) -> Mapping[str, ArraySpec]:
-        """The arrays that an outer optimiser moves."""
+        """The arrays that an outer optimiser changes."""
         common = self.common_schema.arrays
         return {name: array for name, array in self.task.parameter_schema.arrays.items() if name in common}
 
@@ -232,9 +231,9 @@ class ModelSpec(MethodSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class PrototypeHyperparameters(AggregationHyperparameters):
-    """`proto_agg` says which mean the prototypes of a class have: that over its owners; their sum divided by all K
-    authors of the round; or the mean weighted by class sizes, which are sent only then. Robust rules go by the owners.
-    Classes with fewer than `min_class_samples` samples are not sent."""
+    """Settings of methods that vote on prototypes. `proto_agg` chooses the mean of a class's prototypes: that over its
+    owners; their sum divided by all K authors of the round; or the mean weighted by class sizes, which are sent only
+    then. Robust rules are taken over the owners. Classes with fewer than `min_class_samples` samples are not sent."""
 
     proto_agg: str = choice(*_PROTOTYPE_RULES)
     min_class_samples: int = count(1)
@@ -261,8 +260,9 @@ class PrototypeHyperparameters(AggregationHyperparameters):
 
 @dataclass(frozen=True)
 class PrototypeSpec(MethodSpec):
-    """One voted kind, `prototypes`: `classes` int64[n] sorted, `prototypes` float32[n, D], and with `proto_agg:
-    samples` also `counts` int64[n]. Its aggregate has `classes` and `prototypes` of the classes someone holds.
+    """A spec with one voted kind, `prototypes`: `classes` int64[n] sorted, `prototypes` float32[n, D], and with
+    `proto_agg: samples` also `counts` int64[n]. Its aggregate has `classes` and `prototypes` of the classes someone
+    holds.
 
     Class sizes are private otherwise, so every weight is signed as 1.
     """
@@ -313,7 +313,8 @@ class PrototypeSpec(MethodSpec):
 
 
 def explain_no_sum(spec: MethodSpec) -> str | None:
-    """Why what members send is no sum, besides what is shown, in rounds that are all alike; None where it is."""
+    """Explains why what members send, apart from the shown kinds, cannot be combined by one sum in every round; None if
+    it can."""
     if spec.training or spec.sharing_heights or spec.closing is not None:
         return f"{spec.name} exchanges something else besides"
     rules = spec.rules(1)

@@ -1,15 +1,15 @@
-"""Stale entries: what members that are not in a block showed last, carried on by its aggregate for some rounds.
+"""Stale entries: the latest rows of members that are not in a block, which its aggregate carries on for some rounds.
 
-In the papers where clients are asynchronous a client may use the newest state of a peer, whenever that was made. A
-block's aggregate has only what its own authors have sent. So it takes over, besides, the rows of those who were in
-blocks before, and says how many rounds old each is. All of it follows from the block and its parent's aggregate:
+In the papers with asynchronous clients a client may use the newest state of a peer, whenever that was made. A block's
+aggregate has only what its own authors have sent. So the aggregate also takes over the rows of authors of earlier
+blocks, and says how many rounds old each is. All of it follows from the block and its parent's aggregate:
 
     stale/present   uint8[n, 32]   the block's authors, whose rows are those of the stacks
     stale/authors   uint8[m, 32]   others, sorted, each at most `staleness` rounds old
     stale/ages      int64[m]       how old, in rounds, from 1 on
     stale/NAME      [m, ...]       their row of each stack
 
-Whoever contributes anew is present, and no longer stale. There is at most one entry of each author.
+A member that contributes again is present, and no longer stale. There is at most one entry of each author.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ml.payload import Array, Arrays, ArraySpec, from_rows, to_rows
 STALE = "stale"
 ID_BYTES = 32
 
-_Rows = Mapping[str, Array]  # by the name of the stack
+_Rows = Mapping[str, Array]  # an author's row of each stack, by the stack's name
 
 
 def carry_stale(authors: Sequence[bytes], stacks: Arrays, parent: Arrays | None, staleness: int) -> dict[str, Array]:
-    """The stale entries of a block by these authors, in order. `stacks` are its own, by the names they have in an
-    aggregate; `parent` is the aggregate before, None where a run begins and nothing is carried."""
+    """Returns the stale entries of a block by these authors, in order. `stacks` are its own, by the names they have in
+    an aggregate; `parent` is the parent's aggregate, None if a run begins and nothing is carried on."""
     present = set(authors)
     found: dict[bytes, tuple[int, _Rows]] = {}
     if parent is not None:
@@ -55,7 +55,7 @@ def carry_stale(authors: Sequence[bytes], stacks: Arrays, parent: Arrays | None,
 
 
 def list_stale(aggregate: Arrays | None) -> tuple[tuple[bytes, int], ...]:
-    """The authors of the stale entries in an aggregate, sorted, each with its age in rounds."""
+    """Lists the authors of the stale entries in an aggregate, sorted, each with its age in rounds."""
     if aggregate is None or f"{STALE}/authors" not in aggregate:
         return ()
     ages = aggregate[f"{STALE}/ages"].tolist()
@@ -63,12 +63,13 @@ def list_stale(aggregate: Arrays | None) -> tuple[tuple[bytes, int], ...]:
 
 
 def get_stale_rows(aggregate: Arrays, stack: str) -> dict[bytes, Array]:
-    """The stale rows of a stack, which has this name in the aggregate, by author."""
+    """Returns the stale rows of a stack, which has this name in the aggregate, by author."""
     return {author: aggregate[_get_own_name(stack)][i] for i, (author, _) in enumerate(list_stale(aggregate))}
 
 
 def describe_stale(stacks: Mapping[str, ArraySpec]) -> dict[str, ArraySpec]:
-    """The arrays of stale entries by their names in an aggregate, where contributions have these rows of the stacks."""
+    """Returns the arrays of stale entries by their names in an aggregate, for contributions with these rows of the
+    stacks."""
     own = {_get_own_name(name): replace(row, shape=("n", *row.shape)) for name, row in stacks.items()}
     ids = {
         f"{STALE}/present": ArraySpec("uint8", ("authors", ID_BYTES)),

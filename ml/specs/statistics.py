@@ -1,25 +1,25 @@
 """Agreed statistics: a run's first round, in which members add up what normalises everyone's samples.
 
-Each site tells how many training samples it has and, for each channel of an image or feature of a table, the sum of the
-values and of their squares; where the run asks for class counts, how many samples each class has, too. Where empty
-cells of a table are filled by the mean, sums are over the cells that are there, and each site tells how many these are,
-feature by feature. Of a column with `edges` it tells how many values lie in each bin between them. Where the run asks
-for correlations it tells of each class what it tells of all (`ml.specs.correlations`). The mean and the deviation of
-all follow from the sums, for anyone who has them. They stay in every later aggregate of the run, so that whoever has
+Each site sends how many training samples it has and, for each channel of an image or feature of a table, the sum of the
+values and of their squares. If the run asks for class counts, it also sends how many samples each class has. If empty
+cells of a table are filled by the mean, sums are over the cells that are there, and each site sends how many these are,
+feature by feature. For a column with `edges` it sends how many values are in each bin between them. If the run asks for
+correlations, it sends for each class what it sends for all (`ml.specs.correlations`). The mean and the deviation of all
+follow from the sums, for anyone who has them. They stay in every later aggregate of the run, so that everyone who has
 one, a late joiner too, has the constants. A run that continues with `normalize: inherited` takes over those of the run
 before, and has no such round.
 
-Any method has it without knowing: here is a spec around the method's own, whose rounds come one later. In that round
-nothing is trained, weights are 1, and the aggregate keeps the initial model beside the statistics.
+Every method gets it without code of its own: here is a spec around the method's own, whose rounds come one later. In
+that round nothing is trained, weights are 1, and the aggregate keeps the initial model beside the statistics.
 
-Where samples are hidden, values count within bounds that the run's input names, and the sums and counts have noise
-(`ml.data.hidden_statistics`). What comes of that are sums that some samples can have, so that validators ask the same
-of them.
+If samples are hidden, values count within bounds that the run's input names, and the sums and counts have noise
+(`ml.data.hidden_statistics`). The results are again sums that some samples can have, so that validators check them in
+the same way.
 
-What a site may tell of few samples is bounded: `count` is 0, and all else is too, or at least `min_count`; so is each
-class, and what of the samples is in no class told, and how many cells of a feature are there, of all and of each class.
-How many values a bin has, and how many rows a value of a category where empty cells are filled by the mean or sums are
-told by class, is rounded down to a multiple of `min_count`.
+What a site may send about few samples is bounded: `count` is 0, and all else is too, or at least `min_count`. The same
+holds for each class, for the samples whose class is not sent, and for how many cells of a feature are there, in all and
+in each class. Rounded down to a multiple of `min_count` are the number of values in a bin, and, if empty cells are
+filled by the mean or sums are sent by class, the number of rows with a value of a category.
 """
 
 from __future__ import annotations
@@ -58,16 +58,17 @@ from ml.tasks import CLASSIFICATION
 STATISTICS = "statistics"  # the kind
 AGREED, INHERITED = "agreed", "inherited"
 MIN_COUNT = 5
-MAX_BOUND = 1 << (LIMIT_BITS - 1)  # of `low` and `high`: what is between them, and its square, has room then
+MAX_BOUND = 1 << (LIMIT_BITS - 1)  # of `low` and `high`: sums have room for values between them, and for their squares
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the run's `input` says of statistics: the fewest samples that a site tells of, whether it tells of classes,
-    whether the sums are those of the run before, what values lie between, by channel, where it says that or they are
-    pixels, whether cells may be empty, so that each site tells how many are there, and by feature what parts its values
-    into bins, nothing where they are not counted so. `categories` are the features of each category, where cells may be
-    empty or `correlations` are asked for, so that sums are told by class."""
+    """Holds what the run's `input` says about statistics. `min_count` is the fewest samples about which a site sends
+    anything. `class_counts` says whether sites count classes, and `is_inherited` whether the sums are those of the run
+    before. `bounds` are the least and the greatest value of each channel, None if they are unknown. `counts_present`
+    says whether cells may be empty, so that each site sends how many are there. `edges` divide the values of each
+    feature into bins, empty if a feature has none. `categories` are the features of each category, if cells may be
+    empty or `correlations` are asked for, so that sums are sent by class."""
 
     min_count: int = MIN_COUNT
     class_counts: bool = False
@@ -85,7 +86,7 @@ class Agreement:
 
     @classmethod
     def from_input(cls, input_: Mapping[str, Any]) -> Self | None:
-        """None where the run's input has constants. Raises SpecError."""
+        """Reads the run's `input`; None if that has constants. Raises SpecError."""
         match input_.get("normalize"):
             case None:
                 return None
@@ -117,7 +118,7 @@ def read_categories(input_: Mapping[str, Any]) -> tuple[range, ...]:
 
 
 def read_edges(input_: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
-    """Lists what parts the bins of each feature of a table; nothing where there is no histogram."""
+    """Lists the edges between the bins of each feature of a table; () if there is no histogram."""
     found: list[tuple[float, ...]] = []
     for column, places, num_flags in _place_columns(input_):
         edges = () if column.get("values") else tuple(map(float, column.get("edges") or ()))
@@ -126,7 +127,8 @@ def read_edges(input_: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
 
 
 def _place_columns(input_: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], range, int]]:
-    """Each column of a table, the places of the features that its values become, and how many flags are after them."""
+    """Yields each column of a table, the places of the features that its values become, and how many flags come after
+    them."""
     others = int(input_.get("unknown") == "other")
     num_flags = int(str(input_.get("missing", "")).endswith("+flag"))
     start = 0
@@ -137,7 +139,7 @@ def _place_columns(input_: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any
 
 
 def _read_bounds(input_: Mapping[str, Any]) -> tuple[tuple[float, float], ...] | None:
-    """Raises SpecError."""
+    """Reads the bounds of each channel; None if there are none. Raises SpecError."""
     shape = input_.get("shape") or (0, 0, 0)
     lows, highs = input_.get("low"), input_.get("high")
     if lows is None and highs is None:
@@ -159,8 +161,8 @@ def _read_ends(key: str, values: Any, num_channels: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The agreed mean and deviation of each channel; of one without spread the deviation is 1. `classes` is how many
-    samples each class has, None where nobody was asked. `sites` have told of `samples`."""
+    """Holds the agreed mean and deviation of each channel; without spread the deviation is 1. `classes` is how many
+    samples each class has, None if the run does not count them. `sites` have sent sums of `samples`."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -170,8 +172,8 @@ class Constants:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, num_values: int) -> Self:
-        """Of the statistics in an aggregate, `num_values` being what each sample has of a channel. Quotients of
-        integers are rounded once, and so are the same on every machine."""
+        """Computes the constants from the statistics in an aggregate; each sample has `num_values` of a channel.
+        Quotients of integers are rounded once, and so are the same on every machine."""
         told = zip(arrays["counts"].tolist(), *map(from_digits, (arrays["sums"], arrays["squares"])), strict=True)
         pairs = [_divide(count * num_values, total, squares) for count, total, squares in told]
         classes = tuple(arrays[PER_CLASS].tolist()) if PER_CLASS in arrays else None
@@ -180,26 +182,26 @@ class Constants:
 
 
 def _divide(count: int, total: int, squares: int) -> tuple[float, float]:
-    """The mean and the deviation of `count` values by their sums in units."""
+    """Returns the mean and the deviation of `count` values from their sums in units."""
     if not count:
         return 0.0, 1.0
-    variance = max(count * squares - total * total, 0)  # of units, times count^2; rounding of a cap may leave it below
+    variance = max(count * squares - total * total, 0)  # in units, times count^2; a cap's rounding may make it negative
     std = math.ldexp(math.sqrt(variance / count**2), -UNIT_BITS)
     return math.ldexp(total / count, -UNIT_BITS), std or 1.0
 
 
 def get_num_values(input_shape: Sequence[int]) -> int:
-    """How many values a sample has of each channel."""
+    """Returns how many values a sample has of each channel."""
     return math.prod(input_shape[1:])
 
 
 def count_own_rounds(rounds: int, input_: Mapping[str, Any]) -> int:
-    """How many of a run's rounds are the method's; 0 where there is no end to them."""
+    """Counts the rounds of a run that are the method's; 0 if there is no end to them."""
     return max(rounds - 1, 1) if rounds and input_.get("normalize") == AGREED else rounds
 
 
 def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
-    """`spec`, in a run whose `input` this is. Raises SpecError."""
+    """Returns `spec` as it is in a run with this `input`. Raises SpecError."""
     agreement = Agreement.from_input(input_)
     if spec.hyperparameters.class_weights == "agreed" and not (agreement and agreement.class_counts):
         raise SpecError(
@@ -221,17 +223,17 @@ def agree(spec: MethodSpec, input_: Mapping[str, Any]) -> MethodSpec:
 
 @dataclass(frozen=True)
 class StatisticsSpec(MethodSpec):
-    """A method in a run that agrees on statistics. One voted kind in the first round, `statistics`: `count` int64[],
-    `sums` int64[C, 5] and `squares` int64[C, 7] as `ml.aggregation.sums` has them, where cells may be empty `present`
-    int64[C], with class counts `classes` int64[K], with histograms `bins` int64[B] of all features in turn, and with
-    correlations of each class what is told of all: `class_present` int64[K, C], `class_sums` int64[K, C, 5] and
-    `class_squares` int64[K, C, 7]."""
+    """A method in a run that agrees on statistics. The first round has one voted kind, `statistics`: `count` int64[],
+    `sums` int64[C, 5] and `squares` int64[C, 7] as `ml.aggregation.sums` has them; if cells may be empty, `present`
+    int64[C]; with class counts, `classes` int64[K]; with histograms, `bins` int64[B] of all features in turn; and with
+    correlations the same of each class: `class_present` int64[K, C], `class_sums` int64[K, C, 5] and `class_squares`
+    int64[K, C, 7]."""
 
     inner: MethodSpec
     agreement: Agreement
 
     @property
-    def name(self) -> str:  # type: ignore[override]  # of the method, whichever it is
+    def name(self) -> str:  # type: ignore[override]  # the name of the method inside
         return self.inner.name
 
     @property
@@ -252,11 +254,11 @@ class StatisticsSpec(MethodSpec):
         return 0 if self.agreement.is_inherited else 1
 
     def is_statistics(self, height: int) -> bool:
-        """Whether contributions of this height carry statistics."""
+        """Says whether contributions of this height carry statistics."""
         return height == self.num_before == 1
 
     def to_inner(self, height: int) -> int:
-        """The method's own height."""
+        """Returns the method's own height."""
         return height - self.num_before
 
     @property
@@ -359,13 +361,14 @@ class StatisticsSpec(MethodSpec):
             raise PayloadError(f"payload {kind!r}: {error}") from error
 
     def validate_sums(self, arrays: Arrays) -> None:
-        """Raise PayloadError unless samples can have these statistics, those of one site or the sums of several's."""
+        """Raises PayloadError unless samples can have these statistics, those of one site or the sums of several
+        sites."""
         num_values = get_num_values(self.task.input_shape)
         validate_statistics(arrays, self.agreement.min_count, num_values)
         validate_counts(arrays, self.agreement)
         validate_by_class(arrays, self.agreement, num_values)
 
-    # ---- what is the method's own
+    # ---- calls of the method inside
 
     @property
     def shares_samples(self) -> bool:
@@ -407,7 +410,8 @@ class StatisticsSpec(MethodSpec):
     def explain(
         self, height: int, beacon: bytes, offers: Offers, aggregate: Arrays | None, *, shared: Offers = ()
     ) -> Mapping[str, Any] | None:
-        """`statistics` says how many sites have told, "" where the aggregate is not at hand."""
+        """Explains a round. In that of statistics, `statistics` says how many sites have sent sums, "" without the
+        aggregate."""
         if self.is_statistics(height):
             return {"statistics": describe_statistics(aggregate) or ""}
         own = drop_statistics(aggregate)
@@ -415,7 +419,7 @@ class StatisticsSpec(MethodSpec):
 
 
 def describe_statistics(aggregate: Arrays | None) -> str | None:
-    """For people, how many have told of how much; None where an aggregate has no statistics."""
+    """Says in words how many sites have sent sums of how many samples; None if an aggregate has no statistics."""
     statistics = get_statistics(aggregate)
     if not statistics:
         return None
@@ -424,13 +428,13 @@ def describe_statistics(aggregate: Arrays | None) -> str | None:
 
 
 def get_statistics(aggregate: Arrays | None) -> dict[str, Array]:
-    """Those in an aggregate, without the kind in front; {} where it has none."""
+    """Returns the statistics in an aggregate, without the kind in front; {} if it has none."""
     prefix = f"{STATISTICS}/"
     found = (aggregate or {}).items()
     return {name.removeprefix(prefix): array for name, array in found if name.startswith(prefix)}
 
 
 def drop_statistics(aggregate: Arrays | None) -> Arrays | None:
-    """An aggregate as the method knows it; None where it votes on nothing."""
+    """Returns an aggregate as the method knows it; None if the method votes on nothing."""
     own = {name: array for name, array in (aggregate or {}).items() if not name.startswith(f"{STATISTICS}/")}
     return own or None

@@ -1,4 +1,4 @@
-"""Checks of a site's statistics: that some samples can have them, and that of few nothing is told."""
+"""Checks of a site's statistics: some samples must be able to have them, and few samples must not be described."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from ml.payload import Array, Arrays
 if TYPE_CHECKING:
     from ml.specs.statistics import Agreement
 
-MAX_UNITS = 1 << (LIMIT_BITS + UNIT_BITS)  # of a value
+MAX_UNITS = 1 << (LIMIT_BITS + UNIT_BITS)  # the greatest value, in units
 
 
 def validate_statistics(arrays: Arrays, min_count: int, num_values: int) -> None:
-    """Raise PayloadError unless some samples, all of them values below the limit, can have these sums."""
+    """Raises PayloadError unless some samples, all of them values below the limit, can have these sums."""
     count = int(arrays["count"])
     sums, squares = from_digits(arrays["sums"]), from_digits(arrays["squares"])
     if 0 < count < min_count:
@@ -52,7 +52,7 @@ def validate_statistics(arrays: Arrays, min_count: int, num_values: int) -> None
 
 
 def _validate_sums(count: int, num_values: int, total: int, square: int, where: str) -> None:
-    """Raise PayloadError unless so many samples, with so many values each, can have these sums."""
+    """Raises PayloadError unless so many samples, with so many values each, can have these sums."""
     most = count * num_values
     if abs(total) > most * MAX_UNITS or square > most * MAX_UNITS**2:
         raise PayloadError(f"{where}: expected sums of {count} samples below 2^{LIMIT_BITS} either way")
@@ -61,8 +61,9 @@ def _validate_sums(count: int, num_values: int, total: int, square: int, where: 
 
 
 def validate_by_class(arrays: Arrays, agreement: Agreement, num_values: int) -> None:
-    """Raise PayloadError unless the samples of each class can have its sums, and of few samples none are told: neither
-    of a class, nor of what is in no class told. Of a category each class has counts as `round_down` leaves them."""
+    """Raises PayloadError unless the samples of each class can have its sums, and no class has fewer samples than
+    `min_count` and more than 0, nor have the samples whose class is not sent. Within a category each class has counts
+    as `round_down` returns them."""
     numbers_3KC = read_by_class(arrays)
     if numbers_3KC is None:
         return
@@ -91,7 +92,7 @@ def validate_by_class(arrays: Arrays, agreement: Agreement, num_values: int) -> 
 
 
 def validate_counts(arrays: Arrays, agreement: Agreement) -> None:
-    """Raise PayloadError unless each feature's bins, and each category's values, have counts as `round_down` leaves
+    """Raises PayloadError unless each feature's bins, and each category's values, have counts as `round_down` returns
     them, and no more than there are samples."""
     count = int(arrays["count"])
     present = arrays[PRESENT].tolist() if PRESENT in arrays else [count] * len(arrays["sums"])
@@ -108,7 +109,7 @@ def validate_counts(arrays: Arrays, agreement: Agreement) -> None:
 
 
 def _validate_hidden(counts: Sequence[int], all_: int, min_count: int, where: str, what: str) -> None:
-    """Raise PayloadError unless these are counts of `all_` samples as `round_down` leaves them."""
+    """Raises PayloadError unless these are counts of `all_` samples as `round_down` returns them."""
     if any(n < 0 or n % min_count for n in counts) or sum(counts) > all_:
         raise PayloadError(
             f"{where}: expected for each {what} a multiple of {min_count}, and no more than {all_} in all, "
@@ -117,12 +118,13 @@ def _validate_hidden(counts: Sequence[int], all_: int, min_count: int, where: st
 
 
 def round_down(counts: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
-    """The counts down to multiples of `min_count`: fewer are told as none, and nobody can work them out of the rest."""
+    """Rounds counts down to multiples of `min_count`: fewer are sent as none, and nobody can compute them from the
+    rest."""
     return counts - counts % min_count
 
 
 def split_bins(arrays: Arrays, edges: Sequence[Sequence[float]]) -> dict[int, Array]:
-    """The counts of each feature that has a histogram, by its place."""
+    """Returns the counts of each feature that has a histogram, by its place."""
     split, start = {}, 0
     for feature, own in enumerate(edges):
         if own:

@@ -14,18 +14,18 @@ from ml.payload import ArraySchema
 from ml.specs.architectures import Layout, get_layout, initial_schema, model_schema, num_parameters
 from ml.tasks import CLASSIFICATION, MULTILABEL, TargetScale
 
-USUAL_MAX_WEIGHT = 1_000_000  # as a genesis has it that nobody has set it in
-MAX_ABS = 1e6  # of a payload's floats, unless genesis sets another limit: far above what trains, far below an overflow
+USUAL_MAX_WEIGHT = 1_000_000  # the limit of a genesis that sets none
+MAX_ABS = 1e6  # limit of a payload's floats unless genesis sets one: far above what trains, far below an overflow
 
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a federation: the model, the (channels, height, width) it sees, and the number of classes; or by
-    `kind` that of labels or of targets, which `scale` has the mean and deviation of.
+    """Describes what a federation trains: the model, the (channels, height, width) of its input, and the number of
+    classes, or for other values of `kind` that of labels or of targets. `scale` has the mean and deviation of targets.
 
     `max_weight` is genesis' limit on weights, and on every other number that is used as one. `rounds` is how many are
-    planned, 0 if there is no end to them. `num_members` is n, 0 where nothing will be aggregated. `max_abs` is how far
-    from 0 a float of a payload may be; of an aggregate it may be farther.
+    planned, 0 if there is no end to them. `num_members` is n, 0 if nothing will be aggregated. `max_abs` limits the
+    absolute value of a float in a payload; those of an aggregate may be larger.
     """
 
     model: Mapping[str, Any]
@@ -50,27 +50,27 @@ class Task:
 
     @property
     def noun(self) -> str:
-        """What the model's outputs are."""
+        """The word for the model's outputs."""
         return {CLASSIFICATION: "classes", MULTILABEL: "labels"}.get(self.kind, "targets")
 
     @cached_property
     def layout(self) -> Layout:
-        """All there is to know of the model before it is built."""
+        """The layout of the model, from its description alone."""
         return get_layout(self.model, self.input_shape, self.num_classes)
 
     @cached_property
     def model_schema(self) -> ArraySchema:
-        """The schema of a model that travels whole: parameters and buffers."""
+        """The schema of a model that is sent whole: parameters and buffers."""
         return model_schema(self.model, self.input_shape, self.num_classes)
 
     @cached_property
     def parameter_schema(self) -> ArraySchema:
-        """The parameters alone, without the running statistics of batch norm."""
+        """The schema of the parameters alone, without the running statistics of batch norm."""
         return model_schema(self.model, self.input_shape, self.num_classes, buffers=False)
 
     @cached_property
     def initial_schema(self) -> ArraySchema:
-        """Block 0's "model/": what travels, and a frozen encoder."""
+        """The schema of block 0's "model/": the arrays that are sent in rounds, and a frozen encoder."""
         return initial_schema(self.model, self.input_shape, self.num_classes)
 
     @cached_property
@@ -83,7 +83,8 @@ class Task:
 
     @property
     def slot_dim(self) -> int:
-        """The width of what the last Linear takes: the embedding's, unless the classifier has more layers than one."""
+        """The width of the last Linear layer's input: the embedding's, unless the classifier has more layers than
+        one."""
         return self.layout.slot_dim
 
     @property
@@ -93,5 +94,5 @@ class Task:
 
     @property
     def classifier_names(self) -> tuple[str, ...]:
-        """The parameters of h; all others are g's."""
+        """The names of the parameters of h; all others are g's."""
         return self.layout.classifier

@@ -1,7 +1,7 @@
 """The rules of tasks: which methods and which settings of training each kind of task allows.
 
-Models and what is sent of them have no classes in them, so that a method that mixes models trains any task; so do
-those that contrast representations with each other, whatever the loss beside that. Prototypes are of classes.
+Neither models nor what is sent of them depend on classes, so a method that mixes models trains any task. So does one
+that contrasts representations with each other, whatever its loss besides. Prototypes need classes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ml.errors import SpecError
 from ml.specs.base import MethodSpec
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
-LOSSES: Mapping[str, tuple[str, ...]] = {  # the first is what holds where none is set
+LOSSES: Mapping[str, tuple[str, ...]] = {  # the first is the default
     CLASSIFICATION: ("cross_entropy", "focal"),
     MULTILABEL: ("binary_cross_entropy", "focal"),
     REGRESSION: ("mse", "huber"),
@@ -20,8 +20,8 @@ LOSSES: Mapping[str, tuple[str, ...]] = {  # the first is what holds where none 
 
 
 def check_task(spec: MethodSpec, methods: Iterable[type[MethodSpec]]) -> None:
-    """Raises SpecError where the method, or a setting of it, makes no sense for the kind of the task. `methods` are all
-    that are known, to name those that could be."""
+    """Raises SpecError if the method, or a setting of it, makes no sense for the kind of the task. `methods` are all
+    known methods; the error names those that fit."""
     kind, hyper = spec.task.kind, spec.hyperparameters
     if kind not in spec.tasks:
         others = ", ".join(method.name for method in methods if kind in method.tasks)

@@ -1,15 +1,15 @@
 """Measures as a site signs them for all others: whole numbers within bounds, the same in every payload of a run.
 
-A figure is three numbers in units of 1e-6: its value, and the ends of the interval in which it lies with 95 %
-confidence; ABSENT for those there are none of. Figures are rounded to four digits after the point, but for those in a
-target's own unit. Counts of samples are rounded down to multiples of `min_count`, so that fewer are told as none, and a
-class has figures only where it has at least as many samples, and the others together too, or none.
+A figure is three numbers in units of 1e-6: its value, and the ends of the interval that contains it with 95 %
+confidence; ABSENT if there are none. Figures are rounded to four digits after the point, except for those in a target's
+own unit. Counts of samples are rounded down to multiples of `min_count`, so that fewer are sent as none. A class has
+figures only if it has at least so many samples, and the others together have as many too, or none.
 
-    samples    int64[]         of the test set; 0: this site tells nothing
-    figures    int64[F, 3]     of all classes together, in the order of `get_names`
-    by_class   int64[K, G, 3]  of each class, label or target; none of them where there are very many
+    samples    int64[]         of the test set; 0: this site sends no figures
+    figures    int64[F, 3]     of all classes together, in the order of FIGURES
+    by_class   int64[K, G, 3]  of each class, label or target; left out if there are very many
     counts     int64[K]        samples of each class or label
-    confusion  int64[K, K]     of a classification: samples by their class and by the class they were given
+    confusion  int64[K, K]     of a classification: samples by their class and by the answered class
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ml.measures.regression import OneTarget
 from ml.payload import Array, Arrays, ArraySpec
 from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
-UNITS = 1_000_000  # of 1
-MOST = (1 << 53) - 1  # of a number either way: what also JavaScript reads exactly
+UNITS = 1_000_000  # that make 1
+MOST = (1 << 53) - 1  # the largest absolute value: JavaScript reads it exactly, too
 ABSENT = -MOST - 1
 DIGITS = 4  # after the point
 
@@ -58,14 +58,14 @@ _BOUNDS = {"brier": (0, 2 * UNITS), "loss": (0, MOST), "mae": (0, MOST), "rmse":
 
 
 class Figures(NamedTuple):
-    """The values by name, and the intervals of those that have one."""
+    """Holds the values by name, and the intervals of those that have one."""
 
     values: dict[str, float]
     intervals: dict[str, Interval]
 
 
 def get_shapes(kind: str, num_classes: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each array, by its name."""
+    """Returns the shape of each array, by its name."""
     shapes: dict[str, tuple[int, ...]] = {"samples": (), "figures": (len(FIGURES[kind]), 3)}
     if num_classes > MAX_CLASSES:
         return shapes
@@ -85,11 +85,11 @@ def describe_arrays(kind: str, num_classes: int) -> dict[str, ArraySpec]:
     }
 
 
-# ---- what is sent
+# ---- writing
 
 
 def tell_nothing(kind: str, num_classes: int) -> dict[str, Array]:
-    """The word of a site that has too few samples to tell of."""
+    """Returns the arrays of a site that has too few samples to send figures."""
     return {
         name: np.full(shape, ABSENT if name in ("figures", "by_class") else 0, np.int64)
         for name, shape in get_shapes(kind, num_classes).items()
@@ -99,7 +99,7 @@ def tell_nothing(kind: str, num_classes: int) -> dict[str, Array]:
 def tell(
     kind: str, num_classes: int, measures: AnyMeasures, intervals: Mapping[str, Interval], min_count: int
 ) -> dict[str, Array]:
-    """The measures and their intervals, as `ml.measures.evaluation` finds them."""
+    """Returns the arrays of measures and their intervals, as `ml.measures.evaluation` computes them."""
     told = tell_nothing(kind, num_classes)
     told["samples"] = np.array(measures.num_samples, np.int64)
     told["figures"] = _write(FIGURES[kind], measures.summarise(), {**intervals, **measures.intervals})
@@ -128,17 +128,17 @@ def _write(names: Sequence[str], values: Mapping[str, float], intervals: Mapping
 
 
 def _to_units(name: str, value: float) -> int:
-    """The nearest whole number that the figure may be."""
+    """Returns the nearest whole number that the figure may have."""
     low, high = _get_bounds(name)
     rounded = value if name in IN_OWN_UNIT else round(value, DIGITS)
     return round(min(max(rounded * UNITS, low), high))
 
 
-# ---- what is read
+# ---- reading
 
 
 def read_figures(names: Sequence[str], rows: NDArray[np.int64]) -> Figures:
-    """The figures of these names, those that there are."""
+    """Returns the figures with these names, leaving out absent ones."""
     found = Figures({}, {})
     for name, (value, low, high) in zip(names, rows.tolist(), strict=True):
         if value != ABSENT:
@@ -148,11 +148,11 @@ def read_figures(names: Sequence[str], rows: NDArray[np.int64]) -> Figures:
     return found
 
 
-# ---- what is refused
+# ---- checks
 
 
 def validate_told(arrays: Arrays, kind: str, *, min_samples: int, min_count: int) -> None:
-    """Raise PayloadError unless these are what a site may tell, in arrays of the right shapes."""
+    """Raises PayloadError unless these are figures that a site may send, in arrays of the right shapes."""
     samples = int(arrays["samples"])
     if 0 < samples < min_samples:
         raise PayloadError(f"array 'samples': expected 0 or at least {min_samples}, got {samples}")

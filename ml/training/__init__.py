@@ -1,1 +1,1 @@
-"""Local training: batches, optimiser steps and their limits, and what a model is measured by."""
+"""Local training: batches, optimiser steps and their limits, and the measures of a model."""

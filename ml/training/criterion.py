@@ -1,8 +1,8 @@
-"""The loss of a classifier on a batch: cross-entropy, or what a run's settings make of it; other tasks have theirs in
-`ml.training.task_criteria`.
+"""The loss of a classifier on a batch: cross-entropy, or a variant that a run's settings choose; other tasks have
+theirs in `ml.training.task_criteria`.
 
 `label_smoothing` is Szegedy et al.'s (2016, Section 7), `focal` the loss of Lin et al. (2017, eq. 5), and class weights
-are King and Zeng's (2001): N / (C n_c) for a class with n_c of N samples, C being the classes that there are.
+are King and Zeng's (2001): N / (C n_c) for a class with n_c of N samples, C being the number of classes that occur.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 from ml.training.task_criteria import DELTA, LabelCriterion, TargetCriterion, compute_label_weights
 
 GAMMA = 2.0  # Lin et al.'s choice
-NO_CLASS = -100  # of a sample that cross-entropy passes over, as torch has it
+NO_CLASS = -100  # the label of samples that cross-entropy ignores, as in torch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Criterion:
-    """Of logits_BC and y_B, the mean over the batch. `weights` [C] weigh samples by their class, None all alike; with
-    `gamma` a sample counts (1 - p)^gamma, p being the probability that its class was given."""
+    """Computes the mean loss over the batch of logits_BC for classes y_B. `weights` [C] weigh samples by their class,
+    None weighs all alike. With `gamma` a sample counts (1 - p)^gamma, p being the probability that the model gives its
+    class."""
 
     smoothing: float = 0.0
     weights: Tensor | None = None
@@ -33,7 +34,7 @@ class Criterion:
 
     @property
     def takes_padding(self) -> bool:
-        """Whether the mean is the same where samples of NO_CLASS are added to the batch."""
+        """Says whether the mean stays the same if samples of NO_CLASS are added to the batch."""
         return self.gamma is None
 
     def __call__(self, logits_BC: Tensor, y_B: Tensor) -> Tensor:
@@ -50,8 +51,8 @@ class Criterion:
 def make_criterion(
     hyper: Hyperparameters, y: Tensor, num_classes: int, agreed: Sequence[int] | None = None, kind: str = CLASSIFICATION
 ) -> Criterion | LabelCriterion | TargetCriterion:
-    """The criterion of a client whose training samples have these classes, or by the kind of task labels or targets;
-    `agreed` is how many samples of each class all members have, once that is known."""
+    """Makes the criterion of a client whose training samples have these classes, or, by the kind of task, labels or
+    targets. `agreed` is how many samples of each class all members have, once that is known."""
     if kind == REGRESSION:
         return TargetCriterion((hyper.huber_delta or DELTA) if hyper.loss == "huber" else None)
     smoothing = hyper.label_smoothing or 0.0
@@ -67,12 +68,13 @@ def make_criterion(
 
 
 def compute_class_weights(y_N: Tensor, num_classes: int) -> Tensor:
-    """The weights by the classes of these samples."""
+    """Computes the weights of classes from the classes of these samples."""
     return weigh_classes(torch.bincount(y_N, minlength=num_classes))
 
 
 def weigh_classes(counts_C: Tensor) -> Tensor:
-    """[C], by which each class that occurs weighs as much in all as any other; 1 for one that does not."""
+    """Computes [C], by which each class that occurs weighs as much in all as any other; 1 for one that does not
+    occur."""
     counts_C = counts_C.float()
     total, num_present = counts_C.sum(), (counts_C > 0).sum()
     return torch.where(counts_C > 0, total / (num_present * counts_C.clamp(min=1)), torch.ones_like(counts_C))

@@ -1,8 +1,8 @@
-"""Dropout of many clients in one vmapped pass, with the numbers that each draws where it is trained alone.
+"""Dropout of many clients in one vmapped pass, with the numbers that each draws if it is trained alone.
 
-Each client draws from torch's own generator, which is seeded for it. What a step's loss drops, and of which shape, is
-found by computing the loss once without dropping anything. Then the masks of a step are drawn client by client, each by
-its own generator and in the order of the loss, and the pass multiplies by them: a mask is what dropout makes of ones.
+Each client draws from torch's own generator, which is seeded for it. Computing the loss once without dropping anything
+shows what a step's loss drops, and of which shape. Then the masks of a step are drawn client by client, each by its own
+generator and in the order of the loss, and the pass multiplies by them: a mask is the result of dropout on ones.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from torch.overrides import TorchFunctionMode
 from ml.models.base import Model
 from ml.training.loop import Autocast, Batch, ComputeLoss, Tensors
 
-PREFIX = "dropout "  # before the numbers of masks among what comes with a batch
+PREFIX = "dropout "  # before the numbers of masks in a batch's `extra`
 _DROPPING = (F.dropout, F.dropout2d)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dropped:
-    """One dropout of a loss: by which function, how likely, and ones in the shape of its noise."""
+    """Describes one dropout of a loss: its function, its probability, and ones in the shape of its noise."""
 
     function: Callable[..., Tensor]
     p: float
     ones: Tensor
 
     def draw(self) -> Tensor:
-        """A mask, from torch's own generator: 0 where a number is dropped, else what it is multiplied by."""
+        """Draws a mask from torch's own generator: 0 if a number is dropped, else the factor it is multiplied by."""
         return self.function(self.ones, self.p, True)
 
 
 class _Dropping(TorchFunctionMode):
-    """Within it dropout in training is what `drop(function, x, p)` makes of it."""
+    """Replaces dropout in training, within its context, by `drop(function, x, p)`."""
 
     def __init__(self, drop: Callable[[Callable[..., Tensor], Tensor, float], Tensor]) -> None:
         super().__init__()
@@ -57,11 +57,11 @@ class _Dropping(TorchFunctionMode):
 def find_dropped(
     model: Model, compute_loss: ComputeLoss, batch: Batch, context: Tensors, autocast: Autocast
 ) -> list[Dropped]:
-    """What a step along the loss of this batch drops, in order. Nothing is drawn."""
+    """Lists the dropouts of a step along the loss of this batch, in order. Nothing is drawn."""
     found = []
 
     def note(function: Callable[..., Tensor], x: Tensor, p: float) -> Tensor:
-        noise = x[:, :, :1, :1] if function is F.dropout2d else x  # a number for each map
+        noise = x[:, :, :1, :1] if function is F.dropout2d else x  # one number for each map
         found.append(Dropped(function, p, torch.ones_like(noise)))
         return x
 
@@ -71,7 +71,7 @@ def find_dropped(
 
 
 def use_masks(compute_loss: ComputeLoss) -> ComputeLoss:
-    """The loss of a batch that comes with its masks, as `name_masks` names them, or with none."""
+    """Returns the loss of a batch that comes with its masks, as `name_masks` names them, or with none."""
 
     def compute(model: Model, batch: Batch, context: Tensors) -> Tensor:
         names = [name for name in batch.extra if name.startswith(PREFIX)]

@@ -1,5 +1,5 @@
-"""A function of a model, as a method's loss is, as one of weights, which torch.func can differentiate and run over many
-at once."""
+"""A function of a model, such as a method's loss, as a function of weights, which torch.func can differentiate and run
+over many models at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = "model."  # before the names of weights
 
 
 class _Call(nn.Module):
-    """The function as a module's call, which is what torch.func can put other weights into."""
+    """Wraps the function as a module's call, so that torch.func can replace the weights."""
 
     def __init__(self, model: Model, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class _Call(nn.Module):
 def make_function_of_weights(
     model: Model, function: Callable[..., Value], autocast: AbstractContextManager[Any] | None = None
 ) -> Callable[..., Value]:
-    """`function` of (model, ...) by weights in the model's place, which are given by name, `PREFIX` in front; what is
-    left out is the model's."""
+    """Returns `function` of (model, ...) as a function of weights in place of the model. They are passed by name, with
+    `PREFIX` in front; weights that are left out are the model's."""
     call, around = _Call(model, function), autocast or contextlib.nullcontext()
 
     def compute(weights: dict[str, Any], *arguments: Any) -> Value:

@@ -1,13 +1,14 @@
 """A training step on a GPU that is recorded once in a phase, and then replayed.
 
 A step of a small network is a hundred kernels of a few microseconds each, and launching them one by one takes ten times
-as long as running them. A CUDA graph launches all of them at once. What it repeats are those kernels on the addresses
-that they were recorded with. So whatever differs from step to step has to lie in tensors that stay where they are: a
-batch is copied to where the recorded one lay, weights and momentum are changed in place, and the learning rate may not
+as long as running them. A CUDA graph launches all of them at once. It repeats those kernels on the addresses with which
+they were recorded. So whatever differs from step to step has to be in tensors that stay where they are: a batch is
+copied to the place of the recorded one, weights and momentum are changed in place, and the learning rate may not
 change. Nothing is kept from one phase to the next.
 
 The first step of a phase is made as on a CPU. It shows whether the loss waits for the GPU (by `.item()`, or a shape
-that depends on values), which no graph can repeat; then, and for batches of another shape, steps go on like that.
+that depends on values), which no graph can repeat. In that case, and for batches of another shape, all steps are made
+as on a CPU.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from torch import Tensor
 if TYPE_CHECKING:
     from ml.training.loop import Batch
 
-Step = Callable[["Batch"], Tensor]  # a step's loss, or those of many clients, without a way back
+Step = Callable[["Batch"], Tensor]  # returns a step's loss, or those of many clients, detached
 
-MIN_STEPS = 6  # of a phase, below which a recording costs more than it saves
+MIN_STEPS = 6  # in a phase of fewer, a recording costs more than it saves
 
 _log = logging.getLogger(__name__)
 
 
 def on_device(step: Step, device: torch.device, num_steps: int, *, can_replay: bool) -> Step:
-    """`step` as it is made `num_steps` times on `device`, within `own_stream`."""
+    """Returns `step` as it is made `num_steps` times on `device`, within `own_stream`."""
     if device.type != "cuda" or not can_replay or num_steps < MIN_STEPS:
         return step
     return _ReplayedStep(step, device)
@@ -41,8 +42,8 @@ def on_device(step: Step, device: torch.device, num_steps: int, *, can_replay: b
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """On a GPU, within: a stream of its own, as recording needs one. It begins after what was begun, and what comes
-    later waits for it."""
+    """Uses, on a GPU, a stream of its own within, as recording needs one. The stream waits for work that was launched
+    before, and later work waits for the stream."""
     if device.type != "cuda":
         yield
         return
@@ -60,23 +61,23 @@ def _get_stream(device: torch.device) -> torch.cuda.Stream:
 
 @cache
 def _get_pool(device: torch.device) -> Any:
-    """The memory that recordings on a device share, one after the other. An empty one holds it, so that it is used
-    again instead of being asked for anew in each phase."""
+    """Returns the memory that recordings on a device share, one after the other. An empty recording keeps it allocated,
+    so that it is used again instead of being allocated in each phase."""
     holder = torch.cuda.CUDAGraph()
     with warnings.catch_warnings(), torch.cuda.stream(_get_stream(device)):
-        warnings.simplefilter("ignore")  # that it is empty
+        warnings.simplefilter("ignore")  # torch warns that the recording is empty
         holder.capture_begin()
         holder.capture_end()
     return holder, holder.pool()
 
 
 class _ReplayedStep:
-    """A step that is made, recorded, and replayed; in this order, once for each call."""
+    """Makes a step, records it, and replays it; in this order, one of these for each call."""
 
     def __init__(self, step: Step, device: torch.device) -> None:
         self._step = step
         self._device = device
-        self._layout: Any = None  # of the batches that the recording is for
+        self._layout: Any = None  # the layout of the batches that the recording is for
         self._may_record = False
         self._recording: tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor] | None = None
 
@@ -98,7 +99,7 @@ class _ReplayedStep:
         return loss.clone()
 
     def _record(self, batch: Batch) -> None:
-        """Nothing is computed by it."""
+        """Records the step without computing anything."""
         _, pool = _get_pool(self._device)
         slots = {name: tensor.clone() for name, tensor in _list_tensors(batch)}
         static = batch._replace(
@@ -111,7 +112,7 @@ class _ReplayedStep:
                 loss = self._step(static)
             finally:
                 graph.capture_end()
-        except RuntimeError as error:  # by a kernel that does not go into a graph
+        except RuntimeError as error:  # a kernel cannot be recorded
             _log.warning("a step could not be recorded, so steps are launched one by one: %s", error)
             self._may_record = False
             return
@@ -119,10 +120,10 @@ class _ReplayedStep:
 
 
 def make_watched(step: Step, batch: Batch) -> tuple[Tensor, bool]:
-    """The loss of a step, and whether the step never waited for the GPU."""
+    """Returns the loss of a step, and whether the step never waited for the GPU."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        warnings.filterwarnings("ignore", "Synchronization debug mode")  # that it is new
+        warnings.filterwarnings("ignore", "Synchronization debug mode")  # torch warns that it is new
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("warn")
         try:

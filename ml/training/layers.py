@@ -1,7 +1,7 @@
-"""Layers that not every step suits: batch norm, which learns nothing of one sample alone, and layers that torch cannot
-differentiate for each sample by itself, as steps that hide samples need it.
+"""Layers that some steps cannot use: batch norm, which learns nothing from one sample alone, and layers that torch
+cannot differentiate for each sample by itself, as steps that hide samples need it.
 
-fednode's own models have none. A user's model is tried with zeros before it is trained, or a run made of it.
+fednode's own models have none. A user's model is tried with zeros before it is trained, or a run is made with it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TRIED = 2  # samples
 
 
 def find_batch_norm(model: Model, spec: MethodSpec) -> str | None:
-    """The first layer of a user's model that a step of one sample alone would leave without a variance, None without
-    one. Raises SpecError where all steps of the run are such."""
+    """Returns the name of the first layer of a user's model that would have no variance in a step of one sample; None
+    if there is no such layer. Raises SpecError if all steps of the run have one sample."""
     if not is_user_model(spec.task.model):
         return None
     found: list[nn.Module] = []
@@ -50,8 +50,8 @@ def find_batch_norm(model: Model, spec: MethodSpec) -> str | None:
 
 
 def check_private(model: Model, spec: MethodSpec) -> None:
-    """Raises SpecError, naming the layer, where a run is to hide samples and a user's model cannot be differentiated
-    for each of them."""
+    """Raises SpecError, naming the layer, if the run hides samples and a user's model cannot be differentiated for each
+    of them."""
     if not spec.hyperparameters.is_private or not is_user_model(spec.task.model):
         return
 
@@ -81,7 +81,7 @@ def _make_samples(model: Model, spec: MethodSpec) -> Tensor:
 
 @contextmanager
 def _trying(model: Model) -> Iterator[None]:
-    """Within, the model may go from one mode to the other; torch's generator is left as it was."""
+    """Puts the model into training mode within, and restores its mode and torch's generator on exit."""
     was_training = model.training
     with torch.random.fork_rng(devices=[]):
         model.train()
@@ -92,7 +92,7 @@ def _trying(model: Model) -> Iterator[None]:
 
 
 def _find_layer(model: Model, raised: TracebackType | None) -> str | None:
-    """The innermost module of the model whose code was running."""
+    """Returns the innermost module of the model whose code was running."""
     modules, found = {id(module) for module in model.modules() if module is not model}, None
     while raised is not None:
         module = raised.tb_frame.f_locals.get("self")

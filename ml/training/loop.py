@@ -1,4 +1,4 @@
-"""The local phase, one loop for all methods: SGD over batches drawn by index from data that lie on the device already
+"""The local phase, one loop for all methods: SGD over batches drawn by index from data that are on the device already
 (ALGORITHMS §1.5).
 
 A *step* is one mini-batch update, an *epoch* one pass over the local data in random order, its last partial batch kept
@@ -6,13 +6,14 @@ unless `drop_last` is set. For the small models of a rehearsal a step is mostly 
 no optimiser object: all batches of a phase are drawn beforehand and, while they fit, gathered at once; gradients go
 straight from autograd into one fused update; the loss is read once, at the end.
 
-A method gives the loss as a function of (model, batch, context) alone, and what it needs of earlier models or of the
-others as tensors beforehand (`Prepared`). So the same loss also runs over many clients at once (`ml.clients.batched`).
+A method defines the loss as a function of (model, batch, context) alone. What it needs of earlier models or of the
+others it prepares beforehand as tensors (`Prepared`). So the same loss also runs over many clients at once
+(`ml.clients.batched`).
 
-What is multiplied lies in memory that torch took: arrays come in as copies, by `torch.tensor` mostly. The last bits of
-a matrix product hang on where its factors begin, and torch's memory begins on 64 bytes in every process, while numpy's
-begins on 16, and an array that was decoded where its bytes lie on any 4. So on one kind of processor, by one thread,
-the same arrays give the same bits, wherever they came from.
+What is multiplied is in memory that torch allocated: arrays are copied, mostly by `torch.tensor`. The last bits of a
+matrix product depend on the addresses of its factors. Torch's memory is aligned to 64 bytes in every process, while
+numpy's is aligned to 16, and an array that was decoded in place to any 4. So on one kind of processor, with one thread,
+the same arrays have the same results to the bit, wherever they came from.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ Tensors = Mapping[str, Tensor]
 Batches = Sequence[Tensor]
 ShouldStop = Callable[[], bool]  # may raise Abandoned instead
 OnStep = Callable[[int, int], None]  # (steps done, steps in all)
-Autocast = AbstractContextManager[Any]  # that a forward pass in training runs in
+Autocast = AbstractContextManager[Any]  # the context of a forward pass in training
 
 MAX_GATHERED_BYTES = 64 << 20
-BF16_WEIGHTS = 1_000_000  # of a model, below which casting takes longer than bf16 saves
+BF16_WEIGHTS = 1_000_000  # a model with fewer loses more time by casting than bf16 saves
 
 
 class Diverged(MlError):
-    """The loss is no number any more, or what is left no one would take: the learning rate is too high for these data,
-    or the model that training began from is spoiled."""
+    """The loss is not finite any more, or others would refuse the trained model: the learning rate is too high for
+    these data, or the model that training began from is spoiled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stepping:
-    """What goes on around steps: a forward pass runs in `autocast`, `should_stop` is asked before each step, and
-    `on_step` hears of each that was made. With `can_replay` a GPU may record a step and replay it."""
+    """Sets what happens around steps: a forward pass runs in `autocast`, `should_stop` is called before each step, and
+    `on_step` after each. With `can_replay` a GPU may record a step and replay it."""
 
     autocast: Autocast = field(default_factory=contextlib.nullcontext)
     should_stop: ShouldStop | None = None
@@ -69,7 +70,7 @@ class Stepping:
     can_replay: bool = False
 
     def after(self, made: int, more: int) -> Stepping:
-        """The same around `more` steps that come after those `made`."""
+        """Returns the same settings for `more` steps that come after those `made`."""
         on_step = self.on_step
         if on_step is None:
             return self
@@ -83,7 +84,7 @@ Before = Callable[[], Mapping[str, Arrays]]
 
 
 class Batch(NamedTuple):
-    """x_BCHW and y_B of one step, and their rows of what a method prepared for each sample."""
+    """Holds x_BCHW and y_B of one step, and their rows of what a method prepared for each sample."""
 
     x: Tensor
     y: Tensor
@@ -95,8 +96,8 @@ ComputeLoss = Callable[[Model, Batch, Tensors], Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByStep:
-    """Tensors that come with each batch and are not rows of the client's samples. `gather(max_bytes)` makes them step
-    by step, so much at once. Phases of one `layout` have the same names and shapes at each step."""
+    """Holds tensors that come with each batch and are not rows of the client's samples. `gather(max_bytes)` makes them
+    step by step, so much at once. Phases of one `layout` have the same names and shapes at each step."""
 
     layout: Hashable
     gather: Callable[[int], Iterator[Tensors]]
@@ -104,16 +105,16 @@ class ByStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """The inputs of a method's loss in a round besides the batch: `context`, the same at every step, `by_sample`, whose
-    rows belong to the client's samples and come with each batch, and `by_step`, what else comes with each.
+    """Holds the inputs of a method's loss in a round besides the batch: `context`, the same at every step, `by_sample`,
+    whose rows belong to the client's samples and come with each batch, and `by_step`, other tensors that come with each
+    batch.
 
-    A method that has to see each step's gradients, or to change them before they are used, gives `on_gradients`, and
-    one that has more to train when the steps are made gives `then`, which makes `then_steps` of its own; what that
-    returns are payloads beside those of `finish`. Either trains alone. `before` makes payloads of the model as the
-    phase begins. `instead` makes the phase's steps in place of
-    this module's loop. `optimizer` steps in place of that which the hyper-parameters set, and `beside` makes a step of
-    another model, which gets each batch before the phase's own step does; both train alone, too. `metrics` are the
-    phase's besides those of all.
+    `on_gradients` sees each step's gradients and may change them before they are used. `then` trains more after the
+    steps, in `then_steps` of its own; it returns payloads beside those of `finish`. A client with either trains alone.
+    `before` makes payloads from the model as the phase begins. `instead` makes the phase's steps in place of this
+    module's loop. `optimizer` replaces the one that the hyper-parameters set. `beside` makes a step of another model,
+    with each batch before the phase's own step; a client with one of these two trains alone, too. `metrics` are added
+    to the phase's.
     """
 
     context: Tensors = field(default_factory=dict)
@@ -130,8 +131,8 @@ class Prepared:
 
 
 class Losses(NamedTuple):
-    """The mean loss of a phase's steps, that of its first quarter and that of its last, and the standard error of the
-    difference of these two; 0 for a phase without steps."""
+    """Holds the mean loss of a phase's steps, that of its first quarter and that of its last, and the standard error of
+    the difference of these two; 0 for a phase without steps."""
 
     mean: float
     first: float
@@ -141,8 +142,8 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The outcome of a local phase's steps: their losses, their number, the seconds they took; and the payloads of what
-    came `then`, whose steps and seconds count too. `metrics` are what a loop that made them `instead` has measured."""
+    """Holds the outcome of a local phase's steps: their losses, their number, the seconds they took, and the payloads
+    that `then` made, whose steps and seconds count too. `metrics` are those measured by a loop that ran `instead`."""
 
     losses: Losses
     steps: int
@@ -153,12 +154,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The way a site trains, whatever the method: a choice of speed, not of mathematics.
+    """Sets how a site trains, whatever the method: a choice of speed, not of mathematics.
 
-    `precision` bf16 runs the forward pass under autocast (weights, losses and prototypes stay float32); auto does so
-    where the GPU is made for it and the model is large enough to gain by it. `channels_last` lays images out for
-    convolutions, `compiled` hands the loss to torch.compile, `deterministic` has torch refuse kernels whose results
-    vary. `graphs` lets a GPU record a step and replay it. `augment` changes samples as they are drawn.
+    `precision` bf16 runs the forward pass under autocast (weights, losses and prototypes stay float32); auto does so if
+    the GPU supports it and the model is large enough to gain by it. `channels_last` lays images out for convolutions,
+    `compiled` passes the loss to torch.compile, `deterministic` makes torch refuse kernels whose results vary. `graphs`
+    lets a GPU record a step and replay it. `augment` changes samples as they are drawn.
     """
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -169,7 +170,7 @@ class Engine:
     augment: Literal["none", "flip", "crop", "flip_crop"] = "none"
 
     def get_precision(self, device: torch.device, model: Model) -> Literal["fp32", "bf16"]:
-        """The precision of a forward pass in training on `device`."""
+        """Returns the precision of a forward pass in training on `device`."""
         if self.precision != "auto":
             return self.precision
         if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
@@ -177,17 +178,18 @@ class Engine:
         return "bf16" if sum(weight.numel() for weight in model.parameters()) >= BF16_WEIGHTS else "fp32"
 
     def autocast(self, device: torch.device, model: Model) -> Autocast:
-        """The context that a forward pass in training runs in."""
+        """Returns the context in which a forward pass in training runs."""
         use = self.get_precision(device, model) == "bf16"
         return torch.autocast(device.type, torch.bfloat16) if use else contextlib.nullcontext()
 
     @property
     def can_replay(self) -> bool:
-        """Whether a step may be recorded; one that torch.compile has changed it replays by itself."""
+        """Says whether a step may be recorded here; steps under torch.compile may not, since it replays them by
+        itself."""
         return self.graphs and not self.compiled
 
     def lay_out(self, model: Model) -> Model:
-        """The model as this engine trains it; torch is set up for it."""
+        """Returns the model in the memory layout of this engine, and sets torch up for it."""
         if self.deterministic:
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
@@ -210,9 +212,10 @@ def train(
     stepping: Stepping | None = None,
     privacy: StepPrivacy | None = None,
 ) -> Progress:
-    """One step for each of `batches`, of the `num_steps` that a phase has; with `privacy` each hides every sample.
+    """Makes one step for each of `batches`, of the `num_steps` that a phase has; with `privacy` each step hides every
+    sample.
 
-    Raises Stopped between two steps once `should_stop()` is true, and Diverged; the model then is somewhere on its way.
+    Raises Stopped between two steps once `should_stop()` is true, and Diverged; the model is then partly trained.
     """
     model.train()
     stepping = stepping or Stepping()
@@ -241,7 +244,7 @@ def make_step(
     autocast: Autocast,
     privacy: StepPrivacy | None = None,
 ) -> Step:
-    """The step along the loss of a batch; it gives the loss."""
+    """Returns the function that makes a step along the loss of a batch, and returns the loss."""
     if privacy is not None:
         return PrivateStep(model, compute_loss, context, sgd, privacy, autocast)
 
@@ -255,7 +258,7 @@ def make_step(
 
 
 def summarise_losses(losses: Sequence[Tensor], lr: float) -> Losses:
-    """The losses of a phase's steps; on a GPU this waits for the last one. Raises Diverged."""
+    """Summarises the losses of a phase's steps; on a GPU this waits for the last one. Raises Diverged."""
     if not losses:
         return Losses(0.0, 0.0, 0.0)
     losses_S = torch.stack(list(losses))
@@ -272,8 +275,8 @@ def summarise_losses(losses: Sequence[Tensor], lr: float) -> Losses:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """The local work of one phase: the samples of every step, as indices on the device, and how many iterations (or
-    epochs) that is."""
+    """Holds the local work of one phase: the samples of every step, as indices on the device, and how many iterations
+    (or epochs) that is."""
 
     batches: Batches
     num_iterations: int
@@ -288,8 +291,8 @@ class Schedule:
         *,
         least: int = 1,
     ) -> Schedule:
-        """The batches of a local phase on samples of these classes, as many as the hyper-parameters set, or
-        `num_iterations`, each of at least so many samples."""
+        """Draws the batches of a local phase on samples of these classes, as many as the hyper-parameters set, or
+        `num_iterations`, each of at least `least` samples."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
         work = {"epochs": count} if hyperparameters.counts_epochs else {"iterations": count}
         batches = draw_batches(
@@ -308,8 +311,8 @@ class Schedule:
     def draw_by_chance(
         cls, hyperparameters: Hyperparameters, y_N: Tensor, stream: SecretStream, num_iterations: int | None = None
     ) -> Schedule:
-        """Draws a schedule as `draw` does, of samples that are hidden: each step has each of them by chance, so that a
-        batch may be of any size, and nobody knows which it has."""
+        """Draws a schedule for training that hides samples: each step draws each sample by chance, so that a batch may
+        have any size, and nobody knows which samples it has."""
         count = hyperparameters.local_work if num_iterations is None else num_iterations
         num_steps, size = count_private_steps(hyperparameters, len(y_N), count)
         return cls(draw_by_chance(len(y_N), size, stream, num_steps, y_N.device), count)
@@ -333,12 +336,12 @@ def draw_batches(
     chances_N: NDArray[np.float64] | None = None,
     least: int = 1,
 ) -> Batches:
-    """The indices of every mini-batch of a local phase, on the device.
+    """Draws the indices of every mini-batch of a local phase, on the device.
 
-    Each of `iterations` is a fresh draw of min(batch_size, num_train) samples without replacement (DFPL §2.3); each of
-    `epochs` cuts a permutation, and what are fewer than `least` at its end join the batch before. They come from
-    numpy's generator, and so are the same on every device. With `chances_N` each sample is drawn with its own, and may
-    be drawn again.
+    Each of `iterations` is a fresh draw of min(batch_size, num_train) samples without replacement (DFPL §2.3). Each of
+    `epochs` cuts a permutation; a last batch of fewer than `least` samples joins the one before. The indices come from
+    numpy's generator, and so are the same on every device. With `chances_N` each sample is drawn with its own chance,
+    and may be drawn again.
     """
     size = min(batch_size, num_train)
     if iterations is not None:
@@ -359,14 +362,14 @@ def draw_batches(
 
 
 def draw_by_chance(num_train: int, size: int, stream: SecretStream, num_steps: int, device: torch.device) -> Batches:
-    """The indices of each step, `size` on average: every sample with the same chance, whatever becomes of others."""
+    """Draws the indices of each step, `size` on average: every sample with the same chance, independently of others."""
     drawn = [np.flatnonzero(stream.random(num_train) < size / num_train) for _ in range(num_steps)]
     indices: NDArray[np.int64] = np.concatenate(drawn) if drawn else np.empty(0, np.int64)
     return torch.split(torch.from_numpy(indices).to(device), list(map(len, drawn)))
 
 
 def compute_chances(y_N: Tensor) -> NDArray[np.float64]:
-    """Of each sample, so that all classes that occur are drawn alike."""
+    """Computes the chance of each sample, so that all classes that occur are drawn equally often."""
     _, at_N, counts = np.unique(y_N.cpu().numpy(), return_inverse=True, return_counts=True)
     return 1.0 / (len(counts) * counts[at_N])
 
@@ -374,8 +377,8 @@ def compute_chances(y_N: Tensor) -> NDArray[np.float64]:
 def gather_batches(
     x: Tensor, y_N: Tensor, by_sample: Tensors, batches: Batches, max_bytes: int = MAX_GATHERED_BYTES
 ) -> Iterator[Batch]:
-    """The samples x, y_N and the rows of `by_sample` at each of `batches`: copied at once, or one batch after the
-    other where that takes more than `max_bytes`."""
+    """Yields the samples x, y_N and the rows of `by_sample` at each of `batches`: copied at once, or one batch after
+    the other if that takes more than `max_bytes`."""
     sample_bytes = sum(t[:1].numel() * t.element_size() for t in (x, *by_sample.values()))
     if sum(map(len, batches)) * sample_bytes > max_bytes:
         for indices in batches:
@@ -391,32 +394,33 @@ def gather_batches(
 
 
 def add_by_step(batches: Iterable[Batch], by_step: Iterable[Tensors]) -> Iterator[Batch]:
-    """Each batch with its step's tensors besides what it has."""
+    """Yields each batch with its step's tensors added."""
     for batch, tensors in zip(batches, by_step, strict=True):
         yield batch._replace(extra={**batch.extra, **tensors})
 
 
 def step_beside(batches: Iterable[Batch], step: Step) -> Iterator[Batch]:
-    """Each batch, once `step` has been made of it."""
+    """Yields each batch after `step` has been made with it."""
     for batch in batches:
         step(batch)
         yield batch
 
 
 def augment_batches(batches: Iterable[Batch], kind: str, generator: torch.Generator) -> Iterator[Batch]:
-    """Each batch with its images changed at random. What was prepared by sample stays that of the image as it was."""
+    """Yields each batch with its images changed at random. What was prepared by sample stays that of the unchanged
+    image."""
     for batch in batches:
         yield batch._replace(x=augment(batch.x, kind, generator))
 
 
 @lru_cache(maxsize=8)
 def compile_loss(compute_loss: ComputeLoss) -> ComputeLoss:
-    """The same loss through torch.compile, which takes its first steps to trace it."""
+    """Returns the same loss through torch.compile, which takes its first steps to trace it."""
     compiled: ComputeLoss = torch.compile(compute_loss)
     return compiled
 
 
 def compute_cross_entropy(model: Model, batch: Batch, context: Tensors) -> Tensor:
-    """The loss of plain training: the mean over the batch of the model's criterion, cross-entropy unless a run says
-    otherwise."""
+    """Computes the loss of plain training: the mean over the batch of the model's criterion, cross-entropy unless a run
+    sets another."""
     return model.criterion(model(batch.x), batch.y)

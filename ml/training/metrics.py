@@ -1,8 +1,8 @@
-"""Accuracy and loss of one client, and the papers' figures made of them over clients, rounds and seeds (ALGORITHMS
-§8.2).
+"""Accuracy and loss of one client, and the papers' figures computed from them over clients, rounds and seeds
+(ALGORITHMS §8.2).
 
-Accuracies are in 0..1. The test loss is the classifier's cross-entropy, also where prototypes predict; of labels the
-binary one, and of targets the squared error at the run's scale.
+Accuracies are in 0..1. The test loss is the classifier's cross-entropy, also if prototypes predict. For labels it is
+the binary cross-entropy, and for targets the squared error at the run's scale.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ SCORES = {CLASSIFICATION: "accuracy", MULTILABEL: "accuracy", REGRESSION: "r2"}
 
 
 class Prediction(NamedTuple):
-    """Of N samples: the classifier's logits_NC, and labels_N, which a method may choose otherwise; of a multilabel task
-    logits_NL and labels_NL, 0 or 1 each, and of a regression twice the values_NT at the run's scale.
+    """Holds the answers for N samples: the classifier's logits_NC, and labels_N, which a method may choose otherwise.
+    In a multilabel task these are logits_NL and labels_NL, 0 or 1 each, and in a regression twice the values_NT at the
+    run's scale.
 
-    Where prototypes chose them, `distances` float32[N] are those to the nearest; and where the prototypes are a pool,
-    `authors` int64[N] say whose that was, by their place in the block that was applied.
+    If prototypes chose the labels, `distances` float32[N] are the distances to the nearest; and if the prototypes are a
+    pool, `authors` int64[N] has the author of the nearest one, by its place in the block that was applied.
     """
 
     logits: Tensor
@@ -41,17 +42,18 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """The answers to samples whose labels, or targets, are known, chunk by chunk. `metrics` are `loss`, the mean over
-    samples of the task's own, and how good the answers are: `accuracy`, the fraction that is right (of labels: all of
-    a sample's), or of a regression `r2`. Of no samples they are no numbers."""
+    """Holds the answers to samples whose labels, or targets, are known, chunk by chunk. `metrics` are `loss`, the
+    task's mean loss over samples, and `accuracy`, the fraction of right answers (in a multilabel task a sample counts
+    if all its labels are right), or in a regression `r2`. Without samples they are NaN."""
 
     metrics: dict[str, float]
     logits: Sequence[Tensor]
     labels: Sequence[Tensor]
 
     def to_numpy(self, task: Task) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """labels_N, and probabilities_NC by the softmax of the logits; of a multilabel task labels_NL and each label's
-        own probability; of a regression values_NT twice, in the targets' units. There is at least one sample."""
+        """Returns labels_N, and probabilities_NC by the softmax of the logits; in a multilabel task labels_NL and each
+        label's own probability; in a regression values_NT twice, in the targets' units. There must be at least one
+        sample."""
         logits_NC = torch.cat(list(self.logits)).double().cpu()
         if task.kind == REGRESSION:
             values_NT = task.scale.unscale(logits_NC.numpy())
@@ -61,7 +63,8 @@ class Judged:
 
 
 def answer(logits: Tensor, kind: str) -> Prediction:
-    """What a model's outputs say: the likeliest class, the labels that are likelier than not, or the values."""
+    """Returns the answers in a model's outputs: the likeliest class, the labels with a probability above a half, or the
+    values."""
     if kind == CLASSIFICATION:
         return Prediction(logits, logits.argmax(1))
     return Prediction(logits, (logits > 0).long() if kind == MULTILABEL else logits)
@@ -71,7 +74,7 @@ def answer(logits: Tensor, kind: str) -> Prediction:
 def judge(
     predict: Callable[[Tensor], Prediction], x: Tensor, y: Tensor, chunk: int | None = None, kind: str = CLASSIFICATION
 ) -> Judged:
-    """Has samples answered by `predict`, which is in eval mode and gets at most `chunk` of them at a time."""
+    """Measures the answers of `predict`, which is called in eval mode with at most `chunk` samples at a time."""
     score, size = SCORES[kind], get_chunk(x.shape)
     chunk = size if chunk is None else min(chunk, size)
     if not len(y):
@@ -89,21 +92,21 @@ def judge(
 
 
 def tally(logits: Tensor, labels: Tensor, y: Tensor, kind: str) -> Tensor:
-    """How many answers are right, and the sum of the losses: float64[2]. A sample of no class counts for neither."""
+    """Counts the right answers, and sums the losses: float64[2]. A sample of no class counts for neither."""
     is_right = labels == y
     correct = (is_right if kind == CLASSIFICATION else is_right.all(1)).sum()
     return torch.stack((correct.double(), _sum_losses(logits, y, kind).double()))
 
 
 def compute_loss(logits: Tensor, y: Tensor, kind: str) -> float:
-    """The mean over samples of the task's own loss."""
+    """Computes the mean over samples of the task's loss."""
     true = y if kind == CLASSIFICATION else y.to(logits.dtype)
     return float(_sum_losses(logits, true, kind)) / len(y)
 
 
 def get_score(metrics: Mapping[str, float]) -> float:
-    """The accuracy, or of a regression R2, which takes its place: the higher the better, 1 at best. No number where
-    nothing was measured, as in a round in which none is trained."""
+    """Returns the accuracy, or for a regression R2: the higher the better, 1 at best. It is NaN if nothing was
+    measured, as in a round in which none is trained."""
     return metrics.get("accuracy", metrics.get("r2", math.nan))
 
 
@@ -116,7 +119,7 @@ def _sum_losses(logits: Tensor, y: Tensor, kind: str) -> Tensor:
 
 
 def _compute_r2(values_NT: Tensor, y_NT: Tensor) -> float:
-    """The mean over targets; no number where there is nothing to explain."""
+    """Computes the mean R2 over targets that vary; NaN if none does."""
     values, y = values_NT.double(), y_NT.double()
     spread_T = (y - y.mean(0)).square().sum(0)
     r2_T = 1 - (values - y).square().sum(0) / spread_T
@@ -124,13 +127,13 @@ def _compute_r2(values_NT: Tensor, y_NT: Tensor) -> float:
 
 
 def compute_mean(values: Iterable[float]) -> float:
-    """The unweighted mean over clients: TAA of accuracies, TAL of losses."""
+    """Computes the unweighted mean over clients: TAA of accuracies, TAL of losses."""
     known = list(values)
     return math.fsum(known) / len(known)
 
 
 def compute_std(values: Iterable[float]) -> float:
-    """The population standard deviation, as over seeds."""
+    """Computes the population standard deviation, as over seeds."""
     known = list(values)
     mean = compute_mean(known)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in known) / len(known))

@@ -1,15 +1,15 @@
-"""Two models' answers mixed, that of a federation and the one trained alone: an ensemble of two, by one weight.
+"""Two models' answers mixed, the federation's and those of the model trained alone: an ensemble of two, by one weight.
 
     p = w p_together + (1 - w) p_alone
 
-of probabilities, or of a regression's values. w is the mean of some weights w_k, each as likely as the answers of its
-mixture make the N val samples (Bayesian model averaging by a uniform prior: Hoeting et al. 1999, Eq. (1); so many
-mixtures averaged are again a mixture, that of the mean weight):
+where p are probabilities, or a regression's values. w is the mean of some weights w_k, each weighted by the likelihood
+of the N val samples under its mixture (Bayesian model averaging by a uniform prior: Hoeting et al. 1999, Eq. (1); the
+average of mixtures is again a mixture, that of the mean weight):
 
     w = sum_k w_k exp(-N loss_k) / sum_k exp(-N loss_k)
 
-loss_k is the mean log loss of the mixture; of targets it is log(mean squared error) / 2, a Gaussian's whose variance is
-that error, in the mean over targets. Without val samples w is a half. So few samples choose little, and many much.
+loss_k is the mean log loss of the mixture; for targets it is log(mean squared error) / 2, a Gaussian's whose variance
+is that error, in the mean over targets. Without val samples w is a half. So few samples change w little, and many much.
 
 Legend: N samples, C classes, labels or targets.
 """
@@ -27,12 +27,12 @@ from ml.measures.kinds import Answers
 from ml.tasks import MULTILABEL, REGRESSION
 from ml.training.metrics import compute_loss
 
-WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the federation's model
-LEAST = 1e-12  # a mean squared error
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # for the federation's model
+LEAST = 1e-12  # the least mean squared error that is assumed
 
 
 def mix(together_NC: Tensor, alone_NC: Tensor, weight: float, kind: str) -> Tensor:
-    """The logits, or values, of the mixture of two models' float64."""
+    """Returns the logits, or values, of the mixture of two models' float64."""
     if kind == REGRESSION:
         return weight * together_NC + (1 - weight) * alone_NC
     if kind == MULTILABEL:
@@ -43,7 +43,7 @@ def mix(together_NC: Tensor, alone_NC: Tensor, weight: float, kind: str) -> Tens
 
 
 def mix_answers(together: Answers, alone: Answers, weight: float, kind: str) -> Answers:
-    """The answers of the mixture of two models to the same samples."""
+    """Returns the answers of the mixture of two models to the same samples."""
     said = weight * together.said + (1 - weight) * alone.said
     if kind == REGRESSION:
         return Answers(together.y, said, said)
@@ -56,7 +56,7 @@ def _mix_logs(together_NC: Tensor, alone_NC: Tensor, weight: float) -> Tensor:
 
 
 def find_weight(together_NC: Tensor, alone_NC: Tensor, y: Tensor, kind: str) -> float:
-    """w by what two models, float64, say of val samples of the classes, labels or targets `y`."""
+    """Computes w from the float64 outputs of two models for val samples of the classes, labels or targets `y`."""
     if not len(y):
         return 0.5
     losses = [_measure(mix(together_NC, alone_NC, weight, kind), y, kind) for weight in WEIGHTS]

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ml.specs.hyperparameters import Hyperparameters
 
-OnGradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of all trained parameters, in the order of the model
+OnGradients = Callable[[Sequence[Tensor]], Sequence[Tensor]]  # gradients of the parameters, in the model's order
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # Kingma and Ba (2015), algorithm 1
 
 
 class Sgd:
-    """Stochastic gradient descent whose momentum starts at zero in each local phase; the arithmetic of torch.optim.SGD
-    with a third less overhead per step on a small model (`_foreach` is what it uses itself)."""
+    """Stochastic gradient descent whose momentum starts at zero in each local phase. It does the arithmetic of
+    torch.optim.SGD with a third less overhead per step on a small model (`_foreach` is what that uses itself)."""
 
     def __init__(
         self,
@@ -40,19 +40,20 @@ class Sgd:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `update` is elementwise and the same for all, so that many clients' may be done as one."""
+        """Says whether `update` is elementwise and the same for all, so that many clients' updates may be done as
+        one."""
         return self.on_gradients is None
 
     @property
     def is_steady(self) -> bool:
-        """Whether each step after the first does the same to the same tensors."""
+        """Says whether each step after the first does the same to the same tensors."""
         return self.is_plain and self.decay == 1.0
 
     def step(self, loss: Tensor) -> None:
-        """w <- w - lr * v, v <- momentum * v + grad(loss) + weight_decay * w  (DFPL's Eq. (7) at momentum and decay 0),
-        where grad(loss) is what `on_gradients` makes of it.
+        """Makes a step: w <- w - lr * v, v <- momentum * v + grad(loss) + weight_decay * w  (DFPL's Eq. (7) at momentum
+        and decay 0), where `on_gradients` may change grad(loss).
 
-        Raises RuntimeError when the loss does not depend on some parameter.
+        Raises RuntimeError if the loss does not depend on some parameter.
         """
         gradients: Sequence[Tensor] = compute_gradients(loss, self.parameters)
         if self.on_gradients is not None:
@@ -61,8 +62,8 @@ class Sgd:
         self.update(gradients)
 
     def update(self, gradients: Sequence[Tensor]) -> None:
-        """One step along `gradients`, which belong to `parameters` in their order; the next one's lr is `decay` times
-        this one's."""
+        """Makes one step along `gradients`, which belong to `parameters` in their order; the next step's lr is `decay`
+        times this one's."""
         update = list(gradients)
         if self.weight_decay:
             update = list(torch._foreach_add(update, self._weights, alpha=self.weight_decay))
@@ -82,7 +83,7 @@ class Sgd:
 
 class Adam(Sgd):
     """Adam (Kingma and Ba 2015, algorithm 1), whose moments start at zero in each local phase. Weight decay is added to
-    the gradient, or where it is `decoupled` taken off the weights (Loshchilov and Hutter 2019, algorithm 2)."""
+    the gradient, or if it is `decoupled` subtracted from the weights (Loshchilov and Hutter 2019, algorithm 2)."""
 
     def __init__(
         self,
@@ -122,7 +123,8 @@ class Adam(Sgd):
 
 
 class InTurn(Sgd):
-    """Optimisers of one phase, each of some of the parameters, that step one after another: each so many times."""
+    """Uses several optimisers in one phase, each with some of the parameters, one after another: each for so many
+    steps."""
 
     def __init__(self, turns: Sequence[tuple[Sgd, int]]) -> None:
         super().__init__((), turns[0][0].lr)
@@ -139,7 +141,7 @@ class InTurn(Sgd):
 def make_optimizer(
     hyper: Hyperparameters, parameters: Iterable[Tensor], lr: float, on_gradients: OnGradients | None
 ) -> Sgd:
-    """The optimiser of a local phase that begins at `lr`. Gradients are clipped before a method sees them."""
+    """Makes the optimiser of a local phase that begins at `lr`. Gradients are clipped before a method sees them."""
     hook = on_gradients if hyper.clip_norm is None else clip_before(on_gradients, hyper.clip_norm)
     if hyper.optimizer in ("adam", "adamw"):
         decoupled = hyper.optimizer == "adamw"
@@ -148,7 +150,7 @@ def make_optimizer(
 
 
 def clip_before(on_gradients: OnGradients | None, max_norm: float) -> OnGradients:
-    """What a method does with gradients that have been clipped."""
+    """Returns a function that clips gradients and then passes them to the method's `on_gradients`, if it has one."""
 
     def clip(gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         clipped = clip_gradients(gradients, max_norm)
@@ -158,15 +160,17 @@ def clip_before(on_gradients: OnGradients | None, max_norm: float) -> OnGradient
 
 
 def clip_gradients(gradients: Sequence[Tensor], max_norm: float) -> tuple[Tensor, ...]:
-    """The gradients, scaled down together where their norm is above `max_norm`, as torch's clip_grad_norm_ does."""
+    """Returns the gradients, scaled down together if their norm is above `max_norm`, as torch's clip_grad_norm_
+    does."""
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
     return torch._foreach_mul(list(gradients), (max_norm / (norm + 1e-6)).clamp(max=1.0))
 
 
 def compute_gradients(loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """torch.autograd.grad, but for its checks of what it was given: on the digits' MLP they take a fifth of a step.
+    """Computes gradients as torch.autograd.grad does, without its checks of arguments: with the digits' MLP they take a
+    fifth of a step.
 
-    Raises RuntimeError when the loss does not depend on some parameter.
+    Raises RuntimeError if the loss does not depend on some parameter.
     """
     engine = torch.autograd.Variable._execution_engine
     gradients: tuple[Tensor, ...] = engine.run_backward(

@@ -1,16 +1,17 @@
 """Training that hides each sample: DP-SGD, and prototypes with noise.
 
-Abadi et al., *Deep Learning with Differential Privacy*, 2016, algorithm 1. A step has each sample with the same chance
-q = B / N, on its own; of each the gradient g_i is cut to a length of C, and w moves along
+Abadi et al., *Deep Learning with Differential Privacy*, 2016, algorithm 1. Each step draws each sample independently
+with the same chance q = B / N. The gradient g_i of each is clipped to the length C, and w moves along
 
     ( sum over i of g_i * min(1, C / |g_i|)  +  N(0, (sigma C)^2) ) / B
 
-A method's loss is taken of each sample as a batch of one, so that a sample is in no other's gradient. Prototypes are
+A method's loss is computed for each sample as a batch of one, so that a sample is in no other's gradient. Prototypes
+are
 
     ( sum over the class of z_i * min(1, C_p / |z_i|)  +  N(0, (sigma_p C_p)^2) ) / n_c
 
-with n_c, how many samples of a class there are, as it is. One sample is in one class, so that all of a client's
-prototypes together change by no more than one of them does. `ml.accountant` says what that comes to.
+where n_c, the number of samples of a class, has no noise. One sample is in one class, so that all of a client's
+prototypes together change by no more than one of them does. `ml.accountant` computes the privacy loss of both.
 
 Noise is added on a grid (`ml.gaussian`), to sums in float64, and comes from a stream that nobody can guess.
 
@@ -41,8 +42,9 @@ CHUNK = 64  # samples whose gradients are held at once
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPrivacy:
-    """Of a phase's steps: noise by the `clip` of a sample's gradient, whose sum is divided by `batch_size`, how many
-    samples a step has on average. The noise comes from `stream`."""
+    """Holds the noise settings of a phase's steps. The noise is in units of `clip`, the greatest length of a sample's
+    gradient. The sum of gradients is divided by `batch_size`, the average number of samples in a step. The noise comes
+    from `stream`."""
 
     noise: float
     clip: float
@@ -52,24 +54,25 @@ class StepPrivacy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrototypePrivacy:
-    """Of prototypes: noise by the `clip` of an embedding."""
+    """Holds the noise settings of prototypes. The noise is in units of `clip`, the greatest length of an embedding."""
 
     noise: float
     clip: float
     stream: SecretStream
 
     def cut(self, z_ND: Tensor) -> Tensor:
-        """Embeddings no longer than `clip`; what is no number is zero."""
+        """Returns embeddings cut to the length `clip`; one that is not finite becomes zero."""
         return _cut(z_ND.double(), self.clip)
 
     def average(self, sums_CD: Tensor, counts_C: Tensor) -> Tensor:
-        """Means of such embeddings, of their sums with noise: no longer than `clip`, as the means without it are."""
+        """Returns means of cut embeddings, computed from their sums with noise, and no longer than `clip`, as means
+        without noise are."""
         hidden_CD = add_noise(sums_CD, self.noise, self.clip, self.stream)
         return _cut(hidden_CD / counts_C[:, None], self.clip)
 
 
 class PrivateStep:
-    """Makes a step of a batch, which may be empty, and gives the mean of its samples' losses, 0 of none.
+    """Makes a step with a batch, which may be empty, and returns the mean of its samples' losses, 0 for an empty batch.
 
     Raises ValueError for an optimiser whose gradients a method wants to see.
     """
@@ -109,9 +112,9 @@ class PrivateStep:
 
 
 def _sum_cut(rows: Sequence[Tensor], clip: float) -> Tensor:
-    """The sum of samples' gradients, each cut to the clip, float64[P]; of a sample whose gradient has no finite length
-    it has nothing. `rows` are their parts by weight. Lengths are of float64: in float32 many small numbers beside a
-    large one are lost, and a gradient is left longer than it may be."""
+    """Returns the sum of samples' gradients, each cut to the clip, float64[P]; a gradient without a finite length is
+    left out. `rows` are the gradients' parts by weight. Lengths are computed in float64: in float32 many small numbers
+    beside a large one are lost, and a gradient would stay longer than it may be."""
     lengths_B = torch.stack([part.norm(dim=1, dtype=torch.float64) for part in rows]).norm(dim=0)
     is_finite_B = lengths_B.isfinite()
     if not is_finite_B.all():
@@ -121,14 +124,14 @@ def _sum_cut(rows: Sequence[Tensor], clip: float) -> Tensor:
 
 
 def _cut(rows_ND: Tensor, clip: float) -> Tensor:
-    """Rows no longer than `clip`; one that has no finite length is zero."""
+    """Returns rows cut to the length `clip`; one that has no finite length becomes zero."""
     lengths_N1 = rows_ND.norm(dim=1, keepdim=True)
     cut_ND = rows_ND * (clip / lengths_N1.clamp(min=clip))
     return torch.where(lengths_N1.isfinite(), cut_ND, torch.zeros_like(cut_ND))
 
 
 def _split(batch: Batch) -> Iterator[Batch]:
-    """Parts of a batch, its samples as batches of one."""
+    """Yields parts of a batch, each sample as a batch of one."""
     for start in range(0, len(batch.x), CHUNK):
         rows = slice(start, start + CHUNK)
         extra = {name: tensor[rows].unsqueeze(1) for name, tensor in batch.extra.items()}

@@ -1,13 +1,13 @@
 """Several prototypes of a class: centroids of clusters of its embeddings (ALGORITHMS §3.2, Eq. (7)).
 
 `kmeans` works on all classes at once. Lloyd's algorithm starts from K distinct random samples of each class and goes on
-until no centroid of a class moves by 1e-4, at most 100 times; a class that has come so far stands still, so that what
-becomes of it does not hang on the others. A class of no more than K samples is its own samples. `mean` is one prototype
-a class (SP-FedCL), `dbscan` as many as there are dense regions (DP-FedCL).
+until no centroid of a class moves by 1e-4, at most 100 times. A class that has finished does not change any more, so
+that its result does not depend on the others. A class of no more than K samples is its own samples. `mean` is one
+prototype a class (SP-FedCL), `dbscan` as many as there are dense regions (DP-FedCL).
 
 Legend: N samples, D length of an embedding, C classes, K centroids, G groups of samples (the classes that are
-clustered), T samples in a block, Q blocks. A block's samples are of one group, so that samples meet the centroids of
-their own group alone, in two batched products, whatever the sizes of the groups.
+clustered), T samples in a block, Q blocks. A block's samples are of one group, so that samples are compared with the
+centroids of their own group alone, in two batched products, whatever the sizes of the groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ml.payload import Array
 from ml.training.private import PrototypePrivacy
 
 MAX_ITERATIONS = 100
-TOLERANCE = 1e-4  # a centroid that moves by less has arrived
+TOLERANCE = 1e-4  # a centroid that moves by less has converged
 BLOCK = 32  # samples
 
 GetRng = Callable[[int], Generator]
@@ -33,7 +33,7 @@ GetRng = Callable[[int], Generator]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clusters:
-    """classes int64[n] ascending, with repeats; prototypes float32[n, D]."""
+    """Holds classes int64[n] ascending, with repeats, and prototypes float32[n, D]."""
 
     classes: Array
     prototypes: Array
@@ -43,7 +43,7 @@ class Clusters:
 
 
 def cluster_by_kmeans(z_ND: Tensor, y_N: Tensor, k: int, get_rng: GetRng) -> Clusters:
-    """Eq. (7): at most `k` centroids of each class. `get_rng(class)` is what the start of that class is drawn from."""
+    """Computes at most `k` centroids of each class, Eq. (7). The start of a class is drawn from `get_rng(class)`."""
     order = torch.argsort(y_N, stable=True)
     z_ND = z_ND[order]
     classes, counts = (t.cpu().numpy() for t in torch.unique_consecutive(y_N[order], return_counts=True))
@@ -64,10 +64,10 @@ def cluster_by_kmeans(z_ND: Tensor, y_N: Tensor, k: int, get_rng: GetRng) -> Clu
 
 @torch.no_grad()
 def run_lloyd(z_ND: Tensor, group_N: Tensor, starts_GKD: Tensor) -> Tensor:
-    """The centroids float32[G, K, D] that Lloyd's algorithm leads to from `starts_GKD`, for each group on its own.
+    """Computes the centroids float32[G, K, D] of Lloyd's algorithm from `starts_GKD`, for each group on its own.
 
-    `group_N` ascends from 0 to G - 1, and every group has at least K samples. A centroid that no sample is nearest to
-    goes to the sample of its group that is farthest from its own; several go to different ones.
+    `group_N` ascends from 0 to G - 1, and every group has at least K samples. A centroid that is nearest to no sample
+    moves to the sample of its group that is farthest from its own centroid; several move to different ones.
     """
     num_groups, k, _ = starts_GKD.shape
     blocks = _Blocks.cut(z_ND, group_N, num_groups)
@@ -86,7 +86,7 @@ def run_lloyd(z_ND: Tensor, group_N: Tensor, starts_GKD: Tensor) -> Tensor:
         new_GKD = torch.where(moves_G[:, None, None], new_GKD, centroids_GKD)
         moved_G = (new_GKD - centroids_GKD).square().sum(2).amax(1)
         centroids_GKD = new_GKD
-        moves_G = moved_G >= TOLERANCE**2  # what is no number has arrived too
+        moves_G = moved_G >= TOLERANCE**2  # NaN has converged too
         if not moves_G.any():
             break
     return centroids_GKD + blocks.mean[:, None]
@@ -94,8 +94,8 @@ def run_lloyd(z_ND: Tensor, group_N: Tensor, starts_GKD: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
-    """Samples less the mean of their group, which spares products the cancellation far from the origin, by blocks of T.
-    The last of a group is filled up with what counts for nothing."""
+    """Holds samples by blocks of T, minus the mean of their group, so that products far from the origin lose no digits
+    by cancellation. The last block of a group is padded with rows that do not count."""
 
     x: Tensor  # [Q, T, D]
     is_sample: Tensor  # [Q, T], 1.0 or 0.0
@@ -119,17 +119,19 @@ class _Blocks:
         return cls(x_QTD, is_sample_QT, group_Q, first_G, mean_GD)
 
     def compute_scores(self, centroids_GKD: Tensor) -> Tensor:
-        """[Q, T, K]: half the squared distance of each sample from each centroid of its group, less half its square."""
+        """Computes [Q, T, K]: half the squared distance of each sample from each centroid of its group, minus half the
+        sample's square."""
         half_GK = centroids_GKD.square().sum(2) / 2
         of_block = centroids_GKD[self.group].transpose(1, 2)
         return torch.baddbmm(half_GK[self.group][:, None], self.x, of_block, alpha=-1)
 
     def sum_by_group(self, values_Q: Tensor) -> Tensor:
-        """[Q, …] to [G, …]."""
+        """Sums [Q, …] over the blocks of each group, to [G, …]."""
         return values_Q.new_zeros(len(self.first), *values_Q.shape[1:]).index_add_(0, self.group, values_Q)
 
     def get_farthest(self, score_QT: Tensor, is_empty_GK: Tensor) -> Tensor:
-        """For each empty centroid, in order, another sample of its group: the farthest, the next to it, and so on."""
+        """Returns, for each empty centroid, in order, another sample of its group: the farthest, the next farthest, and
+        so on."""
         distance_QT = score_QT + self.x.square().sum(2) / 2
         distance_QT = distance_QT.masked_fill(self.is_sample == 0, -torch.inf)
         by_distance = distance_QT.flatten().argsort(descending=True, stable=True)
@@ -144,11 +146,11 @@ def _put(array: Array, device: torch.device) -> Tensor:
     return torch.from_numpy(array).to(device)
 
 
-# ---- the rest
+# ---- mean and DBSCAN
 
 
 def cluster_by_mean(z_ND: Tensor, y_N: Tensor, num_classes: int, privacy: PrototypePrivacy | None = None) -> Clusters:
-    """One prototype of each class, the mean: what SP-FedCL sends. With `privacy` each hides every sample."""
+    """Computes one prototype of each class, the mean: what SP-FedCL sends. With `privacy` each hides every sample."""
     sums_CD = sum_by_class(z_ND if privacy is None else privacy.cut(z_ND), y_N, num_classes)
     counts_C = torch.bincount(y_N, minlength=num_classes)
     (classes,) = torch.nonzero(counts_C, as_tuple=True)
@@ -158,8 +160,8 @@ def cluster_by_mean(z_ND: Tensor, y_N: Tensor, num_classes: int, privacy: Protot
 
 
 def cluster_by_density(z_ND: Tensor, y_N: Tensor, eps: float, min_samples: int, max_clusters: int) -> Clusters:
-    """The mean of each cluster that DBSCAN finds in a class, the largest first and at most `max_clusters` of them: what
-    DP-FedCL sends. Noise is left out; a class that is nothing else has its mean.
+    """Computes the mean of each cluster that DBSCAN finds in a class, the largest first and at most `max_clusters` of
+    them: what DP-FedCL sends. Noise is left out; a class that is only noise has its mean.
 
     DBSCAN holds every pair of samples that are near each other: about a GB for 6,000 of a class in one dense region.
     """
@@ -175,8 +177,8 @@ def _find_dense_means(z_ND: Array, eps: float, min_samples: int, max_clusters: i
 
     z_ND = z_ND.astype(np.float64)
     labels_N = np.zeros(len(z_ND), np.int64)
-    if np.isfinite(z_ND).all():  # it refuses others; their mean is refused by whoever wanted it
-        with config_context(assume_finite=True, skip_parameter_validation=True):  # half of the time for small classes
+    if np.isfinite(z_ND).all():  # DBSCAN refuses others; the caller refuses their mean
+        with config_context(assume_finite=True, skip_parameter_validation=True):  # halves the time for small classes
             labels_N = DBSCAN(eps=eps, min_samples=min_samples).fit_predict(z_ND)
     if (labels_N < 0).all():
         labels_N = np.zeros(len(z_ND), np.int64)

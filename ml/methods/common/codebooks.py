@@ -1,20 +1,20 @@
-"""Codebooks: MP-FedCL's pool of prototypes, in the form that it trains against and predicts by (ALGORITHMS §3.2).
+"""Codebooks: MP-FedCL's pool of prototypes, in the form in which training and prediction use it (ALGORITHMS §3.2).
 
-A codebook has one prototype of each class. Client i and slot k make one, of the k-th prototype that the client sent of
-each class; where it sent fewer than K of a class, all its slots have Ubar_j there, the mean of the class's whole pool:
+A codebook has one prototype of each class. Client i and slot k have one, with the k-th prototype that the client sent
+of each class; if it sent fewer than K of a class, all its slots have Ubar_j there, the mean of the class's whole pool:
 
     (9)  Ubar_j    = mean of all rows of U_j
     (10) u^k_{i,j} = k-th prototype if |u_{i,j}| = K, else Ubar_j
     (11') L_R(x,y) = - 1/(N*K) * sum over i, k of log( exp(v(x).u^k_{i,y} / tau) / sum_a exp(v(x).u^k_{i,a} / tau) )
     (13) yhat      = argmin_j min over u in U_j of || v(x) - u ||
 
-(11') is a cross-entropy over the classes that somebody holds, with the prototypes of a codebook for class weights; a
-sample of a class that nobody holds adds 0 to it. Without padding a class that has no k-th prototype with a client is
-left out of that codebook, which is dropped where nothing is left of it: a sample's loss is then the mean over the
-codebooks that have its class, so that a class that few clients hold counts as much as one that all do.
+(11') is a cross-entropy over the classes that somebody holds, with the prototypes of a codebook as class weights; a
+sample of a class that nobody holds adds 0 to it. Without padding, a codebook leaves out the classes of which its client
+has no k-th prototype, and is dropped if it has no class left. A sample's loss is then the mean over the codebooks that
+have its class, so that a class that few clients hold counts as much as one that all do.
 
-Legend: n rows of the pool, D length of a prototype, N clients, K slots, S codebooks (N*K, or those that are left),
-C classes, H of them held by someone, B samples of a batch, M samples, R rows a prediction looks at.
+Legend: n rows of the pool, D length of a prototype, N clients, K slots, S codebooks (N*K, or those that are left), C
+classes, H of them held by someone, B samples of a batch, M samples, R rows used by a prediction.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from torch import Tensor
 from ml.payload import Array, Arrays
 from ml.training.criterion import NO_CLASS
 
-OWN = -1  # the author of a row that a client has not sent
+OWN = -1  # the author of a client's own row, which is not sent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """Rows as the rule `pool` gives them, by class, then author, then as they came: classes int64[n], prototypes
+    """Holds rows as the rule `pool` orders them, by class, then author, then as they came: classes int64[n], prototypes
     float32[n, D], authors int64[n]."""
 
     classes: Array
@@ -51,7 +51,7 @@ class Pool:
         return {"classes": self.classes, "prototypes": self.prototypes, "authors": self.authors}
 
     def add_own(self, classes: Array, embeddings: Array) -> Pool:
-        """Those, and after them rows of a client's own that nobody else has."""
+        """Returns the pool followed by rows of a client's own, which nobody else has."""
         return Pool(
             np.concatenate([self.classes, classes]),
             np.concatenate([self.prototypes, embeddings]),
@@ -61,8 +61,9 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codebooks:
-    """Eq. (10): `prototypes` float32[H, S, D] of the `classes` int64[H] that somebody holds, sorted; codebook s is of
-    client `authors[s]`, int64[S]; `has` bool[H, S] is false where it has none of a class, and the row is zeros."""
+    """Holds the codebooks of Eq. (10): `prototypes` float32[H, S, D] of the `classes` int64[H] that somebody holds,
+    sorted. Codebook s is that of client `authors[s]`, int64[S]; `has` bool[H, S] is false if it lacks a class, and then
+    the row is zeros."""
 
     classes: Array
     prototypes: Array
@@ -71,8 +72,9 @@ class Codebooks:
 
     @classmethod
     def from_pool(cls, pool: Pool, num_slots: int | None = None, *, padding: bool = True) -> Codebooks:
-        """Those of the pool's N clients in `num_slots` slots each, by default, and at least, as many as one of them has
-        of a class: the pool of a run before may have more than there are slots in this one."""
+        """Makes the codebooks of the pool's N clients, each with `num_slots` slots, and at least as many as the most
+        prototypes that a client has of a class, which is also the default: an earlier run's pool may have more than
+        this run's slots."""
         classes, held_n = np.unique(pool.classes, return_inverse=True)
         senders, sender_n = np.unique(pool.authors, return_inverse=True)
         num_clients = len(senders)
@@ -100,15 +102,16 @@ class Codebooks:
         return cls(classes, rows.reshape(len(classes), -1, dim)[:, kept], authors[kept], has[:, kept])
 
     def to_pool(self) -> Pool:
-        """Their entries as rows to predict by: a mean that stands in for a prototype is its codebook's client's."""
+        """Returns the codebooks' entries as rows to predict by; the author of a mean in place of a prototype is its
+        codebook's client."""
         h, s = np.nonzero(self.has)
         return Pool(self.classes[h], self.prototypes[h, s], self.authors[s])
 
     def to_tensors(self, num_classes: int, tau: float, device: torch.device) -> dict[str, Tensor]:
-        """The context of `compute_contrastive_loss`: `keys` [D, S*H], the prototypes over tau, and `targets`
-        int64[C, S], the place of each class in each codebook. Where some codebook lacks a class also `bias` [S*H],
-        -inf at those, and `shares` [C, S], what a codebook counts for a sample of a class."""
-        with np.errstate(over="ignore"):  # what is too large shows in the loss
+        """Returns the context of `compute_contrastive_loss`: `keys` [D, S*H], the prototypes over tau, and `targets`
+        int64[C, S], the place of each class in each codebook. If some codebook lacks a class also `bias` [S*H], -inf at
+        those, and `shares` [C, S], the weight of a codebook for a sample of a class."""
+        with np.errstate(over="ignore"):  # too large values show in the loss
             keys_SHD = self.prototypes.swapaxes(0, 1) / np.float32(tau)
         targets_CS = np.full((num_classes, len(self.authors)), NO_CLASS)
         targets_CS[self.classes] = np.where(self.has, np.arange(len(self.classes))[:, None], NO_CLASS)
@@ -123,11 +126,12 @@ class Codebooks:
 def compute_contrastive_loss(
     v_BD: Tensor, y_B: Tensor, context: Mapping[str, Tensor], reduction: str = "mean", *, is_letter: bool = False
 ) -> Tensor:
-    """L_R, a scalar: Eq. (11') in the mean over the batch, or its sum. `context` is `Codebooks.to_tensors`'. To the
-    letter, Eq. (11)'s positives are the classes other than the sample's, alike; codebooks are padded then."""
+    """Computes L_R, a scalar: Eq. (11') in the mean over the batch, or its sum. `context` is that of
+    `Codebooks.to_tensors`. With `is_letter`, Eq. (11)'s positives are all classes other than the sample's; codebooks
+    are padded then."""
     targets_BS = context["targets"][y_B]
     divisor, num_codebooks = len(y_B) if reduction == "mean" else 1, targets_BS.shape[1]
-    with torch.autocast(v_BD.device.type, enabled=False):  # it would round what prototypes are compared by
+    with torch.autocast(v_BD.device.type, enabled=False):  # it would round the comparison with prototypes
         logits = v_BD.float() @ context["keys"]
         if is_letter:
             return _compare_with_others(logits, targets_BS) / (divisor * num_codebooks)
@@ -138,13 +142,14 @@ def compute_contrastive_loss(
 
 
 def _compare(logits: Tensor, targets_BS: Tensor, reduction: str) -> Tensor:
-    """The cross-entropy of each sample with each codebook, 0 where that has not its class."""
+    """Computes the cross-entropy of each sample with each codebook, 0 if that lacks its class."""
     targets = targets_BS.flatten()
     return F.cross_entropy(logits.view(len(targets), -1), targets, reduction=reduction, ignore_index=NO_CLASS)
 
 
 def _compare_with_others(logits: Tensor, targets_BS: Tensor) -> Tensor:
-    """The sum over samples and codebooks of the mean cross-entropy with the classes that are not the sample's."""
+    """Computes the sum over samples and codebooks of the mean cross-entropy with the classes that are not the
+    sample's."""
     logits_BSH = logits.view(*targets_BS.shape, -1)
     num_others = logits_BSH.shape[2] - 1
     is_held_BS = targets_BS != NO_CLASS
@@ -156,8 +161,8 @@ def _compare_with_others(logits: Tensor, targets_BS: Tensor) -> Tensor:
 def measure_by_class(
     v_MD: Tensor, pool: Pool, num_classes: int, left_out_MR: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The distance of each sample from the nearest row of each class, [M, C], and whose that is; infinity where there
-    is none but those that are `left_out_MR` of its answer."""
+    """Returns the distance of each sample from the nearest row of each class, [M, C], and that row's author. The
+    distance is infinite if a class has no row other than those in `left_out_MR`, which do not answer for the sample."""
     prototypes_RD = torch.tensor(pool.prototypes, device=v_MD.device)
     authors_R = torch.tensor(pool.authors, device=v_MD.device)
     distances_MR = torch.cdist(v_MD, prototypes_RD, compute_mode="donot_use_mm_for_euclid_dist")
@@ -174,10 +179,10 @@ def measure_by_class(
 
 
 def find_nearest(v_MD: Tensor, pool: Pool) -> tuple[Tensor, Tensor, Tensor]:
-    """Eq. (13): the class of the nearest row to each sample, the distance from it, and whose it is, each [M].
+    """Finds the class of the nearest row to each sample, Eq. (13), the distance from it, and its author, each [M].
 
-    Of rows equally near it is the first, so of classes the lowest. Distances are taken as they are, for a product of
-    matrices would lose what prototypes that are close together differ by.
+    Of rows equally near it takes the first, so of classes the lowest. Distances are computed directly, since a product
+    of matrices would lose the small differences between close prototypes.
     """
     prototypes_RD, classes_R, authors_R = (
         torch.tensor(array, device=v_MD.device) for array in (pool.prototypes, pool.classes, pool.authors)

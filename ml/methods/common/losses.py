@@ -22,7 +22,7 @@ EPSILON = 1e-12  # under the root of the norm, whose gradient is undefined at 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GlobalPrototypes:
-    """The prototype of every class that someone holds: row i of `vectors` where held[i] is 1, zeros elsewhere."""
+    """Holds the prototype of every class that someone holds: row i of `vectors` if held[i] is 1, zeros elsewhere."""
 
     vectors: Tensor  # [C, D]
     held: Tensor  # [C]
@@ -30,7 +30,7 @@ class GlobalPrototypes:
 
     @classmethod
     def from_arrays(cls, classes: Array, prototypes: Array, num_classes: int, device: torch.device) -> GlobalPrototypes:
-        """Spread `classes` int64[n] and `prototypes` float32[n, D] over C rows."""
+        """Spreads `classes` int64[n] and `prototypes` float32[n, D] over C rows."""
         rows = torch.tensor(classes)
         vectors_CD, held_C = torch.zeros(num_classes, prototypes.shape[1]), torch.zeros(num_classes)
         vectors_CD[rows] = torch.tensor(prototypes)
@@ -38,11 +38,11 @@ class GlobalPrototypes:
         return cls(vectors_CD.to(device), held_C.to(device), torch.arange(num_classes, device=device))
 
     def normalize(self) -> GlobalPrototypes:
-        """Those at unit length."""
+        """Returns the prototypes at unit length."""
         return GlobalPrototypes(F.normalize(self.vectors, dim=1), self.held, self.classes)
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """As part of a loss's context."""
+        """Returns the prototypes as part of a loss's context."""
         return {"vectors": self.vectors, "held": self.held, "classes": self.classes}
 
     @classmethod
@@ -51,16 +51,16 @@ class GlobalPrototypes:
 
 
 def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, kind: str = "l2") -> Tensor:
-    """R_k of Eq. (4), a scalar; 0 where no class of the batch has a global prototype.
+    """Computes R_k of Eq. (4), a scalar; 0 if no class of the batch has a global prototype.
 
     `l2` is the mean over those classes of the norm of the difference, `sq` of its square. `mse` is FedProto's: the mean
     over the batch and the dimensions of the squared difference, a sample without a global prototype counting 0.
     """
-    z_BD = z_BD.float()  # autocast gives bfloat16
+    z_BD = z_BD.float()  # autocast returns bfloat16
     if kind == "mse":
         difference_BD = z_BD - target.vectors[y_B]
         return (difference_BD.square() * target.held[y_B, None]).mean()
-    with torch.no_grad():  # weights that depend on the labels alone; what is left below is six operations
+    with torch.no_grad():  # these depend on the labels alone; six operations remain below
         is_class_CB = target.classes[:, None] == y_B
         counts_C = is_class_CB.sum(1)
         mean_CB = is_class_CB / counts_C.clamp(min=1)[:, None]
@@ -75,8 +75,8 @@ def compute_prototype_loss(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, 
 
 
 def compute_prototype_contrast(z_BD: Tensor, y_B: Tensor, target: GlobalPrototypes, tau: float) -> Tensor:
-    """DFPL's R_k with `aux: contrast`, a scalar: the cross-entropy of -||z - P^a||^2 / (2 tau) over the classes a that
-    have a global prototype, in the mean over the samples whose own class has one; 0 where there is none."""
+    """Computes DFPL's R_k with `aux: contrast`, a scalar: the cross-entropy of -||z - P^a||^2 / (2 tau) over the
+    classes a that have a global prototype, in the mean over the samples whose own class has one; 0 if there is none."""
     with torch.autocast(z_BD.device.type, enabled=False):  # it would round what prototypes are compared by
         squared_BC = (z_BD.float()[:, None] - target.vectors).square().sum(2)
         logits_BC = torch.where(target.held > 0, -squared_BC / (2 * tau), FARTHEST)
@@ -86,5 +86,5 @@ def compute_prototype_contrast(z_BD: Tensor, y_B: Tensor, target: GlobalPrototyp
 
 
 def compute_proximal_term(w_P: Tensor, anchor_P: Tensor) -> Tensor:
-    """FedProx's 1/2 * ||w - w_G||^2, a scalar."""
+    """Computes FedProx's 1/2 * ||w - w_G||^2, a scalar."""
     return (w_P - anchor_P).square().sum() / 2

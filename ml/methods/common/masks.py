@@ -1,7 +1,7 @@
-"""Masks of sparse models: the entries of a tensor that are kept, and how they change. A mask is flat, and True where it
-keeps one.
+"""Masks of sparse models: the entries of a tensor that are kept, and how they change. A mask is flat, and True for
+entries that are kept.
 
-Of DisPFL (see `ml.methods.dispfl`); how a mask travels is in `ml.specs.methods.dispfl`.
+DisPFL uses them (see `ml.methods.dispfl`); `ml.specs.methods.dispfl` says how a mask is sent.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def pack_masks(masks: Masks, prefix: str) -> dict[str, Array]:
 
 
 def apply_masks(arrays: Arrays, masks: Masks) -> dict[str, Array]:
-    """The arrays with zeros (and no minus zeros) where a mask keeps nothing."""
+    """Returns the arrays with zeros (and no minus zeros) for entries that a mask does not keep."""
     zero = np.float32(0)
     masked = {name: np.where(mask.reshape(arrays[name].shape), arrays[name], zero) for name, mask in masks.items()}
     return {**arrays, **masked}
 
 
 def compute_consensus(parts: Sequence[tuple[Array, Mask | None]], size: int) -> Array:
-    """float32[size]: each coordinate's mean over the masks that have it, 0 where none has; element by element in
+    """Computes float32[size]: each coordinate's mean over the masks that have it, 0 if none has; element by element in
     float64, in the order of `parts`, each the kept values and the mask, None for a whole tensor."""
     total, count = np.zeros(size, np.float64), np.zeros(size, np.int64)
     for values, mask in parts:
@@ -42,7 +42,7 @@ def compute_consensus(parts: Sequence[tuple[Array, Mask | None]], size: int) -> 
 
 
 def prune(mask: Mask, weights: Array, ratio: float) -> tuple[Mask, int]:
-    """The mask without the smallest ceil(ratio * kept) of the weights it keeps, and how many those are."""
+    """Returns the mask without the smallest ceil(ratio * kept) of the weights it keeps, and how many those are."""
     kept = np.flatnonzero(mask)
     num = math.ceil(round(ratio * len(kept), 9))
     left = mask.copy()
@@ -51,7 +51,8 @@ def prune(mask: Mask, weights: Array, ratio: float) -> tuple[Mask, int]:
 
 
 def regrow(mask: Mask, num: int, by: Generator | Array) -> Mask:
-    """The mask with `num` more: drawn from those it does not keep, or those of them whose gradients are largest."""
+    """Returns the mask with `num` more entries of those it does not keep: drawn at random, or with the largest
+    gradients."""
     free = np.flatnonzero(~mask)
     if isinstance(by, Generator):
         chosen = by.choice(free, num, replace=False)

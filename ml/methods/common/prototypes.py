@@ -19,7 +19,7 @@ from ml.training.private import PrototypePrivacy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LocalPrototypes:
-    """classes int64[n] sorted, prototypes float32[n, D], counts int64[n]: what they are means of."""
+    """Holds classes int64[n] sorted, prototypes float32[n, D], and counts int64[n] of the samples in each mean."""
 
     classes: Array
     prototypes: Array
@@ -28,8 +28,8 @@ class LocalPrototypes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrototypeRows:
-    """The prototypes that a client holds of everyone: classes int64[n], prototypes float32[n, D], and authors int64[n],
-    their places in the block that was applied; None where prototypes are means over authors."""
+    """Holds the prototypes that a client has received: classes int64[n], prototypes float32[n, D], and authors
+    int64[n], their places in the block that was applied; None if prototypes are means over authors."""
 
     classes: Array
     prototypes: Array
@@ -37,7 +37,7 @@ class PrototypeRows:
 
 
 class ClassSums(NamedTuple):
-    """Of a client's samples by class: the sums of their embeddings, float64[C, D], and on the host how many there are,
+    """Holds a client's sums by class: of its samples' embeddings, float64[C, D], and on the host the number of samples,
     int64[C]."""
 
     sums: Tensor
@@ -48,9 +48,10 @@ class ClassSums(NamedTuple):
 def sum_embeddings(
     model: Model, x: Tensor, y_N: Tensor, num_classes: int, privacy: PrototypePrivacy | None = None
 ) -> ClassSums:
-    """The sums of Eq. (1) over all samples, with `privacy` each cut, the model in eval mode, in which it is left.
+    """Computes the sums of Eq. (1) over all samples, with `privacy` over embeddings that are cut. Leaves the model in
+    eval mode.
 
-    In float64, so that the result hardly depends on the order of the samples.
+    Sums are in float64, so that the result hardly depends on the order of the samples.
     """
     model.eval()
     size = get_chunk(x.shape)
@@ -61,11 +62,11 @@ def sum_embeddings(
         sums_CD = part_CD if sums_CD is None else sums_CD + part_CD
     if sums_CD is None:
         raise ValueError("prototypes: expected at least one sample, got none")
-    return ClassSums(sums_CD, torch.bincount(y_N.cpu(), minlength=num_classes))  # a GPU's waits more than once
+    return ClassSums(sums_CD, torch.bincount(y_N.cpu(), minlength=num_classes))  # on a GPU it would wait more than once
 
 
 def average(summed: ClassSums, min_class_samples: int, privacy: PrototypePrivacy | None = None) -> LocalPrototypes:
-    """The means of Eq. (1), of its sums. Noise is drawn where these are."""
+    """Computes the means of Eq. (1) from its sums. Noise is drawn on the device of the sums."""
     sums_CD, counts_C = summed
     (classes,) = torch.nonzero(find_sent_classes(counts_C, min_class_samples), as_tuple=True)
     counts_n = counts_C[classes]
@@ -77,12 +78,12 @@ def average(summed: ClassSums, min_class_samples: int, privacy: PrototypePrivacy
 
 
 def find_sent_classes(counts_C: Tensor, min_class_samples: int) -> Tensor:
-    """The classes of which a client sends prototypes, bool[C]: of a smaller one they would be too close to its samples.
-    `counts_C` are its samples of each."""
+    """Finds the classes of which a client sends prototypes, bool[C]: those of a smaller class would be too close to its
+    samples. `counts_C` are its samples of each class."""
     return counts_C >= max(1, min_class_samples)
 
 
 def sum_by_class(z_ND: Tensor, y_N: Tensor, num_classes: int) -> Tensor:
-    """The sum of the embeddings of each class, float64[C, D]. A sample of no class is in none."""
+    """Computes the sum of the embeddings of each class, float64[C, D]. A sample of no class is in none."""
     is_class_NC = y_N[:, None] == torch.arange(num_classes, device=z_ND.device)
     return is_class_NC.double().T @ z_ND.double()

@@ -1,8 +1,8 @@
 """The parts that most methods share, written once: plain training, sending a model, sending prototypes.
 
-A method that sends its model takes over the mean of all (`SharesModel`), and may remember its own besides
-(`RemembersModel`); one that sends prototypes keeps its weights to itself and remembers the prototypes that came back
-(`SharesPrototypes`). Each says in its own file what it trains on. The validators' side is `ml.specs.sharing`.
+A method that sends its model takes over the mean of all (`SharesModel`), and may store its own besides
+(`RemembersModel`). One that sends prototypes keeps its weights to itself and stores the prototypes that it receives
+(`SharesPrototypes`). The file of each method has its loss. The validators' side is `ml.specs.sharing`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AnyPrototypeSpec = TypeVar("AnyPrototypeSpec", bound=PrototypeSpec)
 
 
 class Classifies(Generic[AnySpec]):
-    """Cross-entropy, or the task's own loss, on the client's own samples; the classifier answers."""
+    """Trains by cross-entropy, or the task's own loss, on the client's own samples; the classifier answers."""
 
     def __init__(self, spec: AnySpec) -> None:
         self.spec = spec
@@ -55,7 +55,7 @@ class Classifies(Generic[AnySpec]):
 
     @property
     def is_answered_by_model(self) -> bool:
-        """Whether `predict` is what the model says, whatever else the state has."""
+        """Says whether `predict` returns the model's own answer, whatever else the state has."""
         return type(self).predict is Classifies.predict
 
     def predict(self, state: State, x: Tensor) -> Prediction:
@@ -72,7 +72,7 @@ class Classifies(Generic[AnySpec]):
 
 
 def make_prototype_privacy(hyper: Hyperparameters, round_: Round) -> PrototypePrivacy | None:
-    """What hides samples in the prototypes of a round; None where nothing does."""
+    """Returns the noise settings that hide samples in the prototypes of a round; None if nothing hides them."""
     if not hyper.is_private:
         return None
     stream = round_.secret_stream("noise in prototypes")
@@ -80,7 +80,7 @@ def make_prototype_privacy(hyper: Hyperparameters, round_: Round) -> PrototypePr
 
 
 class SharesModel(Classifies[AnyModelSpec]):
-    """The whole model is sent, and its mean taken over."""
+    """Sends the whole model, and takes over the mean of all."""
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         sent = self.spec.schemas(round_.height)["model"].arrays
@@ -95,7 +95,7 @@ class SharesModel(Classifies[AnyModelSpec]):
 
 
 class SharesPart(SharesModel[AnyModelSpec]):
-    """A part of the model is sent, and its mean taken over. The rest stays the client's own."""
+    """Sends a part of the model, and takes over the mean of that part. The rest stays the client's own."""
 
     def apply(self, state: State, round_: Round, aggregate: Arrays | None, blobs: Blobs) -> None:
         common, agreed = self.spec.common_schema.arrays, get_agreed(aggregate, "model", round_)
@@ -104,15 +104,15 @@ class SharesPart(SharesModel[AnyModelSpec]):
 
 
 class RemembersModel(SharesModel[AnyModelSpec]):
-    """The state besides the model is the client's own as its last local phase left it, under "previous/"."""
+    """Sends the whole model, and stores the client's own after its last local phase, under "previous/" in the state."""
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         state.arrays = add_kind("previous", dump_parameters(state.model))
         return super().finish(state, round_)
 
     def prepare_contrast(self, state: State, schedule: Schedule, mu: float, how: Represent = embed) -> Prepared:
-        """By sample, `global` and `previous`: its unit representation by the model as it is, which the round begins
-        with, and by the previous one. `mu` in the context is 0 while there is none."""
+        """Returns `global` and `previous` by sample: its unit representation by the model as it is, with which the
+        round begins, and by the previous one. `mu` in the context is 0 while there is no previous model."""
         x, rows = state.data.train.x, schedule.drawn
         common, kept = represent(state.model, x, rows, how), get_kind(state.arrays, "previous")
         if kept is None:
@@ -123,14 +123,15 @@ class RemembersModel(SharesModel[AnyModelSpec]):
 
 
 class SharesPrototypes(Classifies[AnyPrototypeSpec]):
-    """The state besides the model is P_r: `classes` int64[n] and `prototypes` float32[n, D], absent in round 1."""
+    """Sends prototypes, and stores P_r, those received: `classes` int64[n] and `prototypes` float32[n, D] in the state,
+    absent in round 1."""
 
-    sends_class_means = True  # of the embeddings of all own samples
+    sends_class_means = True  # means of the embeddings of all own samples
 
     def finish(self, state: State, round_: Round) -> tuple[int, Mapping[str, Arrays]]:
         hyper, data = self.spec.hyperparameters, state.data
         privacy, sums = make_prototype_privacy(hyper, round_), round_.sums
-        if sums is None or privacy is not None:  # those that are known are not cut
+        if sums is None or privacy is not None:  # the known sums are of embeddings that are not cut
             sums = sum_embeddings(state.model, data.train.x, data.train.y, data.num_classes, privacy)
         local = average(sums, hyper.min_class_samples, privacy)  # DFPL's Eq. (1)
         payload = {"classes": local.classes, "prototypes": local.prototypes}
@@ -144,7 +145,7 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
         return None
 
     def get_prototypes(self, state: State, device: torch.device | None = None) -> GlobalPrototypes | None:
-        """P_r on a device, by default the client's; None before the first round."""
+        """Returns P_r on a device, by default the client's; None before the first round."""
         if "classes" not in state.arrays:
             return None
         arrays, where = state.arrays, device or state.data.device
@@ -163,8 +164,8 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
         return super().score_classes(state, x, rows_N)
 
     def predict_nearest(self, state: State, x: Tensor, *, normalize: bool = False) -> Prediction:
-        """The nearest P^i among the client's own classes, as in FedProto's code, with `normalize` at unit length; the
-        classifier's answer while there is none."""
+        """Predicts by the nearest P^i among the client's own classes, as in FedProto's code, with `normalize` at unit
+        length; while there is none, by the classifier."""
         z_ND = state.model.embed(x)
         logits = state.model.classify(z_ND)
         target = self.get_prototypes(state)
@@ -180,13 +181,13 @@ class SharesPrototypes(Classifies[AnyPrototypeSpec]):
 
 
 def flatten(model: Model, spec: MethodSpec) -> Tensor:
-    """A copy of all trained parameters in one vector, [P]."""
+    """Returns a copy of all trained parameters in one vector, [P]."""
     parameters = dict(model.named_parameters())
     return torch.cat([parameters[name].reshape(-1) for name in spec.task.parameter_schema.arrays])
 
 
 def get_agreed(aggregate: Arrays | None, kind: str, round_: Round) -> dict[str, Array]:
-    """The arrays of one kind in a round's aggregate. Raises AggregationError where there are none."""
+    """Returns the arrays of one kind in a round's aggregate. Raises AggregationError if there are none."""
     agreed = get_kind(aggregate, kind)
     if agreed is None:
         raise AggregationError(f"round {round_.height}: expected {kind} in the aggregate, got none")

@@ -1,13 +1,13 @@
 """The shapes of each architecture's parameters, without torch: all that a validator must know of a model (ALGORITHMS
 §6).
 
-Names and order are those of the torch module's `state_dict()`; `ml.models` builds the modules, and a test there holds
-the two together. `input_shape` is (channels, height, width). Each family has its file here, which says what its models
-are. A name with a colon is a user's own model, and then genesis holds what these functions say of it.
+Names and order are those of the torch module's `state_dict()`; `ml.models` builds the modules, and a test there
+compares the two. `input_shape` is (channels, height, width). Each family has its file here, which describes its models.
+A name with a colon is a user's own model; genesis then holds what these functions return.
 
 Three kinds of arrays: *parameters* are trained, *buffers* are the running statistics of batch norm, *frozen* ones are
-the encoder of `head_256` and what `model.frozen` names. Parameters travel each round, buffers with them or not; frozen
-arrays are in the initial model and never travel again. An array with two names travels under the first.
+the encoder of `head_256` and what `model.frozen` names. Parameters are sent each round, buffers with them or not;
+frozen arrays are in the initial model and never sent again. An array with two names is sent under the first.
 `num_batches_tracked` is part of nothing.
 """
 
@@ -79,9 +79,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def get_layout(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
-    """All there is to know of a model before it is built.
+    """Returns the layout of a model, without building it.
 
-    Raises SpecError unless `model` names an architecture, sets only what it has, and takes inputs of this shape.
+    Raises SpecError unless `model` names an architecture, sets only its keys, and takes inputs of this shape.
     """
     if len(input_shape) != 3 or not all(type(n) is int and 1 <= n <= MAX_WIDTH for n in input_shape):
         raise SpecError(
@@ -95,12 +95,12 @@ def get_layout(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -
 
 
 def validate_model(model: Mapping[str, Any], input_shape: Shape) -> None:
-    """Raise SpecError as `get_layout` does."""
+    """Raises SpecError as `get_layout` does."""
     get_layout(model, input_shape, 2)
 
 
 def fit_input_shape(model: Mapping[str, Any], shape: Shape) -> Shape:
-    """`shape` where the model takes it, else what images of that shape are best scaled to. Raises SpecError."""
+    """Returns `shape` if the model takes it, else the shape to which such images are best scaled. Raises SpecError."""
     if is_user_model(model):
         check_user_model(model)
         return shape
@@ -123,7 +123,7 @@ def fit_input_shape(model: Mapping[str, Any], shape: Shape) -> Shape:
 
 
 def find_model(name: str) -> str:
-    """package.module:factory where an installed plugin offers a factory of this name, and `name` itself elsewhere."""
+    """Returns package.module:factory if one installed plugin offers a factory of this name, else `name` itself."""
     if name in ARCHITECTURES or is_user_model({"name": name}):
         return name
     found = [offered.value for offered in list_offered("models") if offered.name == name]
@@ -131,8 +131,8 @@ def find_model(name: str) -> str:
 
 
 def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
-    """`model` with the widths of hidden layers or a user's arguments written out, and without a `frozen` that names
-    nothing. Raises SpecError for a name nobody has."""
+    """Returns `model` with the widths of hidden layers or a user's arguments written out, and without a `frozen` that
+    names nothing. Raises SpecError for an unknown name."""
     if not model.get("frozen", True):
         model = {key: value for key, value in model.items() if key != "frozen"}
     if is_user_model(model):
@@ -143,62 +143,62 @@ def complete_model(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parameter_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Shapes:
-    """The shape of every trained parameter by name, in `state_dict()` order. Raises SpecError."""
+    """Returns the shape of every trained parameter by name, in `state_dict()` order. Raises SpecError."""
     return dict(get_layout(model, input_shape, num_classes).parameters)
 
 
 def buffer_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Shapes:
-    """The shape of every running statistic of batch norm by name. Raises SpecError."""
+    """Returns the shape of every running statistic of batch norm by name. Raises SpecError."""
     return dict(get_layout(model, input_shape, num_classes).buffers)
 
 
 def frozen_shapes(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Shapes:
-    """The shape of every array, statistics too, that is frozen, by name. Raises SpecError."""
+    """Returns the shape of every frozen array, statistics too, by name. Raises SpecError."""
     return dict(get_layout(model, input_shape, num_classes).frozen)
 
 
 def tied_names(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> dict[str, str]:
-    """The further names of arrays, each with the name under which its array is known. Raises SpecError."""
+    """Returns the further names of arrays, each with the name under which its array is known. Raises SpecError."""
     return dict(get_layout(model, input_shape, num_classes).tied)
 
 
 def num_parameters(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> int:
-    """The number of trained numbers. Raises SpecError."""
+    """Returns the number of trained numbers. Raises SpecError."""
     return sum(math.prod(shape) for shape in parameter_shapes(model, input_shape, num_classes).values())
 
 
 def model_schema(
     model: Mapping[str, Any], input_shape: Shape, num_classes: int, *, buffers: bool = True
 ) -> ArraySchema:
-    """The schema of a model that travels: every parameter and, unless told otherwise, buffer. Raises SpecError."""
+    """Returns the schema of a model as it is sent: every parameter, and by default every buffer. Raises SpecError."""
     layout = get_layout(model, input_shape, num_classes)
     return _make_schema({**layout.parameters, **(layout.buffers if buffers else {})})
 
 
 def initial_schema(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> ArraySchema:
-    """The schema of block 0's "model/": parameters, buffers and what is frozen. Raises SpecError."""
+    """Returns the schema of block 0's "model/": parameters, buffers and what is frozen. Raises SpecError."""
     layout = get_layout(model, input_shape, num_classes)
     return _make_schema({**layout.parameters, **layout.buffers, **layout.frozen})
 
 
 def embedding_dim(model: Mapping[str, Any], input_shape: Shape) -> int:
-    """D, the length of the vector a prototype is a mean of. Raises SpecError."""
+    """Returns D, the length of the vector a prototype is a mean of. Raises SpecError."""
     return layer_dims(model, input_shape)[-1]
 
 
 def layer_dims(model: Mapping[str, Any], input_shape: Shape) -> tuple[int, ...]:
-    """The width of each intermediate representation (maps averaged), the embedding's last. Raises SpecError."""
+    """Returns the width of each intermediate representation (maps averaged), the embedding's last. Raises SpecError."""
     return get_layout(model, input_shape, 2).layers
 
 
 def classifier_names(model: Mapping[str, Any], input_shape: Shape) -> tuple[str, ...]:
-    """The names of h's trained parameters; all others are g's. Raises SpecError."""
+    """Returns the names of h's trained parameters; all others are g's. Raises SpecError."""
     return get_layout(model, input_shape, 2).classifier
 
 
 def is_batchable(model: Mapping[str, Any]) -> bool:
-    """Whether many clients may be trained in one vmapped pass: no statistics to keep; of a user's model that is not
-    known. Raises SpecError."""
+    """Says whether many clients may be trained in one vmapped pass: the model has no statistics to keep. False for a
+    user's model, whose code is unknown. Raises SpecError."""
     if is_user_model(model):
         return False
     layout = get_layout(model, _get_architecture(model).native, 2)
@@ -206,7 +206,8 @@ def is_batchable(model: Mapping[str, Any]) -> bool:
 
 
 def has_unit_embedding(model: Mapping[str, Any]) -> bool:
-    """Whether a model gives its embedding unit length itself; of a user's that is not known. Raises SpecError."""
+    """Says whether the model itself gives its embedding unit length. False for a user's model, whose code is unknown.
+    Raises SpecError."""
     return not is_user_model(model) and "normalize" in _get_architecture(model).keys and get_normalize(model)
 
 

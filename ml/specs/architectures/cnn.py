@@ -34,6 +34,6 @@ def describe_cnn_cifar(model: Mapping[str, Any], input_shape: Shape, num_classes
 
 
 def get_cnn_cifar_width(input_shape: Shape) -> int:
-    """The numbers in the 64 maps that two convolutions of 5x5, each halved, leave of an image."""
+    """Returns how many numbers the 64 maps have that two convolutions of 5x5, each halved, make of an image."""
     height, width = (((pixels - 4) // 2 - 4) // 2 for pixels in input_shape[1:])
     return 64 * height * width

@@ -1,12 +1,13 @@
-"""The part of a model that does not train: `model.frozen` of any architecture, and the statistics that rest with it.
+"""The part of a model that does not train: `model.frozen` of any architecture, and the statistics that are frozen with
+it.
 
     model: {name: resnet18, frozen: ["*", "!fc.*"]}
 
 Each entry is a pattern of parameter names, in which `*` stands for any letters and `?` for one; with `!` in front it
-takes names out again. The last pattern that matches a name decides. What is frozen is in the initial model, and never
-travels again.
+removes names again. The last pattern that matches a name decides. What is frozen is in the initial model, and is never
+sent again.
 
-The running statistics of a module rest where all parameters of that module, or of one around it, are frozen.
+The running statistics of a module are frozen if all parameters of that module, or of one around it, are frozen.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PATTERN = re.compile(r"!?[A-Za-z0-9_.*?]{1,128}", re.ASCII)
 
 
 def check_patterns(model: Mapping[str, Any]) -> tuple[str, ...]:
-    """`model.frozen`, empty where it is not set. Raises SpecError."""
+    """Returns `model.frozen`, empty if it is not set. Raises SpecError."""
     if "frozen" not in model:
         return ()
     patterns = model["frozen"]
@@ -40,7 +41,8 @@ def check_patterns(model: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def match_patterns(patterns: Sequence[str], names: Collection[str]) -> frozenset[str]:
-    """The names that are frozen. Raises SpecError for a pattern that matches nothing, or none left to train."""
+    """Returns the names that are frozen. Raises SpecError for a pattern that matches nothing, or if none is left to
+    train."""
     frozen: set[str] = set()
     for pattern in patterns:
         matched = {name for name in names if fnmatchcase(name, pattern.removeprefix("!"))}
@@ -55,14 +57,14 @@ def match_patterns(patterns: Sequence[str], names: Collection[str]) -> frozenset
 
 
 def list_resting(buffers: Iterable[str], parameters: Collection[str], frozen: Collection[str]) -> tuple[str, ...]:
-    """The buffers that lie in a module whose parameters are all among `frozen`."""
+    """Lists the buffers of modules whose parameters are all among `frozen`."""
     is_still = cache(partial(_is_still, parameters, frozen))
     return tuple(name for name in buffers if any(map(is_still, _list_modules(name))))
 
 
 def freeze_layout(layout: Layout, patterns: Sequence[str]) -> Layout:
-    """The layout with what `patterns` name, and the statistics that rest with it, moved to its frozen part. Raises
-    SpecError."""
+    """Returns the layout with what `patterns` name, and the statistics that are frozen with it, moved to its frozen
+    part. Raises SpecError."""
     if not patterns:
         return layout
     still = match_patterns(patterns, layout.parameters)
@@ -80,7 +82,7 @@ def freeze_layout(layout: Layout, patterns: Sequence[str]) -> Layout:
 
 
 def _list_modules(name: str) -> list[str]:
-    """The modules around an array, the innermost first; the model itself is none of them."""
+    """Lists the modules around an array, the innermost first; the model itself is none of them."""
     parts = name.split(".")[:-1]
     return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 

@@ -1,4 +1,4 @@
-"""The layout of a model, as an architecture's file gives it, and the helpers those files are written with."""
+"""The layout of a model, as an architecture's file describes it, and the helpers of these files."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ MAX_WIDTH = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One model for one input shape and one number of classes, before it is built; shapes in `state_dict()` order.
+    """Describes one model for one input shape and one number of classes, before it is built; shapes are in
+    `state_dict()` order.
 
     `parameters` are trained, `buffers` are the running statistics of batch norm, `frozen` is all that is neither
     trained nor sent, and `tied` has the further names of arrays that have one already. `layers` are the widths of the
     intermediate representations, the embedding's last. `classifier` names the trained parameters of h, all others are
-    g's; `stem` those that depend on the input's channels. `is_batchable`: without dropout or batch norm to train, so
-    that each sample is seen for itself; `has_dropout`: with dropout, and without batch norm. `features` is how many
-    numbers a frozen encoder makes of a sample, 0 where there is none. `slot` is the width of what the last Linear
-    takes, 0 where that is the embedding.
+    g's; `stem` those that depend on the input's channels. `is_batchable` says that the model has no dropout or batch
+    norm to train, so that each sample is computed independently of others; `has_dropout` that it has dropout and no
+    batch norm. `features` is how many numbers a frozen encoder computes for a sample, 0 if there is none. `slot` is the
+    width of the last Linear layer's input, 0 if that is the embedding.
     """
 
     parameters: Mapping[str, Shape]
@@ -41,7 +42,7 @@ class Layout:
 
     @property
     def slot_dim(self) -> int:
-        """The width of what the last Linear takes."""
+        """The width of the last Linear layer's input."""
         return self.slot or self.layers[-1]
 
 
@@ -50,10 +51,11 @@ Describe = Callable[[Mapping[str, Any], Shape, int], Layout]
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One name that genesis' `model` may have: the keys it takes besides, and what becomes of them.
+    """Describes one name that genesis' `model` may have: the keys it takes besides, and the function that makes its
+    layout.
 
     `describe(model, input_shape, num_classes)` raises SpecError for a setting or an input it cannot have. `native` is
-    the (channels, height, width) to scale images to that the model does not take as they are.
+    the (channels, height, width) to which images are scaled if the model does not take them as they are.
     """
 
     describe: Describe
@@ -62,7 +64,7 @@ class Architecture:
 
 
 def get_choice(model: Mapping[str, Any], key: str, choices: Sequence[Any]) -> Any:
-    """`model[key]`, one of `choices`, by default the first. Raises SpecError."""
+    """Returns `model[key]`, one of `choices`, by default the first. Raises SpecError."""
     value = model.get(key, choices[0])
     if value not in choices or type(value) is not type(choices[choices.index(value)]):
         words = ", ".join(str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices)
@@ -95,10 +97,10 @@ def conv(name: str, inputs: int, outputs: int, kernel: int, *, bias: bool = True
 
 
 def norm(name: str, width: int) -> Shapes:
-    """The parameters of a batch norm."""
+    """Returns the parameters of a batch norm."""
     return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
 
 
 def statistics(name: str, width: int) -> Shapes:
-    """The buffers of a batch norm; `num_batches_tracked` is part of nothing."""
+    """Returns the buffers of a batch norm; `num_batches_tracked` is part of nothing."""
     return {f"{name}.running_mean": (width,), f"{name}.running_var": (width,)}

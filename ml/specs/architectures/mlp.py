@@ -25,13 +25,13 @@ from ml.specs.architectures.layout import MAX_WIDTH, Layout, Shape, Shapes, get_
 MLP_HIDDEN = (64, 32)
 WIDE_HIDDEN = (64,)
 MAX_LAYERS = 8
-HIDDEN = {"mlp": MLP_HIDDEN, "wide_deep": WIDE_HIDDEN}  # where a model does not say
+HIDDEN = {"mlp": MLP_HIDDEN, "wide_deep": WIDE_HIDDEN}  # the defaults
 ENCODER_WIDTH = 512
 HEAD_WIDTH = 256
 
 
 def get_mlp_hidden(model: Mapping[str, Any]) -> tuple[int, ...]:
-    """The widths of the hidden layers of an mlp or a wide_deep. Raises SpecError."""
+    """Returns the widths of the hidden layers of an mlp or a wide_deep. Raises SpecError."""
     hidden = model.get("hidden", HIDDEN[model["name"]])
     if not isinstance(hidden, list | tuple) or not 1 <= len(hidden) <= MAX_LAYERS:
         raise SpecError("model.hidden", f"expected a list of 1 to {MAX_LAYERS} widths, got {hidden!r}")
@@ -74,11 +74,12 @@ def describe_mlp_mnist(model: Mapping[str, Any], input_shape: Shape, num_classes
 
 
 def describe_head(num_classes: int) -> Shapes:
-    """MP-FedCL's head on 512 features: fc1 to the embedding of 256, fc2 to the classes; 133,898 parameters for 10."""
+    """Returns MP-FedCL's head on 512 features: fc1 to the embedding of 256, fc2 to the classes; 133,898 parameters for
+    10."""
     return linear("fc1", ENCODER_WIDTH, HEAD_WIDTH) | linear("fc2", HEAD_WIDTH, num_classes)
 
 
 def get_normalize(model: Mapping[str, Any]) -> bool:
-    """Whether the embedding of MP-FedCL's head has unit length. Raises SpecError."""
+    """Says whether the embedding of MP-FedCL's head has unit length. Raises SpecError."""
     normalize: bool = get_choice(model, "normalize", (True, False))
     return normalize

@@ -23,11 +23,11 @@ from ml.specs.architectures.mlp import HEAD_WIDTH, describe_head, get_normalize
 WIDTHS = (64, 128, 256, 512)
 BLOCKS = 2
 STEMS = ("3x3", "7x7")
-_SMALLEST = {"3x3": 8, "7x7": 16}  # pixels; below, whole stages would work on a single one
+_SMALLEST = {"3x3": 8, "7x7": 16}  # pixels; in smaller images whole stages would see a single one
 
 
 def get_stem(model: Mapping[str, Any]) -> str:
-    """The stem of a ResNet18 by its model's name, or by its `stem` where it has one. Raises SpecError."""
+    """Returns the stem of a ResNet18 by its model's name, or by its `stem` if it has one. Raises SpecError."""
     if model["name"] == "resnet18_nobn":
         stem: str = get_choice(model, "stem", STEMS)
         return stem
@@ -53,7 +53,7 @@ def describe_head_256(model: Mapping[str, Any], input_shape: Shape, num_classes:
 
 
 def _describe_body(channels: int, kernel: int, has_norm: bool) -> tuple[Shapes, Shapes]:
-    """The parameters and the buffers of all but fc."""
+    """Returns the parameters and the buffers of all but fc."""
     parameters: Shapes = {}
     buffers: Shapes = {}
 

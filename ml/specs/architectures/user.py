@@ -1,12 +1,12 @@
-"""A user's own model, as genesis has it: its layout, found when it was built once, so that no validator needs to build
-it.
+"""A user's own model, as genesis describes it: its layout, found when it was built once, so that no validator needs to
+build it.
 
     {name: "package.module:factory", args: {width: 32}, parameters: {conv.weight: [32, 3, 3, 3], …}, buffers: {},
      embedding: 64, layers: [32, 64], classifier: [fc.weight, fc.bias], plugin: {name: nets, version: "", sha256: …},
      frozen: ["conv.*"], frozen_arrays: {conv.weight: …}, tied: {decoder.weight: encoder.weight}}
 
 `ml.models.user` fills in all but the name, the arguments and `frozen`; only a node that trains imports the module.
-`frozen_arrays` is there where something does not train, `tied` where an array has further names.
+`frozen_arrays` is there if something does not train, `tied` if an array has further names.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
 def is_user_model(model: Mapping[str, Any]) -> bool:
-    """Whether `model` names a module of a user's, and not one of ours."""
+    """Says whether `model` names a user's module, and not one of fednode's."""
     return ":" in str(model.get("name"))
 
 
 def describe_user_model(model: Mapping[str, Any], input_shape: Shape, num_classes: int) -> Layout:
-    """The layout of a user's model, as genesis says it. Raises SpecError unless genesis says everything, and nothing
-    that cannot be."""
+    """Returns the layout of a user's model, as genesis describes it. Raises SpecError unless genesis has every part of
+    it, and no part that is impossible."""
     check_user_model(model)
     for key in FOUND_KEYS:
         if key not in model:
@@ -65,7 +65,8 @@ def describe_user_model(model: Mapping[str, Any], input_shape: Shape, num_classe
 
 
 def check_user_model(model: Mapping[str, Any]) -> None:
-    """Raises SpecError unless `model` names a factory and its arguments, whatever else it says."""
+    """Raises SpecError unless `model` names a factory and its arguments, and has no unknown key. Shapes are not
+    checked."""
     name = model.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SpecError("model.name", f"expected package.module:factory, got {name!r}")
@@ -88,7 +89,7 @@ def _read_shapes(model: Mapping[str, Any], key: str) -> Shapes:
 
 
 def _check_patterns_kept(model: Mapping[str, Any], parameters: Shapes, frozen: Shapes) -> None:
-    """Raises SpecError where something trains that `model.frozen` names."""
+    """Raises SpecError if a parameter that `model.frozen` names is trained."""
     if not (patterns := check_patterns(model)):
         return
     for name in match_patterns(patterns, parameters | frozen):

@@ -5,7 +5,7 @@ Simonyan, Zisserman, *Very Deep Convolutional Networks for Large-Scale Image Rec
     {name: vgg11, batch_norm: false, classifier: single}
 
 The embedding is the 512 of the last maps' average, which on 32x32 is the last map itself. `classifier: 4096` has three
-layers (classifier.0, .3, .6) with dropout between them, as torchvision does, but on 512 inputs: h has 18,923,530
+layers (classifier.0, .3, .6) with dropout between them, as in torchvision, but on 512 inputs: h has 18,923,530
 parameters for 10 classes, and `single` 5,130. g has 9,220,480 and with batch norm 9,225,984. Any number of channels.
 """
 
@@ -22,13 +22,13 @@ CLASSIFIER_WIDTH = 4096
 
 
 def get_batch_norm(model: Mapping[str, Any]) -> bool:
-    """Raises SpecError."""
+    """Says whether the model has batch norm. Raises SpecError."""
     batch_norm: bool = get_choice(model, "batch_norm", (False, True))
     return batch_norm
 
 
 def has_wide_classifier(model: Mapping[str, Any]) -> bool:
-    """Whether the classifier is the one of three layers. Raises SpecError."""
+    """Says whether the classifier is the one of three layers. Raises SpecError."""
     return bool(get_choice(model, "classifier", ("single", CLASSIFIER_WIDTH)) == CLASSIFIER_WIDTH)
 
 

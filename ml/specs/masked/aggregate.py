@@ -1,4 +1,4 @@
-"""The aggregate of masked sums: what it carries from one height of a round to the next, and what people read in it."""
+"""The aggregate of masked sums: what it carries from one height of a round to the next, and what it shows to people."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ml.errors import AggregationError
 from ml.payload import Array, Arrays, from_rows, to_rows
 from ml.specs.base import AuthorPayloads
 
-MASKED = "masked"  # the kind of payload, and what stands before all that masks need in an aggregate
-LEFT_OUT = -1  # in the place of how many were in a sum: there was none, as its height was a change's
+MASKED = "masked"  # the kind of payload, and the prefix in an aggregate of all that masks need
+LEFT_OUT = -1  # in place of how many were in a sum: there was none, as a change took the height of its inputs
 
 
 @dataclass(frozen=True, slots=True)
 class MaskRoster:
-    """The members that can take part in a round, by key in sorted order, and the public key of each for it."""
+    """Holds the members that can take part in a round, by key in sorted order, and the public key of each for it."""
 
     members: tuple[bytes, ...]
     keys: tuple[bytes, ...]
@@ -28,8 +28,9 @@ class MaskRoster:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """A sum of masked vectors of the members in U, each with what it has committed to for each of the roster, who had
-    shown these `keys`: of itself its own seed, of others what the two share."""
+    """Holds a sum of masked vectors, the members in it (U), and their `commitments`: for each member in U and each of
+    the roster, for itself to its own seed, for others to the seed that the two share. `keys` are those of the
+    roster."""
 
     roster: tuple[bytes, ...]
     keys: tuple[bytes, ...]
@@ -41,7 +42,7 @@ class Summed:
 
 
 def read_roster(aggregate: Arrays | None) -> MaskRoster | None:
-    """Of an aggregate after openings; None of any other."""
+    """Reads the roster in an aggregate after openings; None for any other."""
     arrays = aggregate or {}
     if f"{MASKED}/keys" not in arrays:
         return None
@@ -64,7 +65,7 @@ def write_summed(ordered: Sequence[AuthorPayloads], roster: MaskRoster | None, b
 
 
 def read_summed(aggregate: Arrays | None) -> Summed | None:
-    """Of an aggregate after inputs; None of any other."""
+    """Reads the sum in an aggregate after inputs; None for any other."""
     arrays = aggregate or {}
     if f"{MASKED}/total" not in arrays:
         return None
@@ -80,30 +81,31 @@ def read_summed(aggregate: Arrays | None) -> Summed | None:
 
 
 def has_shown(schema: Mapping[str, Any]) -> bool:
-    """Whether a run of this schema shows anything beside its sums."""
+    """Says whether a run with this schema shows anything beside its sums."""
     return f"{MASKED}/shown" in schema.get("aggregate", {})
 
 
 def read_shown(aggregate: Arrays | None) -> list[bytes]:
-    """The members whose shown kinds an aggregate has, in their order."""
+    """Lists the members whose shown kinds an aggregate has, in their order."""
     rows = (aggregate or {}).get(f"{MASKED}/shown")
     return [] if rows is None else from_rows(rows)
 
 
 def count_spoiled(aggregate: Arrays | None) -> int:
-    """How many sums in a row, up to this aggregate, were opened and out of range: somebody has lied, who is unknown."""
+    """Counts the sums in a row, up to this aggregate, that were opened and out of range: an unknown member has lied."""
     return int((aggregate or {}).get(f"{MASKED}/spoiled", np.array(0)))
 
 
 def count_clipped(aggregate: Arrays | None) -> int | None:
-    """Counts the numbers of a round's mean that were outside of its box. Returns None of an aggregate after no
-    openings, and where the run has no box."""
+    """Counts the numbers of a round's mean that were outside of its box. Returns None for an aggregate that is not
+    after openings, and if the run has no box."""
     found = (aggregate or {}).get(f"{MASKED}/clipped")
     return None if found is None else int(found)
 
 
 def explain_lost(aggregate: Arrays | None, get_name: Callable[[bytes], str]) -> str | None:
-    """Why an aggregate after the openings of a round has the mean before it; None where it has the round's own."""
+    """Explains why an aggregate after the openings of a round has the mean before it; None if it has the round's
+    own."""
     arrays = aggregate or {}
     if f"{MASKED}/summed" not in arrays:
         return None
@@ -118,7 +120,7 @@ def explain_lost(aggregate: Arrays | None, get_name: Callable[[bytes], str]) -> 
 
 
 def drop_masked(aggregate: Arrays | None) -> Arrays | None:
-    """An aggregate as the method knows it; None where there is nothing of that yet."""
+    """Returns an aggregate as the method knows it; None if it has nothing of the method yet."""
     own = {name: array for name, array in (aggregate or {}).items() if not name.startswith(f"{MASKED}/")}
     return own or None
 

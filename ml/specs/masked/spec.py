@@ -1,24 +1,24 @@
 """Secure aggregation: a method whose common model is the mean of members' models that nobody sees (`masked_sum`).
 
-A spec around the method's own, whose rounds take two heights each, after one in which members show their first keys:
+A spec around the method's own, whose rounds take two heights each, after one in which members send their first keys:
 
-    height 1        keys: each member shows the public half of a key for the round to come
+    height 1        keys: each member sends the public half of a key for the next round
     height 2r       inputs of round r: masked vectors, of members whose keys the block before has; others send none
-    height 2r + 1   openings of round r: the seeds that take the masks off the sum, and the keys for round r + 1
+    height 2r + 1   openings of round r: the seeds that unmask the sum, and the keys for round r + 1
 
-Of methods that exchange something beside their model which is no sum, as MP-FedCL does its prototypes, that travels
-with the inputs as it is, `shown`, and is combined by its own rule, of the members in the sum. It belongs to the round:
-it comes into force with the round's mean, and where the mean before stays, so does what was shown before.
+Some methods exchange something beside their model that is no sum, as MP-FedCL does its prototypes. That is `shown`: it
+is sent unmasked with the inputs, and combined by its own rule, over the members in the sum. It belongs to the round: it
+comes into force with the round's mean, and if the old mean stays, so does what was shown before.
 
 The aggregate carries what each step needs of the step before, so that validators recompute all of it from one block and
-its parent's aggregate, as in any run: after inputs the sum, whose vectors are in it, and what they committed to; after
-openings the mean, and the roster of members with their keys. Where fewer than a quorum have sent vectors, nothing is to
-be opened. Where somebody in the sum has not opened, or the sum is out of range, as a liar's random bytes make it, the
-mean before stays (`ml.aggregation.masks`).
+its parent's aggregate, as in any run. After inputs it has the sum, the members whose vectors are in it, and their
+commitments; after openings the mean, and the roster of members with their keys. If fewer than a quorum have sent
+vectors, no seed is opened. If a member in the sum has not opened, or the sum is out of range, as a liar's random bytes
+make it, the old mean stays (`ml.aggregation.masks`).
 
-Nobody sees what single members send, so that one of weight 1 can set the mean to any model. `masked_radius` bounds what
-that does in a round: the mean is clipped to a box around that before (`ml.aggregation.box`), and the aggregate says how
-many of its numbers were outside.
+Nobody sees what single members send, so that one of weight 1 can set the mean to any model. `masked_radius` limits that
+for each round: the mean is clipped to a box around the last one (`ml.aggregation.box`), and the aggregate says how many
+of its numbers were outside.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from ml.specs.masked.vectors import Coding, ModelCoding, PrototypeCoding
 from ml.specs.outer import OUTER
 
 INPUTS, OPENINGS = "inputs", "openings"
-LEAST_MEMBERS = 4  # of which two honest ones are in every sum
-MOST_MEMBERS = 1024  # more than a federation can have
+LEAST_MEMBERS = 4  # with so many, two honest ones are in every sum
+MOST_MEMBERS = 1024  # more than a federation may have
 KEY_BYTES = 32
 EMPTY_INPUT: Arrays = {"values": np.empty(0, np.int64), "commitments": np.empty((0, 32), np.uint8)}
 EMPTY_INPUT_BYTES = len(encode_arrays(EMPTY_INPUT))
@@ -65,26 +65,26 @@ _ANY_KEY = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 def mask(spec: MethodSpec) -> MethodSpec:
-    """`spec` as a run has it: with masks, where its settings ask for them. Raises SpecError."""
+    """Returns `spec` with masks, if its settings ask for them; else `spec` itself. Raises SpecError."""
     return MaskedSpec(spec.task, spec.hyperparameters, spec) if spec.hyperparameters.is_masked else spec
 
 
 def is_empty_input(payload_bytes: Mapping[str, int]) -> bool:
-    """Whether an input of so many bytes by kind is none: what is shown beside it says nothing of that."""
+    """Says whether an input with so many bytes of each kind has no vector, whatever is shown beside it."""
     return payload_bytes.get(MASKED, 0) <= EMPTY_INPUT_BYTES
 
 
 def get_unmasked_spec(spec: MethodSpec) -> MethodSpec:
-    """Returns the method's own spec, whose rule comes to the same mean from what is not hidden."""
+    """Returns the method's own spec, whose rule computes the same mean from payloads that are not hidden."""
     return spec.inner if isinstance(spec, MaskedSpec) else spec
 
 
 @dataclass(frozen=True)
 class MaskedSpec(MethodSpec):
-    """A method under masks. One kind, `masked`. Of inputs: `values` int64[d], the vector modulo 2^64, and `commitments`
-    uint8[R, 32], neither of which a member has that has no part in the sum. Of openings: `key` uint8[32], of X25519,
-    and `seeds` uint8[k, 32], as many as are to be opened, or none by a member that has lost them. Inputs have the kinds
-    that are `shown` besides, which are empty where `values` are."""
+    """A method under masks, with one kind, `masked`. Inputs have `values` int64[d], the vector modulo 2^64, and
+    `commitments` uint8[R, 32]; both are empty for a member that has no part in the sum. Openings have `key` uint8[32],
+    of X25519, and `seeds` uint8[k, 32], as many as are to be opened, or none from a member that has lost them. Inputs
+    have the kinds that are `shown` besides, which are empty if `values` are."""
 
     inner: MethodSpec
 
@@ -101,7 +101,8 @@ class MaskedSpec(MethodSpec):
         self._check_box()
 
     def _check_box(self) -> None:
-        """Running statistics of batch norm are in other units than weights, so that no radius of these is theirs."""
+        """Checks that running statistics of batch norm have a radius of their own, since their units are not those of
+        weights."""
         box = self.box
         names = [name for name in self.coding.names if name.endswith(RUNNING_STATISTICS)]
         if box is not None and names and box.buffer_radius is None:
@@ -139,12 +140,12 @@ class MaskedSpec(MethodSpec):
 
     @staticmethod
     def has_inputs(height: int) -> bool:
-        """Whether contributions of this height are inputs; if not they are openings, or the first keys."""
+        """Says whether contributions of this height are inputs; if not they are openings, or the first keys."""
         return height % 2 == 0
 
     @staticmethod
     def to_inner(height: int) -> int:
-        """The method's round that a height is of, 0 of the first keys."""
+        """Returns the method's round to which a height belongs, 0 for that of the first keys."""
         return height // 2
 
     def compute_lr(self, round_number: int, num_steps: int = 0) -> float:
@@ -160,24 +161,24 @@ class MaskedSpec(MethodSpec):
 
     @cached_property
     def coding(self) -> Coding:
-        """How the method's payload becomes a vector."""
+        """The encoding of the method's payload as a vector."""
         ((kind, rule),) = [(kind, rule) for kind, rule in self.inner.rules(1).items() if kind not in self.shown]
         schema = self.inner.schemas(1)[kind]
         return PrototypeCoding(self.inner) if rule.startswith("class_") else ModelCoding(kind, schema)
 
     @property
     def fraction_bits(self) -> int:
-        """Raises AggregationError where nobody said how many members there are."""
+        """The number of bits after the point. Raises AggregationError if the number of members is unknown."""
         return get_fraction_bits(self.inner.rule_settings)
 
     @property
     def box(self) -> Box | None:
-        """Returns the box that the mean is clipped to, None where it stays as it comes."""
+        """Returns the box to which the mean is clipped, None if it is not clipped."""
         return self.inner.hyperparameters.box
 
     @property
     def quorum(self) -> int:
-        """How many vectors a sum has at least: those of two honest members among them."""
+        """The fewest vectors that a sum may have; at least two of them are those of honest members."""
         return 2 * self.task.num_members // 3 + 1
 
     @cached_property
@@ -195,12 +196,12 @@ class MaskedSpec(MethodSpec):
 
     @property
     def max_aggregate_bytes(self) -> int:
-        """More than an aggregate can have: after inputs it holds what was shown in two rounds."""
+        """A limit that no aggregate exceeds: after inputs it holds what was shown in two rounds."""
         n, schemas = self.task.num_members, self.inner.schemas(1)
         model = schemas[self.coding.kind].max_bytes + self._schemas[INPUTS][MASKED].max_bytes
         model += ArraySchema(self.inner.carried).max_bytes
         rows = {kind: max(high for _, high in schemas[kind].bounds.values()) for kind in self.shown}
-        shown = sum(schemas[kind].max_bytes + 8 * rows[kind] for kind in self.shown)  # each with its author
+        shown = sum(schemas[kind].max_bytes + 8 * rows[kind] for kind in self.shown)  # each row with its author
         return model + 2 * n * shown + n * (n + 4) * 32  # commitments, and lists of members and keys
 
     def schemas(self, height: int) -> Mapping[str, ArraySchema]:
@@ -216,7 +217,7 @@ class MaskedSpec(MethodSpec):
 
     @cached_property
     def empty_input(self) -> Mapping[str, Arrays]:
-        """The payloads of inputs of a member that has no part in the sum: so the round need not wait for it."""
+        """The inputs of a member that has no part in the sum. It sends them so that the round need not wait for it."""
         schemas = self.inner.schemas(1)
         return {MASKED: EMPTY_INPUT, **{kind: make_empty_arrays(schemas[kind]) for kind in self.shown}}
 
@@ -263,12 +264,12 @@ class MaskedSpec(MethodSpec):
     # ---- the aggregate
 
     def read_summed(self, parent: Arrays | None, height: int) -> Summed | None:
-        """The sum that is to be opened at a height; None where there is none, as at the first of a run, whatever the
-        run before has left."""
+        """Returns the sum that is to be opened at a height; None if there is none, as at a run's first height, whatever
+        the run before has left."""
         return read_summed(parent) if height > 1 and not self.has_inputs(height) else None
 
     def combine(self, height: int, contributions: Sequence[AuthorPayloads], parent: Arrays | None) -> dict[str, Array]:
-        """The aggregate of a height. Raises AggregationError."""
+        """Computes the aggregate of a height. Raises AggregationError."""
         if parent is None:
             raise AggregationError("masked_sum: expected the parent's aggregate, got none")
         ordered = sorted(contributions, key=lambda c: c.author)
@@ -301,7 +302,7 @@ class MaskedSpec(MethodSpec):
                     mean, num_clipped = self._clip(mean, kept)
                     mean |= self.inner.carry(self.to_inner(height), summed.members, mean, parent)
                     mean |= self._take_shown(parent, summed)
-        # Who has not opened is in no sum that repeats this round's with all others, and bares what it lacks.
+        # A member that has not opened sits out the next round: a repetition of the sum with it could reveal its vector.
         rostered = [c for c in ordered if c.author not in silent]
         return (kept if mean is None else mean) | {
             f"{MASKED}/members": to_rows([c.author for c in rostered]),
@@ -313,8 +314,8 @@ class MaskedSpec(MethodSpec):
         }
 
     def _clip(self, mean: dict[str, Array], before: Arrays) -> tuple[dict[str, Array], int]:
-        """The mean in its box, if the run has one, and how many of its numbers were outside; both by their names in an
-        aggregate. Raises AggregationError."""
+        """Returns the mean in its box, if the run has one, and how many of its numbers were outside. Names are those in
+        an aggregate. Raises AggregationError."""
         if self.box is None:
             return mean, 0
         start = f"{self.coding.kind}/"
@@ -325,14 +326,14 @@ class MaskedSpec(MethodSpec):
         return {f"{start}{name}": array for name, array in clipped.items()}, num_clipped
 
     def _compute_mean(self, ordered: Sequence[AuthorPayloads], summed: Summed) -> dict[str, Array] | None:
-        """The mean under the names it has in an aggregate; None where no members' numbers can have this sum."""
+        """Computes the mean under the names it has in an aggregate; None if no members' numbers can have this sum."""
         seeds = {c.author: c.payloads[MASKED]["seeds"] for c in ordered}
         told = hashlib.sha256(summed.total.data)
         told.update(repr((summed.roster, summed.members, summed.weight, summed.fraction_bits)).encode())
         for member in summed.members:
             told.update(seeds[member].tobytes())
         digest, mean = self._last_opened.mean
-        if digest != told.digest():  # else another candidate's: all have the same sum
+        if digest != told.digest():  # else it is another candidate's: all have the same sum
             opened = [(member, from_rows(seeds[member])) for member in summed.members]
             total = unmask(summed.total, summed.roster, opened)
             num_authors, max_abs = len(summed.members), self.task.max_abs
@@ -340,14 +341,14 @@ class MaskedSpec(MethodSpec):
             self._last_opened.mean = told.digest(), mean
         return None if mean is None else {f"{self.coding.kind}/{name}": array for name, array in mean.items()}
 
-    # ---- what is shown
+    # ---- shown kinds
 
     def has_mean(self, aggregate: Arrays | None) -> bool:
-        """Whether an aggregate has all that a round of the method comes to."""
+        """Says whether an aggregate has the complete result of a round of the method."""
         return self.coding.is_held(aggregate) and all(pick(f"{kind}/", aggregate or {}) for kind in self.shown)
 
     def _combine_shown(self, given: Sequence[AuthorPayloads]) -> dict[str, Array]:
-        """Of the members in the sum, under names that the method does not know yet."""
+        """Combines what the members in the sum have shown, under names that the method does not know yet."""
         combined: dict[str, Array] = {}
         for kind in self.shown:
             sent = [Contributed(c.author, c.weight, c.payloads[kind]) for c in given]
@@ -356,7 +357,7 @@ class MaskedSpec(MethodSpec):
         return combined
 
     def _take_shown(self, parent: Arrays, summed: Summed) -> dict[str, Array]:
-        """What was shown with the inputs of a sum, and by whom, now that it is opened."""
+        """Returns what was shown with the inputs of a sum that is now opened, and by whom."""
         if not self.shown:
             return {}
         pending = {kind: pick(f"{MASKED}/{kind}/", parent) for kind in self.shown}
@@ -364,8 +365,8 @@ class MaskedSpec(MethodSpec):
         return taken | {f"{MASKED}/shown": to_rows(summed.members)}
 
     def _get_shown(self, parent: Arrays, height: int) -> dict[str, Array]:
-        """What was shown before: at the first height of a run nothing, whatever the run before has left, whose
-        prototypes may be of another model."""
+        """Returns what was shown before. At a run's first height that is nothing, since prototypes of the run before
+        may be of another model."""
         if not self.shown:
             return {}
         if height > 1:
@@ -382,14 +383,14 @@ class MaskedSpec(MethodSpec):
 
 @dataclass(slots=True)
 class _LastOpened:
-    """The mean that was opened last, None where its sum was spoiled, behind the digest of sum and seeds that it is of.
-    Both are one value: they are read and written on more threads than one."""
+    """Holds the mean that was opened last, None if its sum was spoiled, after the digest of its sum and seeds. Both are
+    one value, since several threads read and write them."""
 
     mean: tuple[bytes, Mapping[str, Array] | None] = (b"", None)
 
 
 def describe_shown(spec: MethodSpec) -> str | None:
-    """What masks do not hide of a method; None where that is nothing."""
+    """Describes what masks do not hide of a method; None if they hide everything."""
     if not isinstance(spec, MaskedSpec) or not spec.shown:
         return None
     told = "; ".join(f"everybody sees {kind}, and {tells}" for kind, tells in spec.shown.items())

@@ -1,13 +1,12 @@
 """Statistics that members agree on without anybody seeing a single site's: a run of that alone, by masked sums.
 
-All that a site tells are whole numbers, so that the sum of members' vectors has the sums of all sites, to the last
-digit: what comes out is what the rule `sum` makes of the same payloads. The vector is 1 where the site tells anything
-and 0 where it does not, and behind that the payload's arrays by name. Digits to the base 2^40 have room for the digits
-of 1,024 members below 2^62. Nobody can ask of a site's own numbers what validators ask of statistics that are in the
-clear; they ask it of the sum, of which it is true where it is of each site's. `min_count` is each site's own affair.
+All that a site sends are whole numbers, so that the sum of members' vectors has the sums of all sites, to the last
+digit: the result is that of the rule `sum` for the same payloads. The vector is 1 if the site sends statistics and 0 if
+it does not, followed by the payload's arrays by name. Digits to the base 2^40 have room for the digits of 1,024 members
+below 2^62. Validators cannot check a site's own numbers as they check statistics that are in the clear. They check the
+sum, which passes if each site's numbers do. `min_count` is enforced by each site for itself.
 
-The run has one round. Where its sum is lost, or out of range, it ends without statistics, and members may start
-another.
+The run has one round. If its sum is lost, or out of range, it ends without statistics, and members may start another.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ _DIGITS = {"sums": SUM_DIGITS, "squares": SQUARE_DIGITS, "class_sums": SUM_DIGIT
 
 
 def mask_statistics(spec: MethodSpec, rounds: int, input_: Mapping[str, Any]) -> MethodSpec:
-    """A run of a method that sends nothing besides what members agree on, whose sums are masked. Raises SpecError."""
+    """Returns the spec of a run with masked sums, whose method sends nothing besides what members agree on. Raises
+    SpecError."""
     agreed = agree(spec, input_)
     if not isinstance(agreed, StatisticsSpec) or agreed.agreement.is_inherited:
         raise SpecError(
@@ -52,7 +52,7 @@ def mask_statistics(spec: MethodSpec, rounds: int, input_: Mapping[str, Any]) ->
 
 
 class StatisticsCoding(Coding):
-    """The arrays of a site's statistics one after the other, behind whether it tells any."""
+    """Encodes a site's statistics as its arrays one after the other, after a number that says whether it sends any."""
 
     kind = STATISTICS
     names = ("sites", "samples", "counts", "sums", "squares")
@@ -70,7 +70,8 @@ class StatisticsCoding(Coding):
     def decode(
         self, total: Integers, weight: int, bits: int, num_authors: int, max_abs: float
     ) -> dict[str, Array] | None:
-        """The sums of all, as the rule `sum` has them. `max_abs` is of models."""
+        """Returns the sums over all sites, as the rule `sum` has them; None if no sites can have this sum. `max_abs`
+        limits models and is not used."""
         summed, start = dict[str, Array](), 1
         for name, shape in self._shapes.items():
             summed[name] = total[start : start + prod(shape)].reshape(shape)
@@ -84,7 +85,7 @@ class StatisticsCoding(Coding):
         for name in _DIGITS.keys() & summed.keys():
             digits = summed[name].reshape(-1, _DIGITS[name])
             carried = to_digits(totals := from_digits(digits), _DIGITS[name])
-            if from_digits(carried) != totals:  # more than has room
+            if from_digits(carried) != totals:  # a total has too many digits
                 return None
             summed[name] = carried.reshape(summed[name].shape)
         try:
@@ -96,7 +97,7 @@ class StatisticsCoding(Coding):
 
 @dataclass(frozen=True)
 class MaskedStatisticsSpec(MaskedSpec):
-    """A run of statistics under masks, whose aggregate keeps the model that it begins with."""
+    """A run of statistics under masks, whose aggregate keeps the model with which it begins."""
 
     inner: StatisticsSpec
 
@@ -110,7 +111,7 @@ class MaskedStatisticsSpec(MaskedSpec):
 
     @property
     def fraction_bits(self) -> int:
-        """All numbers are whole."""
+        """The number of bits after the point: 0, as all numbers are whole."""
         return 0
 
     @property

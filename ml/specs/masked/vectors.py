@@ -1,5 +1,5 @@
-"""Vectors of masked sums: what a member sends of its model or prototypes, as whole numbers that can be summed, and the
-mean that comes of the sum.
+"""Vectors of masked sums: a member's model or prototypes as whole numbers that can be summed, and the mean computed
+from the sum.
 
 A sum that no members' numbers can have, as random bytes make it, has no mean.
 """
@@ -19,34 +19,35 @@ from ml.specs.base import MethodSpec
 
 
 class Coding:
-    """How payloads of one kind become vectors of integers, and a sum of these their mean."""
+    """Encodes payloads of one kind as vectors of integers, and decodes a sum of these to their mean."""
 
     kind: str
     size: int
-    names: Collection[str]  # of the arrays
+    names: Collection[str]  # names of the arrays
 
     def is_held(self, aggregate: Arrays | None) -> bool:
-        """Whether an aggregate has a mean, and not only what a run has begun from."""
+        """Says whether an aggregate has a mean, and not only the model with which a run begins."""
         return all(f"{self.kind}/{name}" in (aggregate or {}) for name in self.names)
 
     def encode(self, arrays: Arrays, weight: int, bits: int) -> Integers:
-        """A member's vector, int64[size]."""
+        """Returns a member's vector, int64[size]."""
         raise NotImplementedError
 
     def decode(
         self, total: Integers, weight: int, bits: int, num_authors: int, max_abs: float
     ) -> dict[str, Array] | None:
-        """The mean of the payloads of so many authors, of this weight together; None where none can have this sum."""
+        """Returns the mean of the payloads of so many authors, of this weight together; None if no payloads can have
+        this sum."""
         raise NotImplementedError
 
     def clip(self, mean: Arrays, before: Arrays, box: Box) -> tuple[dict[str, Array], int]:
-        """The mean in its box around that `before`, and how many of its numbers were outside. Raises
+        """Returns the mean clipped to its box around `before`, and how many of its numbers were outside. Raises
         AggregationError."""
         raise NotImplementedError
 
 
 class ModelCoding(Coding):
-    """Whole float32 arrays: one after the other by name."""
+    """Encodes whole float32 arrays, one after the other by name."""
 
     def __init__(self, kind: str, schema: ArraySchema) -> None:
         self.kind = kind
@@ -74,8 +75,8 @@ class ModelCoding(Coding):
 
 
 class PrototypeCoding(Coding):
-    """Prototypes float32[C, D] of all classes, 0 of those that a member does not hold, and behind them how much each
-    class counts with it, so that nobody learns who holds which."""
+    """Encodes prototypes float32[C, D] of all classes, 0 for those that a member does not hold, followed by how much
+    each class counts, so that nobody learns who holds which class."""
 
     kind = "prototypes"
     names = ("classes", "prototypes")

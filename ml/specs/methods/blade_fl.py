@@ -1,8 +1,8 @@
 """BLADE-FL: FedAvg in a chain, every model counting the same (ALGORITHMS §9).
 
 Li et al., *Blockchain Assisted Decentralized Federated Learning (BLADE-FL): Performance Analysis and Resource
-Allocation*, 2022. Everyone broadcasts a model and mines, the winner's block pins the models of the round, and each
-takes over their plain mean. Training and mining share a time budget, which DFPL's time model follows: `budget_s`.
+Allocation*, 2022. Everyone broadcasts a model and mines, the winner's block commits to the models of the round, and
+each takes over their plain mean. Training and mining share a time budget, which DFPL's time model follows: `budget_s`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class BladeFlHyperparameters(ModelHyperparameters):
-    """`weights` has one value: nobody's model counts more, nor learns anyone how many samples another has."""
+    """Settings of BLADE-FL. `weights` has one value: no model counts more, and nobody learns how many samples another
+    has."""
 
     weights: str = choice("uniform")
 
 
 @dataclass(frozen=True)
 class BladeFlSpec(ModelSpec):
-    """The model, at weight 1."""
+    """BLADE-FL's spec: the model, at weight 1."""
 
     name: ClassVar[str] = "blade_fl"
     hides_samples: ClassVar[bool] = True

@@ -1,8 +1,8 @@
 """CriticalFL: more peers while the gradients grow, fewer again when they no longer do (ALGORITHMS §9).
 
 Yan, Wang, Li, *CriticalFL: A Critical Learning Periods Augmented Client Selection Framework for Efficient Federated
-Learning*, 2023. How many peers a client draws follows from its gradients, which nobody else sees. So it says how many,
-and what it says is voted on before the draw: that way the draw stays one that everyone can make again.
+Learning*, 2023. How many peers a client draws follows from its gradients, which nobody else sees. So it sends that
+number, which is voted on before the draw: everyone can then repeat the draw.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from ml.specs.selection import Offers
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalFlHyperparameters(PeerHyperparameters):
-    """`num_peers` is what a client begins with and never falls below. Every `check_every` rounds it compares means of
-    `window` gradient norms; one that is more than `threshold` above the one before, as a part of it, is critical."""
+    """Settings of CriticalFL. `num_peers` is the number with which a client begins, and its least. Every `check_every`
+    rounds it compares means of `window` gradient norms; a period is critical if the mean is more than the fraction
+    `threshold` above the one before."""
 
     threshold: float = number(0.01, "[0, inf)")
     window: int = count(10)
@@ -30,8 +31,8 @@ class CriticalFlHyperparameters(PeerHyperparameters):
 
 @dataclass(frozen=True)
 class CriticalFlSpec(PeerSpec):
-    """Voted, as a stack in author order: `unit`, whose `num_peers` int64[1] is the author's N_com of this very round.
-    On demand: `g` and `h`, both wanted of all of Q."""
+    """CriticalFL's spec. Voted, as a stack in author order, is `unit`, whose `num_peers` int64[1] is the author's N_com
+    of this very round. On demand are `g` and `h`, both wanted of all of Q."""
 
     name: ClassVar[str] = "criticalfl"
     settings: ClassVar[type[Hyperparameters]] = CriticalFlHyperparameters
@@ -50,7 +51,7 @@ class CriticalFlSpec(PeerSpec):
         return {"unit": "stack"}
 
     def get_num_peers(self, me: bytes, offers: Offers, aggregate: Arrays | None) -> int:
-        """The number of peers that `me` has announced, in its row of the aggregate."""
+        """Returns the number of peers that `me` has announced, in its row of the aggregate."""
         if aggregate is None:
             return self.hyperparameters.num_peers
         row = next(i for i, offer in enumerate(offers) if offer.author == me)

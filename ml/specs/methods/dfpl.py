@@ -5,8 +5,9 @@ sends the mean embedding of each class it owns; the global prototype of a class 
 and pulls the local ones towards it, Eqs. (3) and (4).
 
 Where we deviate: `proto_agg` owners divides by the number of owners, not by K, since absent prototypes would shrink a
-class towards 0 (`divide_by_K` is as printed, K the authors of the round); the robust rules of `aggregation` are ours,
-and so are `aux: contrast` and `normalize`, which mend that at the paper's lambda young networks' classes fold into one.
+class towards 0 (`divide_by_K` is as printed, K the authors of the round). The robust rules of `aggregation` are ours,
+and so are `aux: contrast` and `normalize`: at the paper's lambda the classes of young networks collapse into one, and
+these two prevent it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ DEFAULT_TAU = 0.07  # MP-FedCL's
 
 @dataclass(frozen=True, kw_only=True)
 class DfplHyperparameters(PrototypeHyperparameters):
-    """`lambda_` (genesis: `lambda`) weighs the auxiliary loss of Eq. (3), `aux` is its distance (l2 is Eq. (4)), or
-    with contrast how much nearer a sample is to its class's prototype than to the others', at the temperature `tau`
-    (0.07 where it is not set). `normalize` compares embeddings and prototypes at unit length.
+    """Settings of DFPL. `lambda_` (genesis: `lambda`) weighs the auxiliary loss of Eq. (3), `aux` is its distance (l2
+    is Eq. (4)), or with contrast how much nearer a sample is to its class's prototype than to the others', at the
+    temperature `tau` (0.07 by default). `normalize` compares embeddings and prototypes at unit length.
 
     `aux_protos` takes the local prototypes from the mini-batch or from all local data; `iteration` says whether one of
     the `local_iterations` is a mini-batch step or an epoch; `infer` predicts by the classifier or the nearest
@@ -56,7 +57,7 @@ class DfplHyperparameters(PrototypeHyperparameters):
 
 @dataclass(frozen=True)
 class DfplSpec(PrototypeSpec):
-    """Prototypes go out, prototypes come back; no weight tensor ever travels."""
+    """DFPL's spec: members send and receive prototypes, and never weights."""
 
     name: ClassVar[str] = "dfpl"
     hides_samples: ClassVar[bool] = True

@@ -2,17 +2,18 @@
 
 Dai et al., *DisPFL: Towards Communication-Efficient Personalized Federated Learning via Decentralized Sparse Training*,
 2022. Weights of two dimensions and more are masked; what has fewer (biases, norms, running statistics) is always whole.
-How many entries each tensor keeps follows from `density` alone, by Erdos-Renyi-kernel: in proportion to
+How many entries each tensor keeps follows from `density` alone, by Erdos-Renyi-kernel. It keeps a fraction of its
+entries in proportion to
 
     (sum of its dimensions) / (their product)
 
-of its entries, those that would keep more than all of them being whole, with `density` of all maskable entries kept.
-So it is the same for all clients in all rounds; which entries they are is each client's own affair.
+and is whole if that would be more than all of them. Of all maskable entries together, the fraction `density` is kept.
+So the number is the same for all clients in all rounds; each client chooses its entries for itself.
 
 A payload has whole tensors under their names; of the others the kept values, in row-major order, under theirs, and the
 mask as bits under "mask/", most significant bit first and filled with zeros to whole bytes (`numpy.packbits`).
 
-The share of a mask that is looked for anew falls to 0 over the planned rounds, so their number must be set.
+The share of a mask that is replaced each round falls to 0 over the planned rounds, so their number must be set.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ from ml.specs.hyperparameters import Hyperparameters, choice, number
 from ml.specs.peers import PeerHyperparameters, PeerSpec
 
 MASK = "mask/"
-ANNEAL = 0.5  # the part of its mask that a client looks for anew in the first round
+ANNEAL = 0.5  # the share of its mask that a client replaces in the first round
 
 Mask = NDArray[np.bool_]
 Shape = tuple[int, ...]
 
 
 def compute_kept(shapes: Mapping[str, Shape], density: float) -> dict[str, int]:
-    """The number of entries of each tensor that a mask keeps: `density` of them all, dealt by Erdos-Renyi-kernel, but
-    at least one of each. In fractions, since everyone must come to the same numbers."""
+    """Computes the number of entries of each tensor that a mask keeps: `density` of them all, dealt by
+    Erdos-Renyi-kernel, but at least one of each. It computes with fractions, since everyone must have the same
+    numbers."""
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     sums = {name: sum(shape) for name, shape in shapes.items()}
     budget = Fraction(density) * sum(sizes.values())
@@ -57,19 +59,20 @@ def compute_kept(shapes: Mapping[str, Shape], density: float) -> dict[str, int]:
 
 
 def pack_mask(mask: Mask) -> Array:
-    """A mask of any shape as uint8[ceil(entries / 8)]."""
+    """Returns a mask of any shape as uint8[ceil(entries / 8)]."""
     return np.packbits(mask.reshape(-1))
 
 
 def unpack_mask(bits: Array, num_entries: int) -> Mask:
-    """bool[entries]."""
+    """Returns the mask bool[entries] with these bits."""
     return np.unpackbits(bits, count=num_entries).astype(bool)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DisPflHyperparameters(PeerHyperparameters):
-    """`density` is the part of all maskable weights that a mask keeps; `regrow` says which take the place of those that
-    were pruned; `clip` is the greatest norm that a step's gradient may have. Masks count alike, whoever's they are."""
+    """Settings of DisPFL. `density` is the share of all maskable weights that a mask keeps; `regrow` says which weights
+    replace those that were pruned; `clip` is the greatest norm that a step's gradient may have. All clients' masks
+    count alike."""
 
     weights: str = choice("uniform")
     density: float = number(0.5, "(0, 1]")
@@ -79,7 +82,7 @@ class DisPflHyperparameters(PeerHyperparameters):
 
 @dataclass(frozen=True)
 class DisPflSpec(PeerSpec):
-    """`model` on demand, as far as its author's mask keeps it."""
+    """DisPFL's spec, with `model` on demand, in the part that its author's mask keeps."""
 
     name: ClassVar[str] = "dispfl"
     settings: ClassVar[type[Hyperparameters]] = DisPflHyperparameters
@@ -98,7 +101,7 @@ class DisPflSpec(PeerSpec):
     @cached_property
     def kept(self) -> Mapping[str, int]:
         """The number of entries kept of each masked tensor; a tensor that is not named is whole."""
-        trained = self.task.parameter_schema.arrays  # a buffer of a user's own model is not, whatever its shape
+        trained = self.task.parameter_schema.arrays  # a buffer of a user's own model is not trained, whatever its shape
         maskable = {name: shape for name, shape in self.shapes.items() if len(shape) > 1 and name in trained}
         kept = compute_kept(maskable, self.hyperparameters.density)
         return {name: num for name, num in kept.items() if num < math.prod(maskable[name])}
@@ -124,6 +127,6 @@ class DisPflSpec(PeerSpec):
                 )
 
     def compute_prune_ratio(self, height: int) -> float:
-        """q = 0.25 * (1 + cos(pi * r / R)), the part of its mask that a client looks for anew; r counts from 0."""
+        """Computes q = 0.25 * (1 + cos(pi * r / R)), the share of its mask that a client replaces; r counts from 0."""
         r = min(height - 1, self.task.rounds)
         return ANNEAL / 2 * (1 + math.cos(math.pi * r / self.task.rounds))

@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it a personal model of each client's that is held near the common one.
+"""Ditto: FedAvg, and beside it a personal model for each client that is held near the common one.
 
 Li et al., *Ditto: Fair and Robust Federated Learning Through Personalization*, 2021. What is exchanged is FedAvg's; the
 personal model never leaves its client.
@@ -15,15 +15,15 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class DittoHyperparameters(ModelHyperparameters):
-    """`lambda_` (genesis: `lambda`) weighs the distance of a personal model from the common one: with 0 each trains
-    alone, with more all come to answer alike. The paper tries 0.01 to 2."""
+    """Settings of Ditto. `lambda_` (genesis: `lambda`) weighs the distance of a personal model from the common one:
+    with 0 each trains alone, with more all answer more alike. The paper tries 0.01 to 2."""
 
     lambda_: float = number(1.0, "[0, inf)")
 
 
 @dataclass(frozen=True)
 class DittoSpec(ModelSpec):
-    """The common model, and nothing besides."""
+    """Ditto's spec, which exchanges the common model alone."""
 
     name: ClassVar[str] = "ditto"
     settings: ClassVar[type[Hyperparameters]] = DittoHyperparameters

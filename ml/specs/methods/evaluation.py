@@ -1,12 +1,12 @@
 """Evaluation: a run of one round, in which nothing is trained and each member measures one model on its test samples.
 
-The model is the one that the run begins from: the aggregate in force, or by `of_run` and `of_round` that of an earlier
-round. Each member sends what `ml.specs.told` makes of its measures, and the aggregate has them all, a row for each
-author; the model stays in it, so that a later run can go on from there. A member can lie about its own row, and about
+The model is the one with which the run begins: the aggregate in force, or by `of_run` and `of_round` that of an earlier
+round. Each member sends its measures as `ml.specs.told` encodes them, and the aggregate has them all, a row for each
+author. The model stays in it, so that a later run can go on from there. A member can lie about its own row, and about
 no other.
 
-`min_samples` is the fewest test samples that a site tells of, `min_count` what its counts are rounded down to a
-multiple of. With `lend` there are two rounds, and sites may lend their own models for it (`ml.specs.methods.lending`).
+`min_samples` is the fewest test samples about which a site sends measures; its counts are rounded down to a multiple of
+`min_count`. With `lend` there are two rounds, and sites may lend their own models for it (`ml.specs.methods.lending`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from ml.tasks import TASKS
 if TYPE_CHECKING:
     import dataclasses
 
-EVALUATION = "evaluation"  # the method, and the kind
+EVALUATION = "evaluation"  # the name of the method, and of the kind
 MIN_SAMPLES, MIN_COUNT = 50, 5
-COLLECT_S = 60.0  # there is no next round for a site whose test set takes longer than others'
+COLLECT_S = 60.0  # a site whose test set takes longer than others' has no next round
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationHyperparameters(Hyperparameters):
-    """`of_run` and `of_round` name the round that the model came of, where it is not the aggregate in force. `lend` has
-    what sites lend of their own models of that round measured, too, and `only_lent` nothing else."""
+    """Settings of an evaluation. `of_run` and `of_round` name the round whose model is measured, if it is not the
+    aggregate in force. With `lend` the models that sites lend after that round are measured, too, and with `only_lent`
+    these alone."""
 
     min_samples: int = count(MIN_SAMPLES)
     min_count: int = count(MIN_COUNT)
@@ -59,14 +60,14 @@ class EvaluationHyperparameters(Hyperparameters):
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
-        """Those of training are none of its settings."""
+        """Returns the settings by key, without those of training."""
         own = EvaluationHyperparameters.__annotations__
         return {name: setting for name, setting in super().keys().items() if name in own}
 
 
 @dataclass(frozen=True)
 class EvaluationSpec(MethodSpec):
-    """One voted kind, `evaluation`, which is stacked."""
+    """The spec of an evaluation, with one voted kind, `evaluation`, which is stacked."""
 
     name: ClassVar[str] = EVALUATION
     settings: ClassVar[type[Hyperparameters]] = EvaluationHyperparameters

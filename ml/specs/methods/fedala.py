@@ -1,4 +1,4 @@
-"""FedALA: FedAvg whose clients take over of the common model, element by element, what is of use to them.
+"""FedALA: FedAvg whose clients take over from the common model, element by element, what helps them.
 
 Zhang, Hua, Wang, Song, Xue, Ma, Guan, *FedALA: Adaptive Local Aggregation for Personalized Federated Learning*, 2023.
 What is exchanged is FedAvg's; the weights of the local aggregation never leave their client.
@@ -18,8 +18,9 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class FedAlaHyperparameters(ModelHyperparameters):
-    """`num_layers` is p, the layers from the top that a client takes over by weights of its own; `sample_share` is s,
-    the share of its samples that these are learned on; `eta` is their learning rate. The defaults are the paper's."""
+    """Settings of FedALA. `num_layers` is p, the layers from the top that a client takes over by weights of its own;
+    `sample_share` is s, the share of its samples on which these weights are learned; `eta` is their learning rate. The
+    defaults are the paper's."""
 
     num_layers: int = count(1)
     sample_share: float = number(0.8, "(0, 1]")
@@ -28,7 +29,7 @@ class FedAlaHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class FedAlaSpec(ModelSpec):
-    """The model, and nothing besides."""
+    """FedALA's spec, which exchanges the model alone."""
 
     name: ClassVar[str] = "fedala"
     settings: ClassVar[type[Hyperparameters]] = FedAlaHyperparameters
@@ -37,7 +38,8 @@ class FedAlaSpec(ModelSpec):
 
     @cached_property
     def top(self) -> Mapping[str, ArraySpec]:
-        """The trained parameters of the last p layers. A layer is what stands before the last dot of their names."""
+        """The trained parameters of the last p layers. Parameters belong to one layer if their names are the same up to
+        the last dot."""
         trained = self.task.parameter_schema.arrays
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in trained))
         last = set(layers[-self.hyperparameters.num_layers :])

@@ -15,7 +15,7 @@ from ml.specs.sharing import ModelSpec
 
 @dataclass(frozen=True)
 class FedAvgSpec(ModelSpec):
-    """The model, and nothing besides."""
+    """FedAvg's spec, which exchanges the model alone."""
 
     name: ClassVar[str] = "fedavg"
     hides_samples: ClassVar[bool] = True

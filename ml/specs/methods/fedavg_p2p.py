@@ -14,6 +14,6 @@ from ml.specs.peers import PeerSpec
 
 @dataclass(frozen=True)
 class FedAvgP2pSpec(PeerSpec):
-    """`g` and `h` on demand, both wanted of all of Q."""
+    """The spec of FedAvg among peers, with `g` and `h` on demand, both wanted of all of Q."""
 
     name: ClassVar[str] = "fedavg_p2p"

@@ -1,4 +1,4 @@
-"""FedBN: the mean of the models, but for their batch normalisation, which is each client's own.
+"""FedBN: the mean of the models, except for their batch normalisation, which is each client's own.
 
 Li et al., *FedBN: Federated Learning on Non-IID Features via Local Batch Normalization*, 2021. Every array of a layer
 of batch norm stays at its client: the scale gamma, the shift beta, and the running statistics.
@@ -19,14 +19,14 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class FedBnHyperparameters(ModelHyperparameters):
-    """Running statistics are never averaged."""
+    """Settings of FedBN, by which running statistics are never averaged."""
 
     bn_buffers: str = choice("local")
 
 
 @dataclass(frozen=True)
 class FedBnSpec(ModelSpec):
-    """The model without its batch normalisation, and nothing besides."""
+    """FedBN's spec, which exchanges the model without its batch normalisation."""
 
     name: ClassVar[str] = "fedbn"
     settings: ClassVar[type[Hyperparameters]] = FedBnHyperparameters

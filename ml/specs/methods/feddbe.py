@@ -1,8 +1,8 @@
-"""FedDBE: FedAvg with a domain bias eliminator: what is peculiar to a client's embeddings is a vector of its own.
+"""FedDBE: FedAvg with a domain bias eliminator: a vector of each client's own holds what is peculiar to its embeddings.
 
 Zhang, Hua, Cao, Wang, Song, Xue, Ma, Guan, *Eliminating Domain Bias for Federated Learning in Representation Space*,
-2023. Before the first round each member trains the initial model for itself, and tells the mean of its samples'
-embeddings. All agree on the mean of these, to which each keeps its embeddings from then on.
+2023. Before the first round each member trains the initial model for itself, and sends the mean of its samples'
+embeddings. All agree on the mean of these, near which each keeps its embeddings from then on.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MEMORY = "representation_bias"  # the name of a client's own vector, which is a 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDbeHyperparameters(ModelHyperparameters):
-    """`kappa` weighs the mean regularisation, and `mu` is the momentum of the mean: the part that a mini-batch has in
-    it, all where it is 1. The paper has kappa 50 at lr 0.005 and mu 1 for Fashion-MNIST: at the 0.1 that is the default
-    here, 1 pulls about as hard."""
+    """Settings of FedDBE. `kappa` weighs the mean regularisation, and `mu` is the momentum of the mean: the share of a
+    mini-batch in it. The paper has kappa 50 at lr 0.005 and mu 1 for Fashion-MNIST: at the default lr of 0.1 here,
+    kappa 1 pulls about as hard."""
 
     kappa: float = number(1.0, "[0, inf)")
     mu: float = number(1.0, "(0, 1]")
@@ -35,9 +35,9 @@ class FedDbeHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class FedDbeSpec(ModelSpec):
-    """At the first height `representation`: `mean` float32[D], of the embeddings of the member's samples, combined by
-    the rule that models are; from the second on the model. The mean stays in every later aggregate of the run, so that
-    whoever has one, a late joiner too, has the mean."""
+    """FedDBE's spec. The first height has `representation`: `mean` float32[D], of the embeddings of the member's
+    samples, combined by the rule for models; later heights have the model. The mean stays in every later aggregate of
+    the run, so that everyone who has one, a late joiner too, has the mean."""
 
     name: ClassVar[str] = "feddbe"
     settings: ClassVar[type[Hyperparameters]] = FedDbeHyperparameters
@@ -53,7 +53,7 @@ class FedDbeSpec(ModelSpec):
         return 1
 
     def is_agreeing(self, height: int) -> bool:
-        """Whether means are what contributions of this height carry."""
+        """Says whether contributions of this height carry means."""
         return height <= self.sharing_heights
 
     @cached_property

@@ -1,20 +1,21 @@
 """FedEDS: encrypted samples are shared once, and local epochs grow fewer (ALGORITHMS §4, §11 E1 to E12).
 
-Each client makes, of its samples x, with an encoder of its own, images x' that its model classifies as before, but only
-through a random layer that it made up as well. It sends x', what its model says of them, and the layer: its *encrypted
-set*. The others train on it beside their own samples, less from round to round, Eq. (8) to (10), and all make fewer
-epochs from round to round, Eq. (5). What is sent each round, and how it combines, is that of `base`.
+Each client trains an encoder of its own, which turns its samples x into images x' that its model classifies as before,
+but only through a random layer that it made up as well. It sends x', its model's answers to them, and the layer: its
+*encrypted set*. The others train on it beside their own samples, less from round to round, Eq. (8) to (10), and all
+make fewer epochs from round to round, Eq. (5). What is sent each round, and how it combines, is that of `base`.
 
-It is called encryption and is not: x' is a learned transformation of x, and nothing keeps who has it from undoing it.
+It is called encryption and is not: x' is a learned transformation of x, and nothing prevents a receiver from undoing
+it.
 
 Height 1 is the sharing round, whose aggregate is block 0's again; the paper's round t makes the block at t + 1. Without
-`share` there is no such round, and only the epochs are annealed. Whose set a client trains on is nobody's choice: for
+`share` there is no such round, and only the epochs are annealed. Nobody can choose whose set a client trains on: for
 each draw the other clients are ranked by
 
     SHA-256("fednode.sets" | beacon | me | number of the draw | other)
 
-and the first is drawn whose set can be had. The beacon follows from the block before, so anyone can make the draw
-again.
+and the first whose set can be fetched is drawn. The beacon follows from the block before, so anyone can repeat the
+draw.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 from ml.tasks import CLASSIFICATION
 
 DRAW = b"fednode.sets"
-MAX_MAGNITUDE = 1e4  # of a number of x' or of the layer: far above what either has, far below what would overflow
+MAX_MAGNITUDE = 1e4  # of a number of x' or of the layer: far above usual values, far below an overflow
 MAGNITUDES = (-MAX_MAGNITUDE, MAX_MAGNITUDE)
 SUM_TOLERANCE = 1e-3  # of soft labels: a softmax in float32, in whatever order it was summed
 POOLED_TWICE = 4  # the encoder halves an image twice, so its sides are multiples of this
@@ -48,7 +49,8 @@ POOLED_TWICE = 4  # the encoder halves an image twice, so its sides are multiple
 
 
 def compute_epochs(t: int, e_max: int, e_min: int, t_a: int, t_b: int) -> int:
-    """E_t of round t, from 1 on: e_max up to t_a, e_min after t_b, and a straight line between them, Eq. (5)."""
+    """Computes E_t of round t, from 1 on: e_max up to t_a, e_min after t_b, and a straight line between them, Eq.
+    (5)."""
     if t <= t_a:
         return e_max
     if t > t_b:
@@ -57,15 +59,15 @@ def compute_epochs(t: int, e_max: int, e_min: int, t_a: int, t_b: int) -> int:
 
 
 def compute_lambdas(t: int, m: float, eps: float, rounds: int | None = None) -> tuple[float, float]:
-    """(lambda_c, lambda_dis) of round t, from 1 on: what a client's own samples weigh in its loss, and what the others'
-    sets do, Eq. (9) and (10). With `rounds`, time is counted in parts of them."""
+    """Computes (lambda_c, lambda_dis) of round t, from 1 on: the weights in a client's loss of its own samples, and of
+    the others' sets, Eq. (9) and (10). With `rounds`, time is counted in fractions of them."""
     s = math.exp(-m * (t - 1) / (rounds or 1))
     lambda_dis = s / (1 + s)
     return (1.0, 0.0) if lambda_dis < eps else (1 / (1 + s), lambda_dis)
 
 
 def compute_last_round(m: float, eps: float, rounds: int | None = None) -> int | None:
-    """The last round whose lambda_dis is above 0; 0 if none's is, and None if there is no end to them."""
+    """Computes the last round whose lambda_dis is above 0; 0 if there is none, and None if there is no end to them."""
 
     def is_over(t: int) -> bool:
         return compute_lambdas(t, m, eps, rounds)[1] == 0
@@ -75,7 +77,7 @@ def compute_last_round(m: float, eps: float, rounds: int | None = None) -> int |
 
 
 def rank_peers(beacon: bytes, me: bytes, draw_index: int, others: Iterable[bytes]) -> tuple[bytes, ...]:
-    """`others` in the order of their rank in one draw; `me` is never among them."""
+    """Returns `others` in the order of their rank in one draw; `me` is never among them."""
     seed = DRAW + beacon + me + draw_index.to_bytes(4, "big")
     ranked = sorted((hashlib.sha256(seed + other).digest(), other) for other in set(others) if other != me)
     return tuple(other for _, other in ranked)
@@ -86,24 +88,25 @@ def rank_peers(beacon: bytes, me: bytes, draw_index: int, others: Iterable[bytes
 
 @dataclass(frozen=True, kw_only=True)
 class FedEdsHyperparameters(ModelHyperparameters):
-    """`base` is the method that FedEDS is added to; of its own settings, `mu` is fedprox's and `unit` is fednova's.
+    """Settings of FedEDS. `base` is the method that FedEDS is added to; of its own settings, `mu` is fedprox's and
+    `unit` is fednova's.
 
     Epochs fall from `local_epochs`, E_max, to `min_epochs`, E_min, between the rounds `anneal_from`, T_a, and
-    `anneal_to`, T_b, Eq. (5). `m` and `eps` say how fast and down to where lambda_dis falls, Eq. (9) and (10), by the
-    `round`, or by the `fraction` of the planned rounds. `draw` is when another client's set is drawn.
+    `anneal_to`, T_b, Eq. (5). `m` and `eps` set how fast and down to what value lambda_dis falls, Eq. (9) and (10), by
+    the `round`, or by the `fraction` of the planned rounds. `draw` is when another client's set is drawn.
 
     `layer` is the random layer: a matrix (`gaussian`, `orthogonal`, or a `conv1x1` as it would be initialised), one
     factor for each feature (`diag`), or none at all (`identity`). A set is made by `warmup_epochs`, E_c, of plain
     training and `encryptor_epochs`, E_g, of a UNet of `unet_width` channels with AdamW, whose output is as it is or
     goes through a sigmoid or a tanh (`unet_out`).
 
-    It has `share_max` samples at most, and of each class `share_per_class`, in `share_dtype`; whoever trains on it sees
-    to the latter again, by its soft labels. The sharing round is waited for `share_collect_s`, and sets are deleted
-    when no round will train on them any more, unless `keep_sets`, which keeps them for ever. Without `share` there are
-    none.
+    A set has at most `share_max` samples, and of each class `share_per_class`, in `share_dtype`; a member that trains
+    on a set enforces the limit of each class again, by its soft labels. In the sharing round nodes wait
+    `share_collect_s` for contributions. Sets are deleted when no round will train on them any more, unless `keep_sets`,
+    which keeps them for ever. Without `share` there are none.
 
-    The paper's own values are lr 0.01, momentum 0.9 and weight decay 1e-4 (its batch size is not given); where they are
-    not written out, the defaults are those of all methods.
+    The paper's own values are lr 0.01, momentum 0.9 and weight decay 1e-4 (it does not state its batch size); where
+    they are not written out, the defaults are those of all methods.
     """
 
     local_iterations: int | None = count(None)
@@ -159,18 +162,18 @@ class FedEdsHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class FedEdsSpec(ModelSpec):
-    """At the sharing height `encrypted_set` and `chunk_digests`, at all others what `base` sends: the model, and with
-    fednova the two numbers of its steps.
+    """FedEDS's spec: at the sharing height `encrypted_set` and `chunk_digests`, at all others what `base` sends: the
+    model, and with fednova the two numbers of its steps.
 
     `encrypted_set` has `x` [n, channels, height, width] of `share_dtype`, with uint8 also `scale` and `offset`
-    float32[channels], for a number is offset + scale * x; the soft labels `y` float32[n, C] of these very numbers,
-    Eq. (4); and the random layer as `layer` float32, a matrix [d, d] or a vector [d], unless it is `identity`.
-    `chunk_digests` has `digests` uint8[m, 32]: of each MiB of the other's encoding, so that a puller finds a wrong one
-    when it comes.
+    float32[channels], for a number is offset + scale * x; the soft labels `y` float32[n, C] of these very numbers, Eq.
+    (4); and the random layer as `layer` float32, a matrix [d, d] or a vector [d], unless it is `identity`.
+    `chunk_digests` has `digests` uint8[m, 32]: of each MiB of the other's encoding, so that a node that pulls it
+    detects a wrong chunk when it comes.
     """
 
     name: ClassVar[str] = "fededs"
-    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # what is sent beside a sample is a distribution over classes
+    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # soft labels are distributions over classes
     settings: ClassVar[type[Hyperparameters]] = FedEdsHyperparameters
 
     hyperparameters: FedEdsHyperparameters
@@ -206,11 +209,11 @@ class FedEdsSpec(ModelSpec):
         return 1 if self.hyperparameters.share else 0
 
     def is_sharing(self, height: int) -> bool:
-        """Whether sets are what contributions of this height carry."""
+        """Says whether contributions of this height carry sets."""
         return 1 <= height <= self.sharing_heights
 
     def get_local_work(self, height: int) -> int:
-        """E_c at the sharing height, then E_t."""
+        """Returns E_c at the sharing height, then E_t."""
         hyper = self.hyperparameters
         if self.is_sharing(height):
             return hyper.warmup_epochs
@@ -218,7 +221,7 @@ class FedEdsSpec(ModelSpec):
         return compute_epochs(t, hyper.local_work, hyper.min_epochs, hyper.anneal_from, hyper.anneal_to)
 
     def compute_lambdas(self, height: int) -> tuple[float, float]:
-        """(lambda_c, lambda_dis) of this height's local phase; (1, 0) where there is nothing to share, or not yet."""
+        """Computes (lambda_c, lambda_dis) of this height's local phase; (1, 0) if no sets are shared, or not yet."""
         t = self.get_round_number(height)
         return compute_lambdas(t, *self._clock) if self.hyperparameters.share and t >= 1 else (1.0, 0.0)
 
@@ -239,14 +242,14 @@ class FedEdsSpec(ModelSpec):
 
     @property
     def layer_shape(self) -> tuple[int, ...]:
-        """The shape of the random layer; () where there is none."""
+        """The shape of the random layer; () if there is none."""
         return (self.task.slot_dim,) * {"identity": 0, "diag": 1}.get(self.hyperparameters.layer, 2)
 
     def get_streamed(self, height: int) -> Mapping[str, str]:
         return {"encrypted_set": "chunk_digests"} if self.is_sharing(height) else {}
 
     def get_shared_height(self, height: int) -> int | None:
-        """The sharing height, as long as lambda_dis is above 0."""
+        """Returns the sharing height, as long as lambda_dis is above 0."""
         return self.sharing_heights if self.compute_lambdas(height)[1] > 0 else None
 
     def needed_until(self, height: int) -> int | None:
@@ -260,15 +263,15 @@ class FedEdsSpec(ModelSpec):
         return self.hyperparameters.share and self.hyperparameters.keep_sets
 
     def draw(self, beacon: bytes, me: bytes, offers: Offers, index: int, gone: Authors = ()) -> Offer | None:
-        """Whose set `me` trains on: by `index` in the epoch or the step, from 0 on, or in the round, which is draw 0.
-        None where there is nobody left to draw."""
+        """Draws the offer whose set `me` trains on: by `index` in the epoch or the step, from 0 on, or in the round,
+        which is draw 0. None if there is nobody left to draw."""
         by_author = {offer.author: offer for offer in offers}
         ranked = rank_peers(beacon, me, index, by_author)
         return next((by_author[peer] for peer in ranked if peer not in gone), None)
 
     def get_drawn(self, height: int, beacon: bytes, me: bytes, offers: Offers, gone: Authors = ()) -> tuple[Offer, ...]:
-        """All that the local phase of `me` may draw, once each: in the order of the draws, or where each batch has its
-        own, all others in author order."""
+        """Returns all offers that the local phase of `me` may draw, once each: in the order of the draws, or if each
+        batch has a draw of its own, all others in author order."""
         if self.get_shared_height(height) is None:
             return ()
         others = tuple(offer for offer in offers if offer.author != me and offer.author not in gone)
@@ -285,15 +288,15 @@ class FedEdsSpec(ModelSpec):
     def wanted_in_training(
         self, height: int, beacon: bytes, me: bytes, offers: Offers, gone: Authors = ()
     ) -> Sequence[bytes]:
-        """The sets that are drawn."""
+        """Returns the digests of the sets that are drawn."""
         return tuple(offer.digests["encrypted_set"] for offer in self.get_drawn(height, beacon, me, offers, gone))
 
     def explain(
         self, height: int, beacon: bytes, offers: Offers, aggregate: Arrays | None, *, shared: Offers = ()
     ) -> Mapping[str, Any] | None:
-        """`epochs` is E_t; `lambda_c` and `lambda_dis`; and with `shared`, for each author in author order, `peers`:
-        those it was to draw that are authors of this block too, as places in it. Sets that could not be had are the
-        author's own affair, and not known here."""
+        """Returns `epochs`, which is E_t; `lambda_c` and `lambda_dis`; and with `shared`, for each author in author
+        order, `peers`: the peers it was to draw that are authors of this block too, as places in it. Sets that an
+        author could not fetch are not known here."""
         if self.is_sharing(height):
             return None
         lambda_c, lambda_dis = self.compute_lambdas(height)
@@ -346,17 +349,17 @@ class FedEdsSpec(ModelSpec):
             fednova.validate_numbers(arrays, self.get_fixed_steps(height), self.hyperparameters.momentum)
 
     def get_fixed_steps(self, height: int) -> int | None:
-        """FedNova's tau of every author, E_t; None where steps are counted, whose number is the author's word."""
+        """Returns FedNova's tau of every author, E_t; None if steps are counted, whose number an author claims."""
         return self.get_local_work(height) if self.hyperparameters.unit == "epochs" else None
 
     def make_numbers(self, num_steps: int) -> Arrays:
-        """The numbers of a payload besides the model, with fednova."""
+        """Returns the numbers of a payload besides the model, with fednova."""
         return fednova.make_numbers(num_steps, self.hyperparameters.momentum)
 
 
 def _validate_labels(labels: Array) -> None:
-    """Raise PayloadError for rows that are no distributions. In blocks, since a set is large and may be a mapped
-    file."""
+    """Raises PayloadError for rows that are no distributions. It reads them in blocks, since a set is large and may be
+    a mapped file."""
     rows = max(1, BLOCK_ELEMENTS // labels.shape[1])
     for start in range(0, len(labels), rows):
         # A running sum has one order, and so the same bits for all who vote.

@@ -1,8 +1,8 @@
 """FedIntR: MOON's contrast on every intermediate representation (ALGORITHMS §9).
 
-Tun et al., *Federated Learning with Intermediate Representation Regularization*, 2023. Each representation is
-projected to 256 numbers; the projections are trained and averaged with the model, so they travel in its payload. They
-are no part of block 0: each node makes the same first ones (`ml.methods.fedintr`).
+Tun et al., *Federated Learning with Intermediate Representation Regularization*, 2023. Each representation is projected
+to 256 numbers; the projections are trained and averaged with the model, so they are part of its payload. They are not
+part of block 0: each node makes the same first ones (`ml.methods.fedintr`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ml.payload import ArraySchema, ArraySpec
 from ml.specs.hyperparameters import Hyperparameters, number
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
-PROJECTIONS = "projections"  # what their arrays' names begin with
+PROJECTIONS = "projections"  # the beginning of their arrays' names
 WIDTH = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedIntRHyperparameters(ModelHyperparameters):
-    """`mu` weighs the contrast, `tau` is its temperature. The paper tries mu from 0.001 to 10 and its notebook has 10,
-    at lr 0.01; at the 0.1 that is the default here, 1 pulls as hard, and it is MOON's."""
+    """Settings of FedIntR. `mu` weighs the contrast, `tau` is its temperature. The paper tries mu from 0.001 to 10 and
+    its notebook has 10, at lr 0.01; at the default lr of 0.1 here, 1 pulls as hard, and it is MOON's value."""
 
     mu: float = number(1.0, "[0, inf)")
     tau: float = number(0.5, "(0, inf)")
@@ -30,7 +30,7 @@ class FedIntRHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class FedIntRSpec(ModelSpec):
-    """The model with its projections; without them where `mu` is 0."""
+    """FedIntR's spec: the model with its projections; without them if `mu` is 0."""
 
     name: ClassVar[str] = "fedintr"
     settings: ClassVar[type[Hyperparameters]] = FedIntRHyperparameters

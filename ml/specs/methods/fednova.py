@@ -1,7 +1,8 @@
-"""FedNova: FedAvg for clients that make unlike numbers of steps (ALGORITHMS §9, §11 E6 to E8).
+"""FedNova: FedAvg for clients that make different numbers of steps (ALGORITHMS §9, §11 E6 to E8).
 
-Wang et al., *Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization*, 2020. A member says
-how many steps it made, and its way from the common model counts by the step: whoever makes more does not pull harder.
+Wang et al., *Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization*, 2020. A member
+sends how many steps it made, and its difference from the common model is divided by them: more steps do not count for
+more.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from ml.specs.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class FedNovaHyperparameters(ModelHyperparameters):
-    """`unit`: whether tau counts mini-batch steps, as the reference code does, or local epochs, as FedEDS writes.
-    `aggregation` has one value, for the rule is FedNova itself; `weight_cap` bounds both weights and tau."""
+    """Settings of FedNova. `unit`: whether tau counts mini-batch steps, as the reference code does, or local epochs, as
+    FedEDS writes. `aggregation` has one value, for the rule is FedNova itself; `weight_cap` bounds both weights and
+    tau."""
 
     aggregation: str = choice("mean")
     unit: str = choice("steps", "epochs")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.optimizer not in (None, "sgd"):  # ||a||_1 is that of SGD's steps
+        if self.optimizer not in (None, "sgd"):  # ||a||_1 is defined for SGD's steps
             raise SpecError("method.optimizer", f"expected sgd, got {self.optimizer}")
         if self.unit == "epochs" and not self.counts_epochs:
             raise SpecError("method.unit", "expected steps with local_iterations, got 'epochs': set local_epochs")
@@ -39,7 +41,7 @@ class FedNovaHyperparameters(ModelHyperparameters):
 
     @property
     def fixed_steps(self) -> int | None:
-        """Every member's tau, where it follows from what is set here: not where the time decides, or the samples."""
+        """Every member's tau, if the settings fix it; None if it depends on time, or on the number of samples."""
         if self.budget_s is not None or self.counts_epochs != (self.unit == "epochs"):
             return None
         return self.local_work
@@ -47,12 +49,13 @@ class FedNovaHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class FedNovaSpec(ModelSpec):
-    """The model, and with it `local_steps` int64[1], the author's tau, and `norm` float64[1], the ||a||_1 that tau and
-    the momentum give. The second follows from the first; the rule reads it, and makes it anew of a tau that is capped.
+    """FedNova's spec: the model, and with it `local_steps` int64[1], the author's tau, and `norm` float64[1], the
+    ||a||_1 that follows from tau and the momentum. The rule reads the norm, and computes it again for a tau that is
+    capped.
 
-    tau is checked as far as it is known. Where the time or the samples decide, its author's word is taken, as for the
-    number of its samples, up to `weight_cap`: more steps than there were make its own way shorter, and that of all
-    others longer.
+    tau is checked if it is known. If it depends on time or samples, an author may claim any, as for the number of its
+    samples, up to `weight_cap`: a claim of more steps than were made makes the author's own difference shorter, and
+    those of all others longer.
     """
 
     name: ClassVar[str] = "fednova"
@@ -75,11 +78,11 @@ class FedNovaSpec(ModelSpec):
         validate_numbers(arrays, self.hyperparameters.fixed_steps, self.hyperparameters.momentum)
 
     def compute_norm(self, num_steps: int) -> float:
-        """||a||_1 of so many steps at this method's momentum."""
+        """Computes ||a||_1 of so many steps at this method's momentum."""
         return compute_norm(num_steps, self.hyperparameters.momentum)
 
     def make_numbers(self, num_steps: int) -> Arrays:
-        """The numbers of a payload besides the model."""
+        """Returns the numbers of a payload besides the model."""
         return make_numbers(num_steps, self.hyperparameters.momentum)
 
 
@@ -87,8 +90,8 @@ class FedNovaSpec(ModelSpec):
 
 
 def check_settings(hyper: ModelHyperparameters, fixed_steps: int | None) -> None:
-    """Raises SpecError for a decay that makes steps unlike, more steps than validators would count, or models that
-    travel as changes: one false tau leads the common model so far in a round that no change leads it back."""
+    """Raises SpecError for a decay that makes steps differ, more steps than validators would count, or models that are
+    sent as changes: one false tau moves the common model so far in a round that no change can move it back."""
     if hyper.model_dtype == "float16":
         raise SpecError("method.model_dtype", "fednova expects float32, got 'float16'")
     if hyper.decay_unit == "step":
@@ -99,13 +102,13 @@ def check_settings(hyper: ModelHyperparameters, fixed_steps: int | None) -> None
 
 
 def check_names(task: Task) -> None:
-    """Raises SpecError for a model that has an array of its own under one of the two names."""
+    """Raises SpecError for a model that has an array of its own under one of NOVA_NUMBERS."""
     if taken := [name for name in NOVA_NUMBERS if name in task.model_schema.arrays]:
         raise SpecError("model", f"fednova expects a model without a {taken[0]!r} of its own")
 
 
 def add_numbers(schema: ArraySchema) -> ArraySchema:
-    """A model's schema with both."""
+    """Returns a model's schema with NOVA_NUMBERS added."""
     numbers = {
         "local_steps": ArraySpec("int64", (1,), (1, MAX_STEPS)),
         "norm": ArraySpec("float64", (1,), (1.0, float(MAX_NORM))),
@@ -114,12 +117,12 @@ def add_numbers(schema: ArraySchema) -> ArraySchema:
 
 
 def make_numbers(num_steps: int, momentum: float) -> Arrays:
-    """Both, of so many steps."""
+    """Returns NOVA_NUMBERS for so many steps."""
     return {"local_steps": np.array([num_steps], np.int64), "norm": np.array([compute_norm(num_steps, momentum)])}
 
 
 def validate_numbers(arrays: Arrays, fixed_steps: int | None, momentum: float) -> None:
-    """Raise PayloadError unless tau is `fixed_steps`, where that is known, and the norm is tau's."""
+    """Raises PayloadError unless tau is `fixed_steps`, if that is known, and the norm is tau's."""
     steps = int(arrays["local_steps"][0])
     if fixed_steps is not None and steps != fixed_steps:
         raise PayloadError(f"payload 'model': expected local_steps {fixed_steps}, got {steps}")

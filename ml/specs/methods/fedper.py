@@ -1,6 +1,6 @@
 """FedPer: the layers before the classifier are averaged, the classifier is each client's own (ALGORITHMS §9).
 
-Arivazhagan et al., *Federated Learning with Personalization Layers*, 2019. h is never sent, not even to be refused.
+Arivazhagan et al., *Federated Learning with Personalization Layers*, 2019. h is never sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ml.specs.peers import PeerSpec
 
 @dataclass(frozen=True)
 class FedPerSpec(PeerSpec):
-    """`g` on demand, and nothing besides."""
+    """FedPer's spec, with `g` on demand alone."""
 
     name: ClassVar[str] = "fedper"
     hides_samples: ClassVar[bool] = True

@@ -15,8 +15,8 @@ from ml.specs.sharing import PrototypeHyperparameters, PrototypeSpec
 
 @dataclass(frozen=True, kw_only=True)
 class FedProtoHyperparameters(PrototypeHyperparameters):
-    """`lambda_` (genesis: `lambda`) weighs the distance from the global prototypes, 1 in the paper and 0.1 for
-    CIFAR-10; `infer` predicts by the nearest prototype or the classifier."""
+    """Settings of FedProto. `lambda_` (genesis: `lambda`) weighs the distance from the global prototypes, 1 in the
+    paper and 0.1 for CIFAR-10; `infer` predicts by the nearest prototype or the classifier."""
 
     lambda_: float = number(1.0, "[0, inf)")
     infer: str = choice("prototype", "classifier")
@@ -24,7 +24,7 @@ class FedProtoHyperparameters(PrototypeHyperparameters):
 
 @dataclass(frozen=True)
 class FedProtoSpec(PrototypeSpec):
-    """Prototypes go out, prototypes come back; no weight tensor ever travels."""
+    """FedProto's spec: members send and receive prototypes, and never weights."""
 
     name: ClassVar[str] = "fedproto"
     hides_samples: ClassVar[bool] = True

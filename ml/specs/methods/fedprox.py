@@ -14,14 +14,15 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxHyperparameters(ModelHyperparameters):
-    """`mu` weighs the proximal term: FedEDS's value for its FedProx; MP-FedCL and DFPL give none."""
+    """Settings of FedProx. `mu` weighs the proximal term. The default is FedEDS's value for its FedProx; MP-FedCL and
+    DFPL state none."""
 
     mu: float = number(0.1, "[0, inf)")
 
 
 @dataclass(frozen=True)
 class FedProxSpec(ModelSpec):
-    """The model, and nothing besides."""
+    """FedProx's spec, which exchanges the model alone."""
 
     name: ClassVar[str] = "fedprox"
     hides_samples: ClassVar[bool] = True

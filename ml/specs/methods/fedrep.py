@@ -2,7 +2,7 @@
 the other.
 
 Collins et al., *Exploiting Shared Representations for Personalized Federated Learning*, 2021. The classifier is never
-sent, not even to be refused: the common model is what is before it.
+sent: the common model is the layers before it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class FedRepHyperparameters(ModelHyperparameters):
-    """`head_work` is how many iterations or epochs, whichever the local work is set in, train the classifier before the
-    local work trains the layers before it; by default as many."""
+    """Settings of FedRep. `head_work` is how many iterations or epochs, in the unit of the local work, train the
+    classifier before the local work trains the layers before it; by default as many."""
 
     head_work: int | None = count(None)
 
 
 @dataclass(frozen=True)
 class FedRepSpec(ModelSpec):
-    """The model up to its classifier, and nothing besides."""
+    """FedRep's spec, which exchanges the model up to its classifier."""
 
     name: ClassVar[str] = "fedrep"
     settings: ClassVar[type[Hyperparameters]] = FedRepHyperparameters
@@ -50,8 +50,8 @@ class FedRepSpec(ModelSpec):
         return (self.hyperparameters.head_work or work) + work
 
     def count_head_steps(self, num_iterations: int, num_steps: int) -> int:
-        """How many of a phase's steps train the classifier, where it has so many iterations, or epochs, as whole ones:
-        its share of them, but one is left for the layers before it."""
+        """Counts the steps that train the classifier in a phase of so many whole iterations, or epochs: its share of
+        them, but one is left for the layers before it."""
         whole = self.get_local_work(1)
         share = round(num_iterations * (whole - self.hyperparameters.local_work) / whole)
         return min(share, max(num_iterations - 1, 0)) * (num_steps // max(num_iterations, 1))

@@ -1,14 +1,14 @@
-"""An evaluation for which sites lend their own models: of two rounds, in which nothing is trained.
+"""An evaluation for which sites lend their own models: two rounds, in which nothing is trained.
 
-In the first each member sends `lent`: the model that training has left it with after the round that is evaluated, if
-its operator has agreed to lend that; else the same arrays with nothing in them. In the second each member measures the
-common model, unless there is none (`only_lent`), and what was lent, on its own test samples, and sends a row of
+In the first each member sends `lent`: the model that its training left after the round that is evaluated, if its
+operator has agreed to lend it; else the same arrays with nothing in them. In the second each member measures the common
+model, unless there is none (`only_lent`), and all lent models, on its own test samples, and sends a row of
 `ml.specs.told` for each: the common model first, then the lent ones in the order of their authors, MAX_MODELS rows at
-most. How classes were confused is left out, so that no payload is long.
+most. The confusion of classes is left out, so that no payload is long.
 
-Both kinds are voted on, so that what is lent has the shapes of the run's model and finite numbers within the run's
-limits. The aggregate stays as it was. Who lent is known to everyone who has the block, without what was lent: an empty
-payload has always the same digest. A member may lend another's model as its own: then both have one digest.
+Both kinds are voted on, so that lent models have the shapes of the run's model and finite numbers within the run's
+limits. The aggregate stays as it was. Everyone who has the block knows who lent, without the models: an empty payload
+always has the same digest. A member may lend another's model as its own: then both have one digest.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from ml.specs.told import describe_arrays, tell_nothing, validate_told
 
 LENT = "lent"  # the kind
 LENDING, MEASURING = 1, 2  # the rounds
-MAX_MODELS = 64  # that are measured
+MAX_MODELS = 64  # measured at most
 _CONFUSION = "confusion"
 
 
 @dataclass(frozen=True)
 class LendingSpec(EvaluationSpec):
-    """Two voted kinds, neither of which goes into the aggregate: `lent` in the first round, `evaluation` in the second.
+    """The spec of an evaluation with lent models. It has two voted kinds, neither of which goes into the aggregate:
+    `lent` in the first round, `evaluation` in the second.
 
-    `lent` has each array of the model with a dimension in front, which is 1, or 0 of who lends nothing.
+    `lent` has each array of the model with a dimension in front, which is 1, or 0 from a member that lends nothing.
     """
 
     @classmethod
@@ -51,7 +52,7 @@ class LendingSpec(EvaluationSpec):
 
     @cached_property
     def lent_schema(self) -> ArraySchema:
-        """The schema of what a member lends."""
+        """The schema of a lent model."""
         arrays = self.task.model_schema.arrays
         shapes = {name: ArraySpec(one.dtype, ("lent", *one.shape)) for name, one in arrays.items()}
         return ArraySchema(shapes, {"lent": (0, 1)})
@@ -82,7 +83,7 @@ class LendingSpec(EvaluationSpec):
             except PayloadError as error:
                 raise PayloadError(f"payload {kind!r}, row {i}: {error}") from error
 
-    # ---- who reads what was lent, and for how long
+    # ---- readers of lent models
 
     @property
     def sharing_heights(self) -> int:
@@ -104,31 +105,31 @@ class LendingSpec(EvaluationSpec):
 
     @cached_property
     def nothing_lent(self) -> bytes:
-        """The digest of the payload of who lends nothing."""
+        """The digest of the payload of a member that lends nothing."""
         return hashlib.sha256(encode_arrays(make_empty_arrays(self.lent_schema))).digest()
 
     def list_lenders(self, offers: Offers) -> Sequence[Offer]:
-        """Those of the first round's offers, in author order, whose models are measured."""
+        """Returns the offers of the first round, in author order, whose models are measured."""
         lenders = [offer for offer in offers if offer.digests.get(LENT) not in (None, self.nothing_lent)]
         return lenders[: MAX_MODELS - self.num_common]
 
     @property
     def num_common(self) -> int:
-        """How many rows come before those of what was lent."""
+        """The number of rows before those of lent models."""
         return 0 if self.hyperparameters.only_lent else 1
 
     def stack(self, rows: Sequence[Arrays]) -> dict[str, Array]:
-        """The payload of these rows, as `ml.specs.told` makes each."""
+        """Returns the payload of these rows, each as `ml.specs.told` makes it."""
         names = self._schemas[EVALUATION].arrays
         if not rows:
             return {name: array[:0] for name, array in self.stack([self.tell_nothing()]).items()}
         return {name: np.stack([row[name] for row in rows]) for name in names}
 
     def tell_nothing(self) -> dict[str, Array]:
-        """The row of a model that is not measured."""
+        """Returns the row of a model that is not measured."""
         return tell_nothing(self.task.kind, self.task.num_classes)
 
 
 def split_rows(arrays: Arrays) -> list[dict[str, Array]]:
-    """The rows of a second round's payload."""
+    """Returns the rows of a second round's payload."""
     return [{name: array[i] for name, array in arrays.items()} for i in range(len(arrays["samples"]))]

@@ -1,9 +1,9 @@
-"""Local: everyone trains alone (ALGORITHMS §9). The floor every other method has to beat.
+"""Local: everyone trains alone (ALGORITHMS §9). Every other method has to be better than this one.
 
-Nothing is sent and nothing aggregated; the aggregate has the zero digest. With `outer` the own model goes on by an
-optimiser's step after each local phase, as the common model of a federation of one would: what is compared with such a
-federation trains at the same pace. Local work and its defaults are DFPL's (20
-mini-batch steps of 32 at lr 0.1, no momentum), so that DFPL with lambda 0 is this method.
+Nothing is sent and nothing aggregated; the aggregate has the zero digest. With `outer` the own model changes by an
+optimiser's step after each local phase, as the common model of a federation of one would, so that it trains at the same
+pace as a federation with which it is compared. Local work and its defaults are DFPL's (20 mini-batch steps of 32 at lr
+0.1, no momentum), so that DFPL with lambda 0 is this method.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ml.tasks import TASKS
 
 @dataclass(frozen=True, kw_only=True)
 class LocalHyperparameters(OuterHyperparameters):
-    """With `aggregation: masked_sum` members hide what they tell in a run of statistics (`ml.specs.masked.statistics`),
-    which trains nothing."""
+    """Settings of Local. With `aggregation: masked_sum` members hide what they send in a run of statistics
+    (`ml.specs.masked.statistics`), which trains nothing."""
 
     aggregation: str | None = option("none", "masked_sum")
 
@@ -33,7 +33,7 @@ class LocalHyperparameters(OuterHyperparameters):
 
 @dataclass(frozen=True)
 class LocalSpec(MethodSpec):
-    """No payloads, hence no aggregate."""
+    """Local's spec, without payloads, hence without an aggregate."""
 
     name: ClassVar[str] = "local"
     settings: ClassVar[type[Hyperparameters]] = LocalHyperparameters

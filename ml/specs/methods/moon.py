@@ -14,7 +14,7 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class MoonHyperparameters(ModelHyperparameters):
-    """`mu` weighs the contrast, `tau` is its temperature."""
+    """Settings of MOON. `mu` weighs the contrast, `tau` is its temperature."""
 
     mu: float = number(1.0, "[0, inf)")
     tau: float = number(0.5, "(0, inf)")
@@ -22,7 +22,7 @@ class MoonHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class MoonSpec(ModelSpec):
-    """The model, and nothing besides."""
+    """MOON's spec, which exchanges the model alone."""
 
     name: ClassVar[str] = "moon"
     settings: ClassVar[type[Hyperparameters]] = MoonHyperparameters

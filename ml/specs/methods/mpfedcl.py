@@ -28,21 +28,23 @@ MAX_LENGTH = 1.01  # of a prototype: centroids of unit vectors are no longer tha
 
 @dataclass(frozen=True, kw_only=True)
 class MpFedClHyperparameters(ModelHyperparameters):
-    """`num_prototypes` is K, `weight` that of the contrastive loss L_R in Eq. (12), `tau` its temperature.
+    """Settings of MP-FedCL. `num_prototypes` is K, `weight` that of the contrastive loss L_R in Eq. (12), `tau` its
+    temperature.
 
     `cluster` makes a class's prototypes: k-means (K at most), its mean (one), or DBSCAN (`eps`, `min_samples`; of more
     than `max_clusters` the largest). `embed` is what is clustered, the embedding or the layer before it, of unit length
-    with `normalize`. `padding` puts a class's mean into the codebooks of those who sent fewer than K of it, Eq. (10);
-    `pool_in_inference` says whether a prediction looks at those means too. `eval_model` predicts by the averaged model
-    or the client's own; `reduction` takes L_R's mean over the batch or its sum. `positives` of Eq. (11) are the
-    sample's own class, or to the letter all others, which drives a sample away from its own. Of classes with fewer than
-    `min_class_samples` samples nothing is sent: of one with no more than K, a client sends each sample's own embedding.
+    with `normalize`. `padding` adds a class's mean to the codebooks of those who sent fewer than K of it, Eq. (10);
+    `pool_in_inference` says whether a prediction uses those means too. `eval_model` predicts by the averaged model or
+    the client's own; `reduction` takes L_R's mean over the batch or its sum. `positives` of Eq. (11) are the sample's
+    own class, or to the letter all others, which drives a sample away from its own. Of classes with fewer than
+    `min_class_samples` samples nothing is sent: of a class with no more than K, a client would send each sample's own
+    embedding.
 
-    `reembed` makes the pool of the averaged model, which predicts, and not of the clients' own before it was averaged:
-    what is clustered in a round is what the model that the round begins with makes of a client's samples. Then the pool
-    is one round behind, and the last round of a run brings it level: it exchanges prototypes, and nobody trains in it.
+    `reembed` makes the pool by the averaged model, which predicts, and not by the clients' own before it was averaged.
+    Then a round clusters the embeddings that the model at its beginning computes for a client's samples. The pool is
+    one round behind, and the last round of a run brings it level: it exchanges prototypes, and nobody trains in it.
     With `own_samples` the embeddings of so many of a client's own training samples answer beside the pool, and never
-    leave it. `prior` is kappa of its answers: how far they go by the shares that its own samples have of each class
+    leave it. `prior` is the kappa of its answers: how far they depend on the shares of each class among its own samples
     (`ml.training.prior`), unless a prediction asks for another.
 
     The paper's own values are lr 0.01, momentum 0.5, decay 0.95, one epoch of batches of 32, tau 0.07, and K = 2 for
@@ -86,16 +88,17 @@ class MpFedClHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class MpFedClSpec(ModelSpec):
-    """Two voted kinds: `model` as FedAvg's, and `prototypes`: `classes` int64[n] ascending, with repeats, and
-    `prototypes` float32[n, D]. The aggregate of the latter has all rows of all clients, and `authors` int64[n] besides.
+    """MP-FedCL's spec, with two voted kinds: `model` as FedAvg's, and `prototypes`: `classes` int64[n] ascending, with
+    repeats, and `prototypes` float32[n, D]. The aggregate of the latter has all rows of all clients, and `authors`
+    int64[n] besides.
 
-    With `reembed` the prototypes of the first round are none, and the closing one carries nothing else: its aggregate
-    keeps the model before it.
+    With `reembed` the first round has no prototypes, and the last one carries nothing else: its aggregate keeps the
+    model before it.
 
     With `normalize` no row is longer than `MAX_LENGTH`: all train against all rows, and gradients grow with them, so
-    that one liar's could leave nobody a model that gives numbers. Without it nothing bounds them. With a robust
-    `aggregation` the pool goes without the members whose rows of a class are farthest from the others'. Masked sums
-    hide the model alone: the rows of the pool are told apart, and no sum.
+    that one liar's rows could leave nobody a finite model. Without it nothing bounds them. With a robust `aggregation`
+    the pool leaves out the members whose rows of a class are farthest from the others'. Masked sums hide the model
+    alone: the rows of the pool stay separate and are not summed.
     """
 
     name: ClassVar[str] = "mpfedcl"
@@ -103,7 +106,7 @@ class MpFedClSpec(ModelSpec):
     shown: ClassVar[Mapping[str, str]] = {
         "prototypes": "they tell which classes a member holds, and how its own model embeds its samples"
     }
-    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # its prototypes are of classes
+    tasks: ClassVar[tuple[str, ...]] = (CLASSIFICATION,)  # prototypes need classes
     settings: ClassVar[type[Hyperparameters]] = MpFedClHyperparameters
 
     hyperparameters: MpFedClHyperparameters
@@ -136,7 +139,7 @@ class MpFedClSpec(ModelSpec):
 
     @property
     def model_normalizes(self) -> bool:
-        """Whether what is clustered leaves the model with unit length."""
+        """Says whether the model itself computes what is clustered at unit length."""
         return self.hyperparameters.embed == "head_hidden" and has_unit_embedding(self.task.model)
 
     @property
@@ -160,7 +163,7 @@ class MpFedClSpec(ModelSpec):
         return self.task.rounds if self.hyperparameters.reembed and self.task.rounds > 1 else None
 
     def is_closing(self, height: int) -> bool:
-        """Whether prototypes of the averaged model are all that this height exchanges."""
+        """Says whether this height exchanges nothing but prototypes of the averaged model."""
         return height == self.closing_height
 
     @property

@@ -1,17 +1,17 @@
 """SCAFFOLD: FedAvg whose local steps are corrected by what the members' gradients have in common (ALGORITHMS §16).
 
 Karimireddy et al., *SCAFFOLD: Stochastic Controlled Averaging for Federated Learning*, 2020, option II. Beside its
-model a member sends by how much its control variate c_i has changed, as the kind `control`. That goes by the model's
-own rule, around 0, and moves the common control variate c, which is in the aggregate:
+model a member sends the change of its control variate c_i, as the kind `control`. It is combined by the model's own
+rule, around 0, and moves the common control variate c, which is in the aggregate:
 
     c' = c + (m / n) rule(c_i' - c_i)        element by element in float64, rounded to float32 once
 
-m is how many members are in the block, n how many there are. The aggregate says besides who was last in a block when,
-`scaffold/members` uint8[k, 32] and `scaffold/rounds` int64[k]: a member whose contribution came too late for the block
-keeps the c_i that is in c, though it has trained. All of it begins anew with a run.
+m is how many members are in the block, n how many there are. The aggregate also says when each member was last in a
+block, `scaffold/members` uint8[k, 32] and `scaffold/rounds` int64[k]: a member whose contribution came too late for the
+block keeps the c_i that is in c, though it has trained. All of it restarts with a run.
 
-Where we deviate: with `weights: samples` c is a mean weighted as the model's is, so that the corrections of a round add
-up to nothing in it. The paper has one weight.
+Where we deviate: with `weights: samples` c is a mean weighted as the model's is, so that the corrections of a round sum
+to 0 in it. The paper has one weight.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from ml.specs.hyperparameters import Hyperparameters
 from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 CONTROL = "control"
-ROUNDS = "scaffold"  # what stands before who was last in a block when
+ROUNDS = "scaffold"  # the prefix of the members and the heights at which they were last in a block
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScaffoldHyperparameters(ModelHyperparameters):
-    """A control variate is the gradient that a phase has gone down in the mean: of plain SGD, whose steps are alike."""
+    """Settings of SCAFFOLD. A control variate is the mean gradient of a phase, which is defined for plain SGD with
+    equal steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +51,7 @@ class ScaffoldHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class ScaffoldSpec(ModelSpec):
-    """The model, and `control`: float32 of each trained parameter."""
+    """SCAFFOLD's spec: the model, and `control`: float32 of each trained parameter."""
 
     name: ClassVar[str] = "scaffold"
     settings: ClassVar[type[Hyperparameters]] = ScaffoldHyperparameters
@@ -95,7 +96,7 @@ class ScaffoldSpec(ModelSpec):
 
 
 def step_control(before: Array | None, change: Array, share: float, name: str) -> Array:
-    """c', of c, which is 0 before the first round, and of the rule's change. Raises AggregationError."""
+    """Computes c' from c, which is 0 before the first round, and the rule's change. Raises AggregationError."""
     moved = change.astype(np.float64) * share
     if before is not None:
         check_parent(before, change, name)
@@ -104,7 +105,7 @@ def step_control(before: Array | None, change: Array, share: float, name: str) -
 
 
 def read_last_rounds(aggregate: Arrays | None) -> dict[bytes, int]:
-    """The heights at which members were last in a block of the run, as its aggregate says."""
+    """Returns the heights at which members were last in a block of the run, as its aggregate says."""
     arrays = aggregate or {}
     if f"{ROUNDS}/members" not in arrays:
         return {}

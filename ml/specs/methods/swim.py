@@ -17,7 +17,8 @@ from ml.specs.sharing import ModelHyperparameters, ModelSpec
 
 @dataclass(frozen=True, kw_only=True)
 class SwimHyperparameters(ModelHyperparameters):
-    """`tau` is the temperature, `window` the size of the sliding window as a part of local work, the code's `kr`."""
+    """Settings of SWIM. `tau` is the temperature, `window` the size of the sliding window as a fraction of local work,
+    the code's `kr`."""
 
     tau: float = number(0.5, "(0, inf)")
     window: float = number(0.4, "(0, 1]")
@@ -25,7 +26,7 @@ class SwimHyperparameters(ModelHyperparameters):
 
 @dataclass(frozen=True)
 class SwimSpec(ModelSpec):
-    """The model, and nothing besides."""
+    """SWIM's spec, which exchanges the model alone."""
 
     name: ClassVar[str] = "swim"
     settings: ClassVar[type[Hyperparameters]] = SwimHyperparameters
@@ -38,10 +39,11 @@ class SwimSpec(ModelSpec):
 
     @property
     def window_size(self) -> int:
-        """C = ceil(window * E), E in whatever unit local work is set in; no more than rounds ever leave behind."""
+        """C = ceil(window * E), with E in the unit of the local work; no larger than the number of rounds before the
+        last."""
         size = math.ceil(round(self.hyperparameters.window * self.hyperparameters.local_work, 9))
         return max(1, min(size, self.task.rounds - 1))
 
     def compute_mu(self, height: int) -> float:
-        """mu_r = 0.5 - r / (2R), the contrast's weight in round `height`."""
+        """Computes mu_r = 0.5 - r / (2R), the contrast's weight in round `height`."""
         return max(0.0, 0.5 - height / (2 * self.task.rounds))

@@ -1,10 +1,11 @@
-"""UA-PDFL: how alike two clients' data are decides how much of a model they share (ALGORITHMS §5).
+"""UA-PDFL: the similarity of two clients' data decides how much of a model they share (ALGORITHMS §5).
 
-Zhu, Fan, Xie, *UA-PDFL: A Personalized Approach for Decentralized Federated Learning*. A client shows how it sees one
-input, a constant: its unit representation I, Eq. (5), and its auxiliary representation A, Eq. (11). Both are voted on,
-so that everyone can recompute who was how far from whom, Eq. (6), and what each drew and took:
+Zhu, Fan, Xie, *UA-PDFL: A Personalized Approach for Decentralized Federated Learning*. A client sends its model's
+representations of one input, a constant: its unit representation I, Eq. (5), and its auxiliary representation A, Eq.
+(11). Both are voted on, so that everyone can recompute how far each two were apart, Eq. (6), and what each drew and
+pulled:
 
-    all d_j <= th_I    client-wise dropout: the whole model of one of Q takes the place of the client's own
+    all d_j <= th_I    client-wise dropout: the whole model of one of Q replaces the client's own
     otherwise          layer-wise personalisation: g from all of Q, h from S = {j in Q: d_j < th_I}
 
 The paper's clients are asynchronous. Here a block has a round's contributions, and with `staleness` a client that is in
@@ -12,8 +13,9 @@ the block may also draw members that are not, for so many rounds after their las
 on (`ml.specs.stale`), and their g and h are those that they committed to then.
 
 Where we deviate: Eq. (6) is called Jensen-Shannon and is the symmetrised Kullback-Leibler divergence; `div: js` is the
-true one, and by its values the one that the paper's figure 4 was drawn with. th_I and mu are not given: by default th_I
-is 0.5 (symkl) or 0.1 (js), at ten classes, and mu 0.01. Representations travel before models, as in algorithm 2.
+true one, and by its values the one that the paper's figure 4 was drawn with. The paper states no th_I and mu: by
+default th_I is 0.5 (symkl) or 0.1 (js), at ten classes, and mu 0.01. Representations are sent before models, as in
+algorithm 2.
 """
 
 from __future__ import annotations
@@ -35,16 +37,17 @@ from ml.specs.selection import Authors, Offer, Offers
 from ml.specs.stale import carry_stale, describe_stale, get_stale_rows, list_stale
 from ml.tasks import CLASSIFICATION
 
-LEAST = 1e-8  # what probabilities are clamped at before a logarithm
+LEAST = 1e-8  # the least probability in a logarithm
 AUTO_THRESHOLDS = {"symkl": 0.5, "js": 0.1}
-MAX_PAIRED = 10  # clients of a simulation that tells how far each pair is apart; more lines could not be told apart
-MAX_STALENESS = 100  # rounds; whoever pulls models keeps them for so long
+MAX_PAIRED = 10  # clients of a simulation that reports the distance of each pair; more lines could not be distinguished
+MAX_STALENESS = 100  # rounds; members that pull models keep them for so long
 STACKS = ("auxiliary/auxiliary", "unit/unit")  # in an aggregate
 SUM_TOLERANCE = 1e-3  # of a unit representation: a softmax in float32, in whatever order it was summed
 
 
 def compute_divergence(p: Array, q: Array, kind: str = "symkl") -> float:
-    """Div(i, j) of two distributions float[C], Eq. (6): `symkl`, or `js`, which is at most ln 2. In float64."""
+    """Computes Div(i, j) of two distributions float[C], Eq. (6): `symkl`, or `js`, which is at most ln 2. In
+    float64."""
     p_C, q_C = (np.maximum(x.astype(np.float64), LEAST) for x in (p, q))
     if kind == "js":
         mean_C = (p_C + q_C) / 2
@@ -58,12 +61,13 @@ def _compute_kl(p_C: NDArray[np.float64], q_C: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class UaPdflHyperparameters(PeerHyperparameters):
-    """`div` measures how far two unit representations are apart; `th` is th_I, by default what suits `div`; `mu` weighs
-    the auxiliary loss of Eq. (12). X_unit of Eq. (4) is the same for all, `unit_value` at every pixel after
-    normalisation, or with `unit: mean` the mean of a client's own training samples, which nobody else sees.
+    """Settings of UA-PDFL. `div` measures how far two unit representations are apart; `th` is th_I, by default what
+    suits `div`; `mu` weighs the auxiliary loss of Eq. (12). X_unit of Eq. (4) is the same for all, `unit_value` at
+    every pixel after normalisation, or with `unit: mean` the mean of a client's own training samples, which nobody else
+    sees.
 
-    Without `dropout` no whole model is ever taken; without `personalise` h is shared with all of Q, as g is.
-    `staleness` is for how many rounds a member that contributes no more can still be drawn.
+    Without `dropout` no whole model is ever taken over; without `personalise` h is shared with all of Q, as g is.
+    `staleness` is for how many rounds a member that no longer contributes can still be drawn.
     """
 
     div: str = choice("symkl", "js")
@@ -77,21 +81,21 @@ class UaPdflHyperparameters(PeerHyperparameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.staleness == 0:  # what is not set is not in genesis either
+        if self.staleness == 0:  # a setting of None is left out of genesis
             object.__setattr__(self, "staleness", None)
         if self.unit == "mean" and self.unit_value != 1.0:
             raise SpecError("method.unit_value", f"expected none with unit: mean, got {self.unit_value:g}")
 
     @property
     def threshold(self) -> float:
-        """th_I."""
+        """The threshold th_I."""
         return AUTO_THRESHOLDS[self.div] if self.th is None else self.th
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A client's decision in a round: Q in the order of the draw, the distance of each, the S of those that are
-    similar, and in the dropout branch the one of Q whose whole model it takes."""
+    """Holds a client's decision in a round: Q in the order of the draw, the distance of each, S, those that are
+    similar, and in the dropout branch the one of Q whose whole model it takes over."""
 
     peers: tuple[Offer, ...]
     divergences: tuple[float, ...]
@@ -105,8 +109,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class UaPdflSpec(PeerSpec):
-    """Voted, as stacks in author order: `unit` float32[C], a distribution, and `auxiliary` float32[D]. On demand: `g`
-    and `h`."""
+    """UA-PDFL's spec. Voted, as stacks in author order, are `unit` float32[C], a distribution, and `auxiliary`
+    float32[D]. On demand are `g` and `h`."""
 
     name: ClassVar[str] = "uapdfl"
     needed_parts: ClassVar[tuple[str, ...]] = ("g", "h")
@@ -131,7 +135,7 @@ class UaPdflSpec(PeerSpec):
 
     @property
     def staleness(self) -> int:
-        """For how many rounds the newest entry of a member may be used that is in no block meanwhile."""
+        """The number of rounds for which the newest entry of a member may be used that is in no later block."""
         return self.hyperparameters.staleness or 0
 
     def reads_parent(self, height: int) -> bool:
@@ -147,18 +151,19 @@ class UaPdflSpec(PeerSpec):
     def carry(self, height: int, authors: Sequence[bytes], made: Arrays, parent: Arrays | None) -> Mapping[str, Array]:
         if not self.staleness:
             return {}
-        before = parent if height > 1 else None  # a run's first round takes nothing of the run before
+        before = parent if height > 1 else None  # a run's first round takes nothing from the run before
         return carry_stale(authors, {name: made[name] for name in STACKS}, before, self.staleness)
 
     def list_stale(self, aggregate: Arrays | None) -> Sequence[tuple[bytes, int]]:
         return list_stale(aggregate) if self.staleness else ()
 
     def needed_until(self, height: int) -> int | None:
-        """Stale offers are taken once a block is final, as all are: before the local phase of the height above."""
+        """Returns the last height whose local phase may read the blobs of `height`. Stale offers are pulled like all
+        others: once a block is final, before the local phase of the height above."""
         return height + self.staleness + 1 if self.staleness else height
 
     def get_rows(self, stack: str, offers: Offers, aggregate: Arrays) -> dict[bytes, Array]:
-        """The rows of one of STACKS by author: of the block's own, and of stale entries."""
+        """Returns the rows of one of STACKS by author: the block's own, and those of stale entries."""
         stale = get_stale_rows(aggregate, stack) if self.staleness else {}
         present = (offer.author for offer in offers if offer.author not in stale)
         return {**dict(zip(present, aggregate[stack], strict=True)), **stale}
@@ -166,12 +171,12 @@ class UaPdflSpec(PeerSpec):
     def draw(
         self, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None = None, gone: Authors = ()
     ) -> tuple[Offer, ...]:
-        """As of all methods; who is stale itself is no author of the block, and draws nobody."""
+        """Draws peers as all methods do. A stale member is no author of the block, and draws nobody."""
         if any(me == author for author, _ in self.list_stale(aggregate)):
             return ()
         return super().draw(beacon, me, offers, aggregate, gone)
 
-    # ---- what is voted on
+    # ---- voted kinds
 
     def validate_payload(self, kind: str, arrays: Arrays, height: int) -> None:
         super().validate_payload(kind, arrays, height)
@@ -185,7 +190,7 @@ class UaPdflSpec(PeerSpec):
     def decide(
         self, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None, gone: Authors = ()
     ) -> Decision:
-        """The branch of `me` and what belongs to it; of an author that has nobody to take from, an empty one.
+        """Returns the branch of `me` and what belongs to it; an empty decision if it has nobody to pull from.
 
         `offers` are the block's in author order, as the rows of its aggregate are, and stale ones.
         """
@@ -195,7 +200,7 @@ class UaPdflSpec(PeerSpec):
         rows = self.get_rows("unit/unit", offers, aggregate)
         distances = tuple(compute_divergence(rows[me], rows[offer.author], hyper.div) for offer in drawn)
         if hyper.dropout and all(distance <= hyper.threshold for distance in distances):
-            return Decision(drawn, distances, (), drawn[0])  # the draw is in random order: its first is any one of Q
+            return Decision(drawn, distances, (), drawn[0])  # the draw is in random order, so its first is random
         similar = tuple(
             offer
             for offer, distance in zip(drawn, distances, strict=True)
@@ -206,23 +211,23 @@ class UaPdflSpec(PeerSpec):
     def wanted(
         self, height: int, beacon: bytes, me: bytes, offers: Offers, aggregate: Arrays | None, gone: Authors = ()
     ) -> Sequence[bytes]:
-        """One whole model in the dropout branch, else g of all of Q and h of S."""
+        """Returns the digests of one whole model in the dropout branch, else of g of all of Q and h of S."""
         decision = self.decide(beacon, me, offers, aggregate, gone)
         if decision.donor is not None:
             return (decision.donor.digests["g"], decision.donor.digests["h"])
         return (*(offer.digests["g"] for offer in decision.peers), *(offer.digests["h"] for offer in decision.similar))
 
     def compute_divergences(self, aggregate: Arrays) -> list[list[float]]:
-        """Div(i, j) of all pairs, in author order."""
+        """Computes Div(i, j) of all pairs, in author order."""
         units = aggregate["unit/unit"]
         return [[compute_divergence(p, q, self.hyperparameters.div) for q in units] for p in units]
 
     def explain(
         self, height: int, beacon: bytes, offers: Offers, aggregate: Arrays | None, *, shared: Offers = ()
     ) -> Mapping[str, Any] | None:
-        """`threshold`; `divergences`, a row of numbers for each author in author order; and for each author `peers`,
-        `similar` and `donor` as places in `offers`, and its `branch`. Peers that could not be reached are the
-        author's own affair, and not known here."""
+        """Returns `threshold`; `divergences`, a row of numbers for each author in author order; and for each author
+        `peers`, `similar` and `donor` as places in `offers`, and its `branch`. Peers that an author could not reach are
+        not known here."""
         if aggregate is None:
             return None
         hyper = self.hyperparameters
