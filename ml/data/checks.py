@@ -36,7 +36,7 @@ from ml.data.twins import check_twins
 from ml.tasks import CLASSIFICATION
 
 QUICK_BYTES = 256 << 20  # about 0.3 s of hashing; above that only `fednode data inspect` looks at every sample
-_PROBES = 16  # pixels that tell nearly every image apart from a constant one
+_PROBES = 16  # pixels: enough to tell nearly every image from a constant one
 _LARGE = 10.0  # floats beyond this are no pixels in 0..1, and hardly normalised ones
 
 _log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ _log = logging.getLogger(__name__)
 def check_data(
     train: ArrayDataset, test: ArrayDataset, *, input_: InputFormat | None = None, thorough: bool = True
 ) -> list[Finding]:
-    """The findings about a training and a test set, which become genesis' `input_` where that is known. Without
-    `thorough` no sample is looked at, only labels."""
+    """Returns the findings about a training and a test set, after genesis' `input_` has encoded them where that is
+    known. Without `thorough` it looks at labels only, at no sample."""
     found: list[Finding] = []
     if train.task == CLASSIFICATION:
         found += [*_check_classes(train, test), *check_labels(train)]
@@ -64,7 +64,7 @@ def check_data(
 
 
 def is_quick(train: ArrayDataset, test: ArrayDataset) -> bool:
-    """Whether a thorough check takes no time worth mentioning."""
+    """Says whether a thorough check takes hardly any time."""
     return train.x.nbytes + test.x.nbytes <= QUICK_BYTES
 
 
@@ -74,10 +74,10 @@ def log_findings(findings: Iterable[Finding]) -> None:
 
 
 def compute_stats(dataset: ArrayDataset, shape: tuple[int, int, int]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel, of samples fitted to `shape`: what `input.mean` and `input.std` may
-    be, to six digits of the deviation. A channel without any spread has 1."""
+    """Computes the mean and standard deviation of each channel, over samples fitted to `shape`: values for `input.mean`
+    and `input.std`, to six digits of the deviation. A channel without any spread gets deviation 1."""
     total = squares = np.zeros(shape[0], np.float64)
-    shift_C11 = np.zeros((shape[0], 1, 1))  # near the mean, so that no digits cancel in the squares
+    shift_C11 = np.zeros((shape[0], 1, 1))  # near the mean, so that the squares lose no digits
     count = 0
     for start in range(0, len(dataset), 1024):
         x = fit(dataset.x[start : start + 1024], shape).astype(np.float64)
@@ -184,12 +184,12 @@ def _check_labels(part: ArrayDataset, again: Sequence[tuple[int, int]]) -> Itera
 
 
 def _locate(part: ArrayDataset, i: int) -> str:
-    """Where a sample is; its number where nobody knows more."""
+    """Returns the place of a sample; its number where its place is not known."""
     return str(i) if part.locate is None else part.locate(i)
 
 
 def _locate_both(part: ArrayDataset, i: int, other: ArrayDataset, k: int) -> tuple[str, str]:
-    """Where two samples are, without the file where it is one."""
+    """Returns the places of two samples, without the file where it is the same."""
     at, other_at = _locate(part, i), _locate(other, k)
     file = at.rpartition(": ")[0]
     if file and other_at.rpartition(": ")[0] == file:

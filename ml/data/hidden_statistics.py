@@ -63,15 +63,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatisticsPrivacy:
-    """The `noise` in sums of values that lie between `bounds`, by channel, in units of what a sample has in them all at
-    most."""
+    """The noise that hides samples in sums of values within `bounds`, by channel. `noise` is in units of the
+    sensitivity, the most that one sample contributes to all sums."""
 
     noise: float
     bounds: Sequence[tuple[float, float]]
     stream: SecretStream
 
     def get_sensitivity(self, agreement: Agreement) -> float:
-        """Delta: what a sample has at most in all numbers together."""
+        """Returns Delta, the most that one sample contributes to all numbers together."""
         by_channel = 1.25 + agreement.counts_present
         times = 1 + agreement.correlations
         counted = sum(map(bool, agreement.edges)) + (agreement.class_counts or agreement.correlations)
@@ -81,7 +81,7 @@ class StatisticsPrivacy:
 def compute_hidden_statistics(
     x_NCHW: Images | FittedImages, y_N: Labels, num_classes: int, agreement: Agreement, privacy: StatisticsPrivacy
 ) -> dict[str, Array]:
-    """As `compute_statistics`, with noise that hides each sample's values, and which class it is of."""
+    """Returns the payload of `compute_statistics` with noise that hides each sample's values and its class."""
     payload = compute_statistics(x_NCHW[:0], y_N[:0], num_classes, agreement)
     if len(y_N) < agreement.min_count:
         return payload
@@ -139,7 +139,7 @@ def add_up_hidden(
     agreement: Agreement,
     bounds: Sequence[tuple[float, float]],
 ) -> dict[str, Floats]:
-    """What gets noise, by what it is."""
+    """Returns the sums and counts that noise is added to, by name."""
     low_C, high_C = np.array(bounds).T
     parts = {"moments": np.stack(sum_moments(x_NCHW, low_C, high_C, may_be_empty=agreement.counts_present))}
     is_there_NC = np.ones((len(y_N), len(low_C)), bool)
@@ -163,8 +163,8 @@ def add_up_hidden(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Site:
-    """What turns moments with noise of deviation `spread` into sums: what values lie between by channel, and how many
-    of each a sample has."""
+    """The terms by which a site's noisy moments are turned into sums: the `bounds` of values by channel, the number of
+    values that a sample has in each, and the `spread`, the noise's deviation."""
 
     bounds: Sequence[tuple[float, float]]
     num_values: int
@@ -174,7 +174,8 @@ class _Site:
     def make_sums(
         self, counts_C: NDArray[np.int64], firsts_C: Floats, seconds_C: Floats, *, most: int | None
     ) -> tuple[list[int], list[int]]:
-        """The sums and those of squares, by channel. Of all values of a category there are no more than `most`."""
+        """Returns the sums and the sums of squares, by channel. The counts of all values of a category add up to at
+        most `most`."""
         n_C = np.maximum(counts_C, 1)
         m_C = (firsts_C / n_C).clip(-1.0, 1.0)
         v_C = (seconds_C / n_C + 0.5 - m_C**2).clip(np.minimum(self.spread / n_C, 1.0), 1.0)
@@ -191,15 +192,15 @@ class _Site:
 
 
 def settle(counts: Floats, most: int | None) -> NDArray[np.int64]:
-    """Whole numbers from 0 on near these, no more than `most` together."""
+    """Rounds counts to whole numbers from 0 on, which add up to at most `most`."""
     whole = np.rint(counts).clip(0, MAX_WEIGHT).astype(np.int64)
     together = int(whole.sum())
     return whole if most is None or together <= most else whole * most // together
 
 
 def settle_classes(counts_K: Floats, all_: int, min_count: int) -> NDArray[np.int64]:
-    """As `settle`; 0 for fewer than `min_count`, and where so few are left that these would be in no class, they are in
-    the largest."""
+    """Settles counts as `settle` does, with 0 for a class below `min_count`. Where fewer than `min_count` samples are
+    then in no class, adds them to the largest."""
     settled = settle(counts_K, all_)
     settled[settled < min_count] = 0
     rest = all_ - int(settled.sum())
@@ -211,7 +212,7 @@ def settle_classes(counts_K: Floats, all_: int, min_count: int) -> NDArray[np.in
 def sum_moments(
     x_NCHW: Images | FittedImages, low_C: Floats, high_C: Floats, *, may_be_empty: bool = False
 ) -> tuple[Floats, Floats]:
-    """The sums over samples of a, and of b - 1/2, by channel; of an empty cell of a table nothing."""
+    """Returns the sums over samples of a, and of b - 1/2, by channel; an empty cell of a table adds nothing."""
     middle, half = ((part.reshape(1, -1, 1, 1)) for part in ((low_C + high_C) / 2, (high_C - low_C) / 2))
     firsts_C, seconds_C = np.zeros_like(low_C), np.zeros_like(low_C)
     step = max(1, CHUNK_VALUES // max(1, int(np.prod(x_NCHW.shape[1:]))))
@@ -228,8 +229,8 @@ def sum_moments(
 
 
 def _to_sums(num: int, low: float, high: float, m: float, v: float) -> tuple[int, int]:
-    """The sums that so many values between `low` and `high` have, and their squares, whose mean and variance are these
-    where `low` is -1 and `high` 1: in units and square units, and so that values can have them."""
+    """Returns the sum and the sum of squares of `num` values between `low` and `high`, given their mean m and variance
+    v on a scale where `low` is -1 and `high` is 1. Both are in units and square units, and possible for such values."""
     middle, half = (Fraction(low) + Fraction(high)) / 2, (Fraction(high) - Fraction(low)) / 2
     mean = middle + half * Fraction(m)
     total = round(num * mean * (1 << UNIT_BITS))

@@ -14,11 +14,11 @@ from ml.data.base import ArrayDataset
 from ml.data.findings import Finding
 from ml.tasks import MULTILABEL
 
-OUTLYING = 20.0  # deviations from the mean: so far out, a few samples are all that a squared error sees
+OUTLYING = 20.0  # deviations from the mean: so far out, a few samples make up nearly all of a squared error
 
 
 def check_outputs(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
-    """The findings about the labels or targets of a training and a test set."""
+    """Returns the findings about the labels or targets of a training and a test set."""
     for part in (train, test):
         if not len(part):
             continue

@@ -19,7 +19,7 @@ from ml.data.partition.base import ClientSplit, take
 def deal_domains(
     domains: SampleDomains, train_y: Labels, num_clients: int, rng: Generator, shots: int | None
 ) -> list[ClientSplit]:
-    """The splits of all clients, in their order."""
+    """Returns the splits of all clients, in their order."""
     num_domains = len(domains.names)
     splits: dict[int, ClientSplit] = {}
     for d, name in enumerate(domains.names):

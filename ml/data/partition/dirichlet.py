@@ -28,7 +28,8 @@ _MAX_TRIES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Dirichlet(Scheme):
-    """With `balance`, which the class form has, a client that holds its n/N samples gets no more."""
+    """Deals samples by shares drawn from Dir(alpha), for each class or for each client. With `balance`, which the class
+    form has, a client that holds its n/N samples gets no more."""
 
     name: ClassVar[str] = "dirichlet"
     form: ClassVar[str] = "dirichlet:ALPHA"
@@ -66,7 +67,8 @@ class Dirichlet(Scheme):
     def _deal_by_class(
         self, by_class: Sequence[Indices], num_clients: int, total: int, rng: Generator
     ) -> list[list[Indices]] | None:
-        """By client, its part of each class; None when Dir(alpha) underflowed to nothing for those with room left."""
+        """Returns each client's part of each class; None when Dir(alpha) underflowed to zero for all clients with room
+        left."""
         parts: list[list[Indices]] = [[] for _ in range(num_clients)]
         sizes = np.zeros(num_clients, np.int64)
         for samples in by_class:
@@ -83,7 +85,7 @@ class Dirichlet(Scheme):
         return parts
 
     def _deal_by_client(self, by_class: Sequence[Indices], num_clients: int, rng: Generator) -> list[list[Indices]]:
-        """By client, its part of each class."""
+        """Returns each client's part of each class."""
         left_C = np.array([len(samples) for samples in by_class])
         q_NC = rng.dirichlet(np.full(len(by_class), self.alpha), num_clients)
         turns = rng.permutation(np.arange(left_C.sum()) % num_clients)
@@ -105,7 +107,7 @@ class Dirichlet(Scheme):
 def _accumulate(
     q_NC: np.ndarray[tuple[int, int], np.dtype[np.float64]], left_C: Indices
 ) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """The cumulated weights of each client over the classes that have samples left."""
+    """Returns the cumulated weights of each client over the classes that have samples left."""
     weights_NC = q_NC * (left_C > 0)
     weights_NC[weights_NC.sum(1) == 0] = left_C
     return list(np.cumsum(weights_NC, 1))

@@ -15,7 +15,7 @@ NUM_BINS = 10
 
 
 def stratify(train_y: AnyLabels, test_y: AnyLabels) -> tuple[Labels, Labels]:
-    """The stratum of each training and each test sample, counted from 0; classes as they are."""
+    """Returns the stratum of each training and each test sample, counted from 0; classes are returned unchanged."""
     if train_y.ndim == 1:
         return train_y.astype(np.int64, copy=False), test_y.astype(np.int64, copy=False)
     if all(bool(((y == 0) | (y == 1)).all()) for y in (train_y, test_y)):

@@ -41,7 +41,7 @@ _BROKEN = (
 
 
 def load_pickle(path: Path) -> Any:
-    """The content of the file; texts of Python 2 are bytes, arrays are `ndarray` of numbers. Raises DataError,
+    """Returns the content of the file; texts of Python 2 are bytes, arrays are `ndarray` of numbers. Raises DataError,
     OSError."""
     data = path.read_bytes()
     with warnings.catch_warnings():
@@ -59,8 +59,8 @@ def load_pickle(path: Path) -> Any:
 
 
 def _take(value: Any, path: Path) -> Any:
-    """The value without its stand-in, where it is a number, text, an array, or a list of numbers and text. Raises
-    DataError."""
+    """Returns the value itself in place of its stand-in, if it is a number, text, an array, or a list of numbers and
+    text. Raises DataError."""
     if isinstance(value, _Array):
         return value.value
     if isinstance(value, _PLAIN) or (isinstance(value, list) and all(isinstance(item, _PLAIN) for item in value)):
@@ -69,7 +69,7 @@ def _take(value: Any, path: Path) -> Any:
 
 
 def _validate(data: bytes, path: Path) -> None:
-    """Go through the program without running it. Raises DataError at the first operation that is not allowed."""
+    """Checks the pickle's program without running it. Raises DataError at the first operation that is not allowed."""
     place = 0
     try:
         for operation, argument, at in pickletools.genops(data):
@@ -102,7 +102,8 @@ class _Reader(pickle.Unpickler):
 
 
 class _StandIn:
-    """What a pickle gets for a name it may call: made anew each time, and not to be changed by it."""
+    """A harmless object that replaces a name which a pickle may call; it is made anew each time, and the pickle cannot
+    change it."""
 
     __slots__ = ("_make",)
 
@@ -123,7 +124,7 @@ class _Dtype:
 
     def __init__(self, name: Any, *_: Any) -> None:
         text = name.decode("ascii") if isinstance(name, bytes) else name
-        if not isinstance(text, str) or _NUMBERS.fullmatch(text) is None:  # numpy would parse whatever it is given
+        if not isinstance(text, str) or _NUMBERS.fullmatch(text) is None:  # numpy would parse any text
             raise pickle.UnpicklingError(f"an array of {text!r}")
         self.value = np.dtype(text)
 
