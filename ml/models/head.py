@@ -22,7 +22,7 @@ from ml.specs.architectures.mlp import ENCODER_WIDTH, HEAD_WIDTH
 
 
 class _Headed(Model):
-    """The encoder under `encoder.`, then fc1 and fc2 on its features [B, 512]."""
+    """A model with its encoder under `encoder.`, then fc1 and fc2 on its features [B, 512]."""
 
     def __init__(self, encoder: nn.Module, num_classes: int, *, normalize: bool) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Headed(Model):
 
 
 class MlpMnist(_Headed):
-    """The encoder is two layers of 512 with ReLU, on the flattened image."""
+    """A model whose encoder is two layers of 512 with ReLU, on the flattened image."""
 
     encoder: _MlpEncoder
 
@@ -65,8 +65,8 @@ class _MlpEncoder(nn.Module):
 
 
 class Head256(_Headed):
-    """The encoder is a ResNet18 as it was in block 0: in eval mode and without a gradient, whatever is trained. What it
-    makes of an image can be computed once."""
+    """A model whose encoder is a ResNet18 fixed as in block 0: it stays in eval mode and without a gradient in all
+    training. Its output for an image can be computed once."""
 
     frozen_prefix: ClassVar[str] = "encoder."
     encoder: ResNet18Body
