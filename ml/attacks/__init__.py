@@ -50,7 +50,7 @@ ATTACKS: dict[str, type[Attack]] = {
 
 
 def read_attack(mapping: Mapping[str, Any]) -> Attack:
-    """The attack that `mapping` names, with its settings. Raises SpecError."""
+    """Returns the attack that `mapping` names, with its settings. Raises SpecError."""
     name = mapping.get("name")
     if not isinstance(name, str) or name not in ATTACKS:
         hint = suggest(name, ATTACKS) if isinstance(name, str) else f"expected one of {', '.join(ATTACKS)}"
@@ -59,7 +59,8 @@ def read_attack(mapping: Mapping[str, Any]) -> Attack:
 
 
 def make_attack(mapping: Mapping[str, Any], spec: MethodSpec, num_clients: int) -> Attack:
-    """The same, as an attack on `num_clients` that follow `spec`. Raises SpecError where it makes no sense there."""
+    """Returns the attack that `mapping` names, on `num_clients` that follow `spec`. Raises SpecError where it makes no
+    sense there."""
     attack = read_attack(mapping)
     attack.check_liars(num_clients)
     check_fits(attack, spec)
@@ -67,7 +68,7 @@ def make_attack(mapping: Mapping[str, Any], spec: MethodSpec, num_clients: int) 
 
 
 def check_fits(attack: Attack, spec: MethodSpec) -> None:
-    """Raise SpecError, which says how members of this method can lie, where they cannot lie so."""
+    """Raises SpecError for an attack that is impossible in this method, and names those that are possible."""
     if spec.sends_changes:
         raise SpecError("method.model_dtype", "expected float32 where some lie: attacks are on whole models")
     if attack.applies_to(spec):

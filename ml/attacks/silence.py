@@ -10,7 +10,7 @@ from ml.attacks.base import Attack, Scene
 
 @dataclass(frozen=True, kw_only=True)
 class Silent(Attack):
-    """Nothing is sent, in any round."""
+    """Sends nothing, in any round."""
 
     name: ClassVar[str] = "silent"
 
