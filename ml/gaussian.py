@@ -29,15 +29,16 @@ from torch import Tensor
 
 from ml.secret_stream import SecretStream
 
-GRID_BITS = 28  # of sigma C
+GRID_BITS = 28  # bits of sigma C
 SLACK = 2.0**-14
-_LEAST_EXPONENT = -900  # of sigma C, below which a grid would soon be no number
-_CHUNK = {"cpu": 1 << 15}  # numbers at once, by device: as stay in a cache, and torch shares with no other thread
+_LEAST_EXPONENT = -900  # of sigma C: below it a grid might be zero
+_CHUNK = {"cpu": 1 << 15}  # numbers at once, by device: so many stay in a cache and on one thread
 _LARGE_CHUNK = 1 << 23
 
 
 def add_noise(sums: Tensor, noise: float, length: float, stream: SecretStream) -> Tensor:
-    """Float64 `sums`, with noise of `noise` times the `length` that one sample has in all of them at most."""
+    """Returns float64 `sums` with noise of `noise` times `length`, the most that one sample contributes to all of
+    them."""
     grid = math.ldexp(1.0, max(math.frexp(noise * length)[1], _LEAST_EXPONENT) - GRID_BITS)
     deviation = noise * (length * (1 + SLACK) + grid * math.sqrt(sums.numel()))
     hidden_P = sums.double().flatten().clone()
@@ -48,7 +49,7 @@ def add_noise(sums: Tensor, noise: float, length: float, stream: SecretStream) -
 
 
 def _round(values: Tensor) -> Tensor:
-    """To whole numbers, where they lie; on a CPU by numpy, as normal numbers are made."""
+    """Rounds to whole numbers on the values' device; on a CPU by numpy, which also makes the normal numbers there."""
     if values.device.type != "cpu":
         return values.round_()
     array = values.numpy()
