@@ -1,6 +1,6 @@
 """A site's samples by the name of their format: opened, measured against genesis, and made into what its model takes.
 
-One file for each format, all of which end in `ArrayDataset`; `ml.data.partition` deals one data set out to rehearse a
+One file reads each format, and all return an `ArrayDataset`; `ml.data.partition` deals one data set out to rehearse a
 federation. Numpy only: torch, Pillow, pyarrow and scipy are imported where a format or a resize needs them.
 """
 

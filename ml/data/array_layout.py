@@ -1,4 +1,4 @@
-"""Arrays as people store them, made into samples: which axis is which, and which numbers stand for 0..1.
+"""Arrays as people store them, made into samples: the meaning of each axis, and the numbers that stand for 0..1.
 
     [N, H, W]               grey images
     [N, H, W, C]            images, C = 1 or 3 the last axis (what libraries for images write)

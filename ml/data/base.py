@@ -1,4 +1,4 @@
-"""The form that every source of data gives its samples, and the input that genesis asks them to be fitted to.
+"""The form of the samples of every source of data, and the input that genesis asks them to be fitted to.
 
 Shapes: x_NCHW uint8 or float32, y_N int64 or y_NT float64; C is channels here, classes elsewhere. Tabular features are
 channels of one pixel, [N, F, 1, 1], so that each has its own mean and deviation.

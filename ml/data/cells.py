@@ -1,4 +1,4 @@
-"""Cells of tables, and the numbers, texts and dates that they stand for, alike whatever file they came from.
+"""Cells of tables, and the numbers, texts and dates that they stand for, the same for every file format.
 
     number   in decimal digits, below float32's largest; true and false are 1 and 0
     empty    no cell, or one of the texts of `EMPTY`, or of those that a run names besides
@@ -241,7 +241,7 @@ def find_marks(texts: Iterable[str]) -> list[str]:
 
 
 def unify(text: str) -> str:
-    """Returns the form that texts share if they differ by case or blanks only."""
+    """Returns the form that is the same for texts which differ by case or blanks only."""
     return "".join(text.split()).casefold()
 
 

@@ -1,17 +1,16 @@
 """Checks of data that can be read but may be wrong; they run before anything trains.
 
-Data that nothing can be trained on are a DataError of the reader. Data found here can be trained on, but their figures
-may mislead:
+Data that cannot be trained on raise DataError in the reader. Data that are reported here can be trained on, but their
+figures may mislead:
 
-    files            what was passed over as data were read, and images of several pages or of fewer bits than they say
+    files            files that were passed over, and images of several pages or of fewer bits than they claim
     duplicates       the same sample in training and test, which then measures memory; twice in one split; two labels
-    near twins       what `ml.data.twins` looks for
-    empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
-    constant         samples that are one value all over, as a failed export leaves them
-    scale            floats far from 0..1, as pixels that nobody divided by 255
-    tables           what `ml.data.table_checks` and `ml.data.column_checks` look at, and `ml.data.columns` before
-                     anything is made of the cells
-    other tasks      what `ml.data.output_checks` looks at, in the place of classes
+    near twins       as `ml.data.twins` defines them
+    empty classes    a class without training samples, or without test samples; a domain that lacks a class
+    constant         samples with one value everywhere, as after a failed export
+    scale            floats far from 0..1, such as pixels that were not divided by 255
+    tables           findings of `ml.data.table_checks`, `ml.data.column_checks` and, by the cells, `ml.data.columns`
+    other tasks      findings of `ml.data.output_checks`, in place of those about classes
 
 A sample's identity is the SHA-256 of its bytes.
 """

@@ -1,4 +1,4 @@
-"""The number of samples that are gone over at a time, in a forward pass or a sum."""
+"""The number of samples that are processed at a time, in a forward pass or a sum."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checks of a table's columns beside those that genesis names, and of which columns should be no feature.
+"""Checks of a table's columns against those that genesis names, and of columns that should be no feature.
 
-An identifier has another value in each row: nothing can be learned from it, and a site that has other patients has none
-of its values. A column with one value tells no two rows apart.
+An identifier has a different value in each row: nothing can be learned from it, and a site with other patients has none
+of its values. A column with one value distinguishes no rows.
 """
 
 from __future__ import annotations

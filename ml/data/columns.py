@@ -1,5 +1,5 @@
-"""Columns of a table as they lie there, before anything is made of their cells: kind, empty cells, range, values, and
-what in them is hardly a measurement.
+"""Columns of a table before their cells are made into features: kind, empty cells, range, values, and values that are
+hardly measurements.
 
     number      all cells are numbers, or empty
     category    texts, of which there are few
@@ -8,7 +8,7 @@ what in them is hardly a measurement.
     empty       no cell has anything in it
 
 A number that stands for "not known" is a spike: 0, a row of nines or a negative one far from all others. A far outlier
-is beyond ten times the middle half of the values, also of their logarithms.
+is more than ten times the middle half of the values away from it, and far also by their logarithms.
 """
 
 from __future__ import annotations

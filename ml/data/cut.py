@@ -1,5 +1,5 @@
-"""The cut of a source that has no test samples of its own: by the sides of a site, by a column of its data, or, where
-one data set rehearses a federation, as the papers have it."""
+"""The cut of a source without test samples of its own: by the sides of a site, by a column of its data or, where one
+data set rehearses a federation, as in the papers."""
 
 from __future__ import annotations
 

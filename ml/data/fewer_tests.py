@@ -1,4 +1,4 @@
-"""A test set made smaller, for experiments that would answer more samples than they train on."""
+"""A test set made smaller, for experiments that would test on more samples than they train on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings of checks of data: what may mislead, though it can be trained on."""
+"""The findings of checks of data: what may mislead although it can be trained on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The fingerprint of a site's data as they were read: how many samples of which class train and test, their columns and
-a digest of all of them. Two of them tell what has changed."""
+"""The fingerprint of a site's data as they were read: the numbers of training and test samples by class, their columns
+and a digest of all. Two fingerprints show what has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAMED = 5
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
     """The numbers of samples of a training and a test set, in all and by class or label, and a digest of both sets.
-    `terms` are those terms of the run that the samples were prepared by; under other terms the same data give other
+    `terms` are those terms of the run that the samples were prepared by; under other terms the same data become other
     samples."""
 
     samples: tuple[int, int]  # numbers of training and of test samples

@@ -1,5 +1,4 @@
-"""Input fitting: turns samples as they lie in a file into a model's input, with values in 0..1, grey or colour, of its
-size.
+"""Input fitting: turns samples of a file into a model's input, with values in 0..1, grey or colour, of its size.
 
 Torch is imported only where an image is fitted to another size.
 """

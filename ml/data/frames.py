@@ -1,8 +1,8 @@
 """Frames: tables of pandas, polars, pyarrow and Hugging Face, as columns by name. None of these is imported here.
 
-A frame is written as a comma-separated file, and so means what such a file does: at training, at prediction and at
-evaluation. A missing cell is empty, yes and no are 1 and 0. A column of whole numbers that pandas keeps as fractions,
-since some are missing, is one of whole numbers.
+A frame is written as a comma-separated file, and so has the same meaning as such a file in training, prediction and
+evaluation. A missing cell is empty, yes and no are 1 and 0. A column of whole numbers that pandas stores as fractions,
+because some are missing, is read as whole numbers.
 """
 
 from __future__ import annotations

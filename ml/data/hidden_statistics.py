@@ -1,28 +1,27 @@
-"""A site's word in agreed statistics where samples are hidden: sums of values within bounds, and counts, with noise.
+"""A site's part in agreed statistics where samples are hidden: sums of values within bounds, and counts, with noise.
 
-Each value is cut to what its channel lies between, and brought to u in [-1, 1]. Of sample i and channel c, a is the
-mean of u over its pixels and b that of u^2. What is added up is (a, b - 1/2) of each of C channels. Since a^2 <= b and
-0 <= b <= 1,
+Each value is cut to its channel's bounds, and scaled to u in [-1, 1]. For sample i and channel c, a is the mean of u
+over its pixels and b that of u^2. The sums are of (a, b - 1/2) for each of C channels. Since a^2 <= b and 0 <= b <= 1,
 
     a^2 + (b - 1/2)^2  <=  b^2 + 1/4  <=  5/4.
 
-Where cells may be empty, a sample adds 1 to how many of channel c are there, besides, or nothing at all to c; of a
-feature with bins it adds 1 to one of them, and of the classes to its own. Where sums are told by class, too, it adds
-to those of its class once more what it adds to those of all. So with E = 1 where cells may be empty, and 2 in place of
-C where sums are told twice, a sample has no more in all numbers together than
+Where cells may be empty, a sample also adds 1 to the number of values of channel c, or nothing at all to c; for a
+feature with bins it adds 1 to one of them, and 1 to its class where classes are counted. Where sums are also computed
+by class, it adds the same once more to those of its class. With E = 1 where cells may be empty, and 2 C in place of C
+where there are sums by class, a sample contributes to all numbers together at most
 
     Delta^2  =  C (5/4 + E) [+ C (5/4 + E)]  +  features with bins  [+ 1, where classes are counted]:
 
-with zero in its place they differ by that length at most. Each gets Gaussian noise of standard deviation sigma Delta,
-which is one Gaussian mechanism of noise sigma. The number of samples is not hidden. What is made of these numbers tells
-no more. Of n samples, or as many as are there,
+Replacing a sample by zero changes the numbers by that length at most. Each number gets Gaussian noise of standard
+deviation sigma Delta, which is one Gaussian mechanism of noise sigma. The number of samples is not hidden. Results
+computed from these numbers reveal no more. With n samples, or n values of a channel,
 
     m = A / n cut to [-1, 1],    v = B / n + 1/2 - m^2 cut to [min(sigma Delta / n, 1), 1]
 
-are the mean and the variance of u as far as the noise leaves them; a variance below what noise has in it is not known,
-and values within [-1, 1] have none above 1. The payload has the sums that n samples of this mean and variance have. So
-no variance that anyone agrees on is negative, or nothing, because of noise. Counts are brought to whole numbers that
-samples can have, and few are told as none.
+are the mean and the variance of u as far as the noise leaves them; a variance below that of the noise is not known, and
+values within [-1, 1] have none above 1. The payload has the sums that n samples of this mean and variance have, so that
+noise never makes an agreed variance negative or zero. Counts are rounded to possible whole numbers, and few samples are
+reported as none.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The image cache: decoded images of a site in files of its own, memory-mapped, so that there may be more of them than
-memory, and a start decodes none twice.
+"""The image cache: a site's decoded images in memory-mapped files, so that they may be larger than memory, and a
+restart does not decode them again.
 
     <directory>/<key>.npy     the samples, uint8 or float32 [N, C, H, W], mode 0600
     <directory>/<key>.json    the highest value of 16 bits among them
 
-The key is a digest of what the samples are made of: the bytes of every image file in order, the rules, the shape and
-type, the decoder's version. So nothing here is ever out of date. What the data of today do not need is removed when
-they are read, and all of it where their source is gone. A file is written beside its place, whole and durable, and then
-renamed. What is here is made anew whenever it is missing, and stands in no backup.
+The key is a digest of everything that the samples are made of: the bytes of every image file in order, the rules, the
+shape and type, the decoder's version. So no file here is ever out of date. Files that the current data do not need are
+deleted when these are read, and all files once the source is gone. A file is written under another name, whole and
+durable, and then renamed. Missing files are made again, and none belongs in a backup.
 """
 
 from __future__ import annotations

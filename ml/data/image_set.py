@@ -1,9 +1,8 @@
-"""The image files of one split, looked at by their headers first and decoded one by one then.
+"""The image files of one split: first their headers are read, then they are decoded one by one.
 
-What becomes of all of them is planned before memory or disk is taken. They stay uint8 as long as none has to change:
-another size, colour made grey, or grey of 16 bits makes all of them float32, unless the site's rules say that what has
-changed is rounded to 8 bits. Grey among colour is repeated. Without a shape to bring them to they must be of one size,
-and are in colour where any is.
+The form of all images is planned before memory or disk is taken. They stay uint8 as long as none changes: another size,
+colour made grey, or grey of 16 bits makes all of them float32, unless the site's rules round changed images to 8 bits.
+Grey among colour is repeated. Without a shape to fit them to, they must be of one size, and are in colour where any is.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Inference files: samples that a model is asked to classify. A label is welcome and not needed.
+"""Inference files: samples for a model to classify. Labels are optional.
 
-    .npz        `x`: [N, C, H, W], [N, H, W], [N, H, W, C] or [N, F], or one sample alone; labels in `y`, if it is there
+    .npz        `x`: [N, C, H, W], [N, H, W], [N, H, W, C] or [N, F], or one sample alone; labels, if any, in `y`
     .csv        or .tsv, also gzipped: a header, and a column for each feature; labels in column `label`, or another
     images      .png, .jpg and what else `ml.data.readers.images` decodes: one sample each
 
-Each file is one `InferenceFile`. What is in it must be fit for genesis' input; it is made into that by whoever has the
-model.
+Each file is one `InferenceFile`. Its samples must be fit for genesis' input; whoever has the model fits and normalises
+them.
 """
 
 from __future__ import annotations

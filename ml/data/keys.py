@@ -1,8 +1,8 @@
-"""The keys that a source's samples are known by, and the sides that its own column gives them.
+"""The keys that identify a source's samples, and the sides that a column of it sets.
 
-A table's columns that say so (`data.group`, `data.id`, `data.split`) are no features. The content of a row is its cells
-in the columns that are features, in the order of their names, each as a float32 or as text; that of an image are its
-bytes as it lies there; that of anything else the sample's own.
+A table's columns for this (`data.group`, `data.id`, `data.split`) are no features. The content of a row is its cells in
+the columns that are features, in the order of their names, each as a float32 or as text; that of an image is its
+encoded bytes; that of anything else the sample's own bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Labels as numbers: a source's own classes, or those of genesis' list, matched by name.
 
-Where a class of genesis has labels that mean it (`{no: [0], yes: [1, 2]}`) these stand in the data in its place.
+Where a class of genesis lists labels (`{no: [0], yes: [1, 2]}`) these replace its name in the data.
 
 Whole numbers without names stand for the classes of those names where genesis' classes are numbers too ("0", "1", …),
 and are indices into its list otherwise.

@@ -1,8 +1,9 @@
 """Samples that training reads from a file as it needs them, in the form of a tensor.
 
-What asks for some rows of them (`index_select`, an index, the mean over samples) gets a tensor of these, and a slice or
-a split reads nothing. Any other operation reads all that it is called with. So a method that goes over its samples in
-batches or chunks needs memory for one of these, whatever the file holds, and one that does not is right all the same.
+An operation that reads some rows (`index_select`, an index, the mean over samples) returns a tensor of these, and a
+slice or a split reads nothing. Any other operation reads all rows that it is called with. So a method that reads its
+samples in batches or chunks needs memory for one of these, however large the file is; other methods work too, and need
+memory for all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The memory that this process may still take, and the refusal of what would take more.
+"""The memory that this process may still take, and errors for data that would need more.
 
-A few bytes of a file can stand for more than any machine has. So each reader says here what a file would take, by its
-header, before it unpacks it. Where a header cannot be held to what follows, the unpacking itself is `bounded`.
+A few bytes of a file can unpack to more than any machine's memory. So each reader checks here the size in a file's
+header before it unpacks the file. Where a header cannot be compared with the content, the unpacking itself is
+`bounded`.
 """
 
 from __future__ import annotations

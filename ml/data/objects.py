@@ -1,16 +1,16 @@
-"""Objects: data as a Python program holds them, written as files that the readers of `ml.data.readers` open. So an
-object is checked, cut and fitted as any other source is, and real nodes can read it, which are processes of their own.
+"""Objects: data in a Python program, written as files that the readers of `ml.data.readers` open. So an object is
+checked, cut and fitted like any other source, and real nodes, which are other processes, can read it.
 
-    (x, y)              arrays of numpy or torch, or what numpy makes one of: npz
+    (x, y)              arrays of numpy or torch, or objects that numpy converts: npz
     {"x": x, "y": y}    by the names of an npz: x and y, or x_train, y_train, x_test, y_test; and classes
     frame               a table of pandas, polars or pyarrow with a column of labels: csv. (frame, "outcome") names that
-                        column, (frame, ["a", "b"]) several, (frame, y) brings labels along
-    Dataset             of torch, or whatever gives (x, y) by number or in turn: npz, written sample by sample
+                        column, (frame, ["a", "b"]) several, (frame, y) has the labels beside it
+    Dataset             of torch, or any object that gives (x, y) by index or in turn: npz, written sample by sample
     Dataset             of Hugging Face, or a DatasetDict: hf; (dataset, "outcome") as of a frame
     {"train": one, "test": another}    two of one of these kinds
     [one, another]      one a site, also paths of files and directories: domains
 
-Torch, pandas, polars and datasets are known by what they can do, and not imported.
+Objects of torch, pandas, polars and datasets are recognised by their attributes, without importing these packages.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def is_pair(given: object) -> bool:
 
 
 def is_dataset(given: object) -> bool:
-    """Says whether this gives samples one by one, as a Dataset of torch does."""
+    """Says whether this returns samples one by one, as a Dataset of torch does."""
     if isinstance(given, str | bytes | list | tuple | Mapping) or is_array(given) or is_table(given):
         return False
     return _is_iterable(given) or (hasattr(given, "__getitem__") and hasattr(given, "__len__"))

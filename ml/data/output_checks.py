@@ -1,6 +1,6 @@
 """Checks of labels and targets, in the place of those of classes.
 
-label       one that no sample has, or all have: nothing is learned of it
+label       one that no sample has, or all have: nothing can be learned about it
 target      one with a single value in all samples, or with a few far from all others
 """
 

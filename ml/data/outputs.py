@@ -5,7 +5,8 @@
     names     of a multilabel task: one column of text, with the names of the labels that a sample has, separated by
               `;`, and nothing for a sample that has none
 
-Names are matched with the run's, whatever their order; where there is one alone, whatever a site's column is called.
+Names are matched with the run's, in any order; a single column or target matches the run's only name, whatever it is
+called.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""A transform of a site's own: a plugin's function that every sample goes through, in training, in tests and where the
-model is asked.
+"""A transform of a site's own: a plugin's function that is applied to every sample, in training, in tests and in
+requests to the model.
 
     def transform(x):      # float32 [N, C, H, W] as genesis' input has it, yet to be normalised: pixels in 0..1,
         ...                # or features as they are
         return x           # of the same type and shape
 
 `data: {transform: {own: NAME}}` names an entry point in `fednode.transforms`. It is this site's own: no other node runs
-it, and none knows of it.
+it, and it is not sent to any.
 """
 
 from __future__ import annotations

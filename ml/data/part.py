@@ -1,4 +1,4 @@
-"""The form in which every format gives a source's samples, before they are read.
+"""The form in which every format opens a source's samples, before they are read.
 
 A format module has `open_parts(source) -> Parts`. Labels are read when a part is opened; its samples are read later, by
 `Part.read`, so that asking for classes or shape costs no images.
@@ -39,15 +39,16 @@ class Part:
     None; arrays keep their shape. `locate(i)` says where sample i is. `read_rows(shape, rows)` reads those samples
     alone, where that is less work than reading all. `domain_of` is the domain of each sample, where the source has
     several. `features` are the names of a table's columns, where it has names. `outputs` are the names of several
-    labels or targets; the labels are then their values, float64 [N, T]. `cells()` gives a table's columns unchanged, in
-    the order of `features`. `passed_over` are the columns of a table that a run does not name. `pieces` are the tables
-    that this one was joined from; each of them needs all columns. `images` are the files, where samples are images that
-    are decoded one by one. `notes` say what was passed over, left out, assumed, or looks odd before any sample was
-    read. `is_val` marks the training samples that the pieces themselves hold out to compare rounds by.
+    labels or targets; the labels are then their values, float64 [N, T]. `cells()` returns a table's columns unchanged,
+    in the order of `features`. `passed_over` are the columns of a table that a run does not name. `pieces` are the
+    tables that this one was joined from; each of them needs all columns. `images` are the files, where samples are
+    images that are decoded one by one. `notes` say what was passed over, left out, assumed, or looks odd before any
+    sample was read. `is_val` marks the training samples that the pieces themselves hold out to compare rounds by.
 
-    The other attributes identify samples, where the source has them: `whole()` gives all columns that may be features,
-    where a run has chosen some of them; `beside()` the columns of a table that are no features; `paths` the file of
-    each sample; `groups` the groups that the reader found; `get_digests()` the SHA-256 of each sample's stored bytes.
+    The other attributes identify samples, where the source has them: `whole()` returns all columns that may be
+    features, where a run has chosen some of them; `beside()` the columns of a table that are no features; `paths` are
+    the files of samples; `groups` the groups that the reader found; `get_digests()` returns the SHA-256 of each
+    sample's stored bytes.
     """
 
     place: str

@@ -1,9 +1,11 @@
-"""The published files of the data sets that the papers use, by digest: whether what lies here is what others had.
+"""The published files of the data sets that the papers use, by digest: they show whether a file here is the same as
+everywhere.
 
 The SHA-256 of MNIST's, Fashion-MNIST's and SVHN's files are those in torchvision (`prototype/datasets`), of CIFAR's
-archives those in Keras. The MD5 of CIFAR's unpacked files and of USPS are torchvision's, of PathMNIST medmnist's. Where
-nobody trustworthy publishes a digest (Office-10, DomainNet, the other two of Digit-5) there is none here. The SHA-256
-of what Fashion-MNIST's archives hold are those of Debian's package dataset-fashion-mnist, which packs them anew.
+archives those in Keras. The MD5 of CIFAR's unpacked files and of USPS are torchvision's, of PathMNIST medmnist's. Data
+sets without a digest from a reliable source (Office-10, DomainNet, the other two of Digit-5) have none here. The
+SHA-256 of the contents of Fashion-MNIST's archives are those of Debian's package dataset-fashion-mnist, which
+compresses them again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The formats by name, and the two splits of a source that a configuration asks for. A format that is none of fednode's
-own is a plugin's reader (`ml.plugins`), where the source says that it may be imported."""
+"""The formats by name, and the two splits of a source that a configuration names. A format that is not built in belongs
+to a plugin's reader (`ml.plugins`), if the source lists that plugin as allowed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Notes about rows of a table beside what a site has trained on: values outside the range of its training rows.
 
-A model answers whatever it is asked. Far from everything that it has seen it is as sure as elsewhere, and wrong. The
-range is a site's own, and stays there.
+A model answers every question. On samples far from all that it was trained on it is as sure as on others, and wrong.
+The range is a site's own, and is never sent.
 """
 
 from __future__ import annotations

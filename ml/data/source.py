@@ -47,8 +47,8 @@ _COLUMNS = ("image", "label", "names")
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """The signs of a table of text, `data.csv`. A sign that is None is detected, except the one between thousands:
-    without it, numbers have none."""
+    """The signs of a table of text, `data.csv`. A sign that is None is detected; only the sign between thousands is
+    not: if it is None, there is none."""
 
     separator: str | None = None
     decimal: str | None = None

@@ -1,7 +1,7 @@
 """The source cache: keeps a source open while one command asks for its classes, its shape and its samples in turn.
 
-Opening one may mean reading all of it, as a pickle must be. Only within `open_once` is one remembered: elsewhere every
-call looks at the files as they are now.
+Opening a source may mean reading all of it, as with a pickle. Sources are kept only within `open_once`: elsewhere every
+call reads the files again.
 """
 
 from __future__ import annotations

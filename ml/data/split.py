@@ -1,16 +1,16 @@
-"""The split of a site's own samples into those it trains on and those that test what came of it.
+"""The split of a site's own samples into those it trains on and those that test the result.
 
-    train   what a model is trained on
-    test    held out of it: every figure is measured on these
-    val     held out of both, where that is asked for: by these, rounds are compared
+    train   samples that a model is trained on
+    test    held out of training: every figure is measured on these
+    val     held out of both, where the configuration sets it: rounds are compared by these
 
 A sample's key is its group, else its id, else its content. When a site first reads its data, the keys with the lowest
 SHA-256(seed || key) of each class are held out, about `data.held_out` of its samples, and those with the next lowest
-are val, about `data.val` of the others. Each key's side is remembered and never changes. A key that comes later is held
-out if its hash is below `data.held_out` of the hashes' range, and val if it lies in the part above that. Samples of the
+are val, about `data.val` of the others. Each key's side is stored and does not change. A key that appears later is held
+out if its hash is below `data.held_out` of the hashes' range, and val if it is in the part above that. Samples of the
 same content are on one side, whatever their keys.
 
-A site that has trained on all without val goes on so, and so does one that would have too few val samples to tell.
+A site that has already trained without val samples continues so, and so does one that would have too few of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A site's word in agreed statistics: the sums of its training samples, made where the samples are.
+"""A site's part in agreed statistics: the sums of its training samples, computed where the samples are.
 
 Values are rounded to units of 2^-44 one by one, and added as integers: the sums over all sites are those of the pooled
 samples, to the last digit. Where samples are hidden they have noise (`ml.data.hidden_statistics`).

@@ -1,5 +1,5 @@
-"""Checks of tables: features whose scales are far apart, that are far from genesis' own or say nothing, and labels
-that look like measurements.
+"""Checks of tables: features whose scales are far apart, that are far from genesis' own or have only one value, and
+labels that look like measurements.
 
     scale       one feature in 0..2398 beside another in 0..0.05, and nothing that normalises them: the large one drowns
                 the other. With genesis' input known, what counts is what its mean and deviation leave
@@ -127,7 +127,7 @@ def check_agreed(
     x: Images, names: Sequence[str] | None, mean: Sequence[float], std: Sequence[float]
 ) -> Iterable[Finding]:
     """Returns the finding about a table's values `x`, of features with these names, compared with the mean and
-    deviation that members agreed on. These include a site's own wrong values, and are then so wide that other sites'
+    deviation that members agreed on. A site's wrong values are part of these and widen them, so that other sites'
     values look narrow."""
     stats = _compute_stats(x, names if names is not None and len(names) == x.shape[1] else _number(x))
     far = [

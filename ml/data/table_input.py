@@ -1,5 +1,5 @@
-"""A table's columns as a run has agreed on them: categories as one feature for each of their values, and what stands
-for a cell that is empty.
+"""A table's columns by the rules that a run has agreed on: categories as one feature for each of their values, and
+replacements for empty cells.
 
     columns   by name, in the order of the features; with `values` a column is a category, and becomes a feature for
               each of them, 1 for the one a row has; `edges` part the bins in which agreed statistics count a number's
@@ -12,7 +12,7 @@ for a cell that is empty.
               stands for it however it is written
     unknown   of a value that is not among a category's: refuse, or other, which is one more feature of each category
 
-It is the same at training, at prediction and at evaluation, so that nothing of a row hangs on the rows beside it.
+The rules are the same in training, prediction and evaluation, so that no row depends on the rows beside it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Near twins: held-out samples that have a training sample of their class much nearer to them than chance would put it,
-as two pictures of one patient are. What is measured on them is memory.
+"""Near twins: held-out samples with a training sample of their class much nearer to them than chance explains, such as
+two pictures of one patient. A figure measured on them shows only that the model remembers.
 
-Samples are compared by their features, each at its own deviation; of more than DIMENSIONS random projections of them.
-Around a sample the number of others grows with some power D of the distance. Where the k nearest reach out to r_k, the
-nearest is expected at r_k (1/k)^(1/D); D is measured between r_(k/2) and r_k, and is that of most samples. A twin is
-nearer than a part NEAR of what is expected. How many samples one patient may have is not known, so that k is tried
-as several parts of a class.
+Samples are compared by their features, each divided by its deviation; samples with more than DIMENSIONS features by
+random projections. Around a sample the number of others grows with some power D of the distance. If the k nearest are
+within r_k, the nearest is expected at r_k (1/k)^(1/D); D is measured between r_(k/2) and r_k, as the median over
+samples. A twin is nearer than a part NEAR of that. How many samples one patient may have is not known, so that k is
+tried as several parts of a class.
 """
 
 from __future__ import annotations

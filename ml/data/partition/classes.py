@@ -24,7 +24,7 @@ _MAX_TRIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Classes(Scheme):
-    """Gives each client about `avg` classes. `std` is a half-width, as in the ancestor's code (§11, D11), unless
+    """Deals each client about `avg` classes. `std` is a half-width, as in the ancestor's code (§11, D11), unless
     `count` is `normal`; no client owns fewer than 2 classes. `samples` follows the run's `shots` by default: all of a
     class, or that many."""
 

@@ -5,8 +5,8 @@ of Hsu, Qi and Brown (Measuring the effects of non-identical data distribution, 
 q_i ~ Dir(ALPHA 1_C), and every client draws n/N samples by it, without replacement.
 
 Where we deviate from the client form as described there: clients take their samples one at a time and in random turns,
-so that what others have left over falls to all of them alike, not to the last. A class that has run dry is drawn no
-more, which renormalises q_i over the others; where those have no weight in q_i, any sample that is left is drawn.
+so that all of them, not the last one, get what others have left over. A class without samples left is drawn no more,
+which renormalises q_i over the others; where those have no weight in q_i, any remaining sample is drawn.
 """
 
 from __future__ import annotations

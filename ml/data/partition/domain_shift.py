@@ -1,8 +1,8 @@
 """Five ways to see the same images, for federations whose clients differ in features (ALGORITHMS §7.3).
 
-They stand in for data sets that show the same classes in different manners (Digit-5's MNIST, SVHN, USPS, …), where no
-such set is at hand. All are deterministic, take pixels in 0..1 before any normalisation, and give pixels in 0..1 of
-the same shape:
+They replace data sets that show the same classes in different ways (Digit-5's MNIST, SVHN, USPS, …), where these are
+not available. All are deterministic, take pixels in 0..1 before any normalisation, and return pixels in 0..1 of the
+same shape:
 
     identity    x
     inversion   1 - x

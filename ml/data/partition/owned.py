@@ -1,4 +1,4 @@
-"""The classes of each client, written out: `owned:0+1,0+1,2+3,2+3`, as UA-PDFL's figure 4 has four clients."""
+"""The classes of each client, listed: `owned:0+1,0+1,2+3,2+3`, for the four clients of UA-PDFL's figure 4."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Strata in the place of classes, for samples that have labels or targets: every scheme deals them out by these.
+"""Strata in place of classes, for samples with labels or targets: every scheme deals these samples out by strata.
 
-A sample with labels belongs to the first one that it has, or to none; one with targets to a tenth of the range of the
-first target, cut at the quantiles of the training samples. So `iid` mixes all, and `dirichlet` or `classes` give some
+A sample with labels belongs to the first label that it has, or to none; one with targets to a tenth of the range of the
+first target, cut at the quantiles of the training samples. So `iid` mixes all, and `dirichlet` or `classes` deal some
 clients more of the large values, or of one label, than others.
 """
 

@@ -1,7 +1,7 @@
 """Columns of Arrow tables as samples and labels, for Parquet files and Hugging Face directories alike.
 
 A sample is either the image in one column, `struct<bytes, path>` as Hugging Face stores it or plain binary, or all
-numbers of a row but those that were the index of a pandas data frame. Hugging Face leaves the names of classes in the
+numbers of a row but those that were the index of a pandas data frame. Hugging Face stores the names of classes in the
 schema's metadata.
 """
 

@@ -7,8 +7,8 @@
 
 An image is 3,072 bytes: 32x32 of red, then of green, then of blue. A binary record is the label (CIFAR-100: the coarse
 label, then the fine one) and the image. `data.columns.label` is `fine_labels` or `coarse_labels` for CIFAR-100, the
-fine ones by default. The python batches are pickles, of which `ml.data.readers.pickles` runs nothing. A single binary
-file is memory-mapped.
+fine ones by default. The python batches are pickles, which `ml.data.readers.pickles` reads without running them. A
+single binary file is memory-mapped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dialect of a table of text: encoding, separator and decimal sign, as `data.csv` says or as is seen from the file.
+"""The dialect of a table of text: encoding, separator and decimal sign, as `data.csv` sets them or as the file shows.
 
 encoding    UTF-8, or UTF-16 by its mark or its zeros; what is neither is Windows' (cp1252) or Latin-1
 separator   , ; tab or |: whichever gives the first lines as many cells as the header, and then the most

@@ -2,9 +2,9 @@
 
 `data.path` is the file, plain or gzipped, or a directory with `train.csv` and `test.csv`. The label's column is
 `data.columns.label` ("label"), the paths' is `data.columns.image` ("image") if the file has it; without it every other
-column is a feature. Paths are relative to the file. Labels are whole numbers or names; of other tasks, what
-`ml.data.outputs` reads. `data.columns.names` stand in the place of a header, `data.csv` and
-`ml.data.readers.csv_dialect` say how the text is written.
+column is a feature. Paths are relative to the file. Labels are whole numbers or names; for other tasks
+`ml.data.outputs` reads them. `data.columns.names` replace a missing header. `data.csv` and
+`ml.data.readers.csv_dialect` describe the format of the text.
 """
 
 from __future__ import annotations

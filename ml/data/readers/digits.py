@@ -1,8 +1,8 @@
-"""1,797 real handwritten digits of 8x8 pixels, bundled with scikit-learn, so that they are there without a network.
+"""1,797 real handwritten digits of 8x8 pixels, bundled with scikit-learn, so that they need no network.
 
-The split into training and test samples is fixed for good, whatever a run's seed: of every class the first fifth,
-rounded to the nearest, of a permutation seeded by `SPLIT_SEED` is test data. That gives 1,438 training samples
-(139 to 146 of a class) and 359 test samples (35 to 37). A run's seed decides only who gets which of them.
+The split into training and test samples is fixed, whatever a run's seed: of every class the first fifth, rounded to the
+nearest, of a permutation seeded by `SPLIT_SEED` is test data. That makes 1,438 training samples (139 to 146 of a class)
+and 359 test samples (35 to 37). A run's seed decides only which client gets which of them.
 """
 
 from __future__ import annotations

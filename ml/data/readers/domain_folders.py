@@ -4,23 +4,23 @@
     office10/   amazon/mug/*.jpg …   caltech/mug/*.jpg …   dslr/…   webcam/…
     heart/      cleveland.csv   hungarian.csv …
 
-Where a directory has none in it, its tables and archives are the domains. Domains are sorted by name, or chosen and
-ordered by `data.domains`, where they may lie deeper down, too. A domain's format is guessed from what lies there.
-Its training and test samples are found as if it stood alone: one without a test split has a fifth of each of its
-classes held out, whatever the others have; with `data.split_seed` as a site holds out its own samples, by a seed of its
-own that follows from it. Classes are matched by name, and are those of all domains: sorted, numbers
-by value. A label 7 and a directory called 7 are the same class; so are SVHN's 10 and the digit 0, as everywhere.
+Where a directory contains none, its tables and archives are the domains. Domains are sorted by name, or chosen and
+ordered by `data.domains`, which may also name deeper directories. A domain's format is guessed from its files. Its
+training and test samples are found as if it were alone: if it has no test split, a fifth of each of its classes is held
+out, whatever other domains have; with `data.split_seed` it holds out samples as a site does, by a seed derived from it.
+Classes are matched by name, and are those of all domains: sorted, numbers by value. A label 7 and a directory called 7
+are the same class; so are SVHN's 10 and the digit 0, as everywhere.
 
-Tables are matched by the names of their columns; those that not all have are passed over.
+Tables are matched by the names of their columns; columns that some domains lack are passed over.
 
-Samples are read domain by domain into one array of the shape that genesis asks for: scaled, made grey or colour. Where
-nobody asks, that is the largest height and width of the domains' first samples, in colour if any is. Columns of tables
-are found by name: those of a run's `input.columns`, or else of the first domain.
+Samples are read domain by domain into one array of the shape in genesis: scaled, made grey or colour. Without such a
+shape it is the largest height and width of the domains' first samples, in colour if any is. Columns of tables are found
+by name: those of a run's `input.columns`, or else of the first domain.
 
-What is published in other ways is to be converted first, to an .npz or to directories of images: USPS (usps.h5, or
-.bz2 files in libsvm's form), MNIST-M (images beside lists of their labels), Synthetic Digits (MATLAB files of its own),
-and all that comes as pickles. Of DomainNet's 345 classes `data.classes` keeps some, ten in the papers; its lists of
-training and test files are not read, so that a fifth is held out unless there are directories train and test.
+Data sets in other forms have to be converted first, to an .npz or to directories of images: USPS (usps.h5, or .bz2
+files in libsvm's form), MNIST-M (images beside lists of their labels), Synthetic Digits (MATLAB files of its own), and
+all pickles. Of DomainNet's 345 classes `data.classes` selects some, ten in the papers; its lists of training and test
+files are not read, so that a fifth is held out unless there are directories train and test.
 
 Legend: d a domain, _N its samples or those of all domains.
 """

@@ -1,4 +1,4 @@
-"""Directories as people have them: what lies in one besides what somebody put there, and what class one stands for."""
+"""Directories of samples: the junk that tools leave in them, and the class that each one stands for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Directories of images, one for each class: `train/<class>/*.png` and `test/<class>/*.png`, or `<class>/*.png` alone.
 
-Classes are sorted by name, images by file name. A directory without an image is no class. What is hidden, is junk or is
-no image file by its ending is passed over, and that is said.
+Classes are sorted by name, images by file name. A directory without an image is no class. Hidden files, junk and files
+without an image's ending are passed over, with a note.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Image files, decoded one by one: the only place that knows Pillow.
 
-One rule makes pixels of any of the formats below:
+The same rules decode all formats below:
 
     turned        as the EXIF tag says
-    grey          1 bit and 8 bits: uint8 in one channel; 16 bits: float32, of which 65,535 is 1, or what `white` says
+    grey          1 bit and 8 bits: uint8 in one channel; 16 bits: float32, where 65,535 is 1, or the value of `white`
     colour        RGB in three channels, uint8: palettes are looked up, CMYK and other spaces converted without their
                   profiles, and of 16 bits the upper 8 are kept
-    transparent   what is transparent is not: alpha is dropped, and the colour beneath shows
-    pages         the first page or frame, or the one that `page` says
-    refused       pixels of 32 bits and of floats, whose range nobody knows
+    transparent   alpha is dropped, and the colour beneath shows
+    pages         the first page or frame, or the one that `page` names
+    refused       pixels of 32 bits and of floats, whose range is not known
 
-An image is measured by its header before memory is taken for it.
+The size in an image's header is checked before memory is taken for it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 `y` has a class for each sample, or by the run's task [N, T], several labels of 0 and 1 or several numbers.
 `data.path` is the file, or a directory in which it is the only one of its kind.
 
-Object arrays, which are pickles, are refused. A member is measured by its header before memory is taken for it, and the
-header by its length: a kilobyte of an archive can hold a megabyte of either.
+Object arrays, which are pickles, are refused. The size in a member's header is checked before memory is taken for the
+member, and the header's own length before that: a kilobyte of an archive can unpack to a megabyte of either.
 """
 
 from __future__ import annotations

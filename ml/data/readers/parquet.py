@@ -1,7 +1,8 @@
 """Parquet: one file, or a directory of them, with numeric columns or Hugging Face's images.
 
 In a directory, a file belongs to the split that its name begins with (`train-00000-of-00002.parquet`, as on the Hugging
-Face hub) or that its own directory is called (`train/part-0.parquet`). Files whose names say nothing are one data set.
+Face hub) or to the split named by its directory (`train/part-0.parquet`). Files without the name of a split are one
+data set.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pickles of arrays, lists and text, as CIFAR's python batches are, read without running anything.
 
 A pickle is a program. This reader lets it push numbers, text, bytes, lists, tuples and dicts, and rebuild numpy arrays
-of plain numbers; the operations it may use are listed, the four names it may call are stand-ins of ours, and nothing it
-says is looked up in a module. Everything else is refused at its byte before the program starts.
+of plain numbers. It allows only listed operations, replaces the four names that a pickle may call by stand-ins of ours,
+and looks up no name in a module. A pickle with any other operation is refused before it starts.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class _Reader(pickle.Unpickler):
 
 
 class _StandIn:
-    """A harmless object that replaces a name which a pickle may call; it is made anew each time, and the pickle cannot
-    change it."""
+    """A harmless object that replaces a name which a pickle may call. Each pickle gets new ones, and cannot change
+    them."""
 
     __slots__ = ("_make",)
 
