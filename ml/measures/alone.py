@@ -1,4 +1,4 @@
-"""Training alone, as it is told of: how far it is, and what its model is worth."""
+"""Training alone, as reports describe it: its progress, and the quality of its model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Measures of a classifier: confusion counts, and what its probabilities are worth.
+"""Measures of a classifier: confusion counts, and the quality of its probabilities.
 
-The worker computes them after each round and a node keeps them; sensitivity, F1 and their like follow from the counts
-whenever somebody asks. They are computed here and not by scikit-learn, whose import would cost each worker a hundred
-megabytes, and its checks more than a small model's evaluation; tests hold every value to scikit-learn's.
+The worker computes them after each round and a node keeps them; sensitivity, F1 and others are computed from the counts
+on demand. This file does not use scikit-learn, whose import would cost each worker a hundred megabytes, and its checks
+more than a small model's evaluation; tests compare every value with scikit-learn's.
 """
 
 from __future__ import annotations

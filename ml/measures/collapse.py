@@ -1,13 +1,13 @@
-"""Signs of what is wrong with a model, in words: that it has not learned, and of one that has, what it lacks.
+"""Signs of faults of a model, in words: that it has not learned or, if it has, what it lacks.
 
 An accuracy alone does not show it: where 63 of 100 patients are healthy, a model that calls everyone healthy has 0.63.
 Nor is a model below that useless: where 92 of 100 are ill, one that ranks them well may call fewer right, or everyone
-ill. So who tells classes apart better than by chance, as far as the test samples can show it, has learned; and who may,
-as far as these can show it, is not said not to. Of labels it is their prevalence that a model must beat, of targets the
-mean.
+ill. So a model has learned if it distinguishes classes better than chance, as far as the test samples can show it; a
+model for which these leave it open is not reported. With labels a model has to beat their prevalence, with targets
+their mean.
 
-A model that has learned nothing shows one sign of that. Where something else explains it that is told instead, and
-where its loss on held-out samples still falls, that it has not learned yet.
+A model that has learned nothing gets one sign for that. If another fault explains it, that fault is reported instead,
+and if its loss on held-out samples still falls, the sign says that it has not learned yet.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _explain_worse(train: Mapping[str, float]) -> str | None:
 
 
 def _is_explained(blind: Sign, signs: Mapping[Sign, str]) -> bool:
-    """Says whether one of these signs explains that the model cannot tell samples apart. A model that overfits still
-    gives several answers."""
+    """Says whether one of these signs explains that the model cannot distinguish samples. A model that overfits still
+    has several answers."""
     return Sign.WORSE in signs or Sign.AVERAGING in signs or (Sign.OVERFITTING in signs and blind != Sign.ONE_CLASS)
 
 
@@ -122,7 +122,7 @@ def _find_lesser(measures: AnyMeasures, missing: Sequence[str]) -> dict[Sign, st
 
 
 def _find(measures: AnyMeasures) -> tuple[Sign, str] | None:
-    """Returns the sign that a model cannot tell samples apart, None if it can."""
+    """Returns the sign that a model cannot distinguish samples, None if it can."""
     if isinstance(measures, LabelMeasures):
         return _find_in_labels(measures)
     return _find_in_values(measures) if isinstance(measures, TargetMeasures) else _find_in_answers(measures)

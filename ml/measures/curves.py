@@ -1,4 +1,4 @@
-"""Curves of a classifier's answers: ROC and reliability. Tests hold every point to scikit-learn's.
+"""Curves of a classifier's answers: ROC and reliability. Tests compare every point with scikit-learn's.
 
 Legend: N samples, C classes, K points of a curve.
 """

@@ -1,4 +1,5 @@
-"""An evaluation: the measures of answers to labelled samples, with intervals for what does not follow from counts."""
+"""An evaluation: the measures of answers to labelled samples, with intervals for those that do not follow from
+counts."""
 
 from __future__ import annotations
 

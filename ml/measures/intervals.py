@@ -1,5 +1,5 @@
 """Intervals in which a measure lies with 95 % confidence: by Wilson's score for fractions, by the bootstrap for all
-else."""
+others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures by the kind of task: made of answers, and read back from what was kept of them."""
+"""Measures by the kind of task: computed from answers, and read back from records."""
 
 from __future__ import annotations
 

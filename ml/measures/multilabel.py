@@ -1,9 +1,9 @@
-"""Measures of answers that are sets of labels: each label's own counts and curves, and what all of them come to.
+"""Measures of answers that are sets of labels: each label's own counts and curves, and figures over all labels.
 
-A label is for its own measures what one class against all others is (`ml.measures.classification`): it was there or
-not, and was given or not. Over all labels F1 is the mean of theirs (macro), or that of their counts together (micro);
+A label's own measures are those of one class against all others (`ml.measures.classification`): a sample has it or not,
+and was given it or not. Over all labels F1 is the mean of theirs (macro), or that of their counts together (micro);
 `exact_match` is the fraction of samples that have every label right, and `hamming_loss` that of single answers that are
-wrong. Tests hold every value to scikit-learn's.
+wrong. Tests compare every value with scikit-learn's.
 """
 
 from __future__ import annotations

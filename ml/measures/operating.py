@@ -1,4 +1,5 @@
-"""Operating points: what a class or label is found and excluded with when it is called from a probability on.
+"""Operating points: sensitivity, specificity and predictive values of a class or label that is called from a threshold
+of its probability on.
 
 Sensitivity and specificity follow from counts. Predictive values also depend on how common the class is where the model
 is used: PPV = Se p / (Se p + (1 - Sp)(1 - p)) and NPV = Sp (1 - p) / (Sp (1 - p) + (1 - Se) p), by Bayes' theorem at

@@ -1,6 +1,7 @@
-"""Pairs of answers at equal work: the federation's model after a round, and the model trained alone after as many.
+"""Pairs of answers after equal work: of the federation's model after a round, and of the model trained alone for as
+many.
 
-Training alone lags behind, so answers of the federation wait for it, as many as there is room for.
+Training alone lags behind, so the federation's answers are kept for it, as many as there is room for.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures of answers that are numbers: mean absolute error, root mean squared error and R2, target by target.
 
-All are in the targets' own units, R2 apart, which is 1 - (squared error) / (squared distance from the mean) and so 0
-for a model that says the mean of these very samples. Over several targets each is the mean of theirs, as scikit-learn
-has it. Tests hold every value to scikit-learn's.
+All are in the targets' own units except R2, which is 1 - (squared error) / (squared distance from the mean) and so 0
+for a model that answers with the mean of these very samples. Over several targets each is the mean of theirs, as in
+scikit-learn. Tests compare every value with scikit-learn's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Signs of what is wrong with a model that has learned something, each in words and with what helps.
+"""Signs of faults of a model that has learned something, each in words and with a remedy.
 
-They go by the mean AUC, or the balanced accuracy, and by the errors that these have on so few samples, not by accuracy.
+They compare the mean AUC, or the balanced accuracy, and its error on so few samples, not accuracy.
 """
 
 from __future__ import annotations

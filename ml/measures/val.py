@@ -1,7 +1,7 @@
 """The measures of a model on a site's val samples, by which rounds are compared.
 
-Val samples are held out of training, and are not the test samples: what was chosen by some samples is no longer told
-by them.
+Val samples are held out of training, and are not the test samples: figures on samples that a round was chosen by are
+biased.
 """
 
 from __future__ import annotations

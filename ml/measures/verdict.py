@@ -1,11 +1,11 @@
 """The verdict on federating at one site: two models' answers to the same test samples, compared in one measure.
 
-The difference is a paired one: both models are measured on the same resamples of the same samples (Efron 1979, the
-percentiles 2.5 and 97.5), so that what makes samples hard for both does not blur it. Of classes the measure is the mean
-AUC, or the balanced accuracy where there is no AUC; of labels the mean AUC; of targets the mean R2. Tests hold each to
-what `ml.measures` computes of one model.
+The difference is paired: both models are measured on the same resamples of the same samples (Efron 1979, the
+percentiles 2.5 and 97.5), so that samples which are hard for both do not widen the interval. For classes the measure is
+the mean AUC, or the balanced accuracy where there is no AUC; for labels the mean AUC; for targets the mean R2. Tests
+compare each with what `ml.measures` computes for one model.
 
-Legend: N samples, C classes, labels or targets, B resamples; `weights_NB` says how often a resample has a sample.
+Legend: N samples, C classes, labels or targets, B resamples; `weights_NB` is how often each sample is in each resample.
 """
 
 from __future__ import annotations
