@@ -1,8 +1,8 @@
 """The model as every method sees it: f = h o g, an embedding and a classifier on it (ALGORITHMS §1.1).
 
-Legend: B samples, D length of the embedding, S of what the last Linear takes, C classes. Parameters travel as arrays
+Legend: B samples, D length of the embedding, S of the last Linear's input, C classes. Parameters are sent as arrays
 under their `state_dict()` names, with the running statistics of batch norm; integer buffers (`num_batches_tracked`) and
-what is frozen stay behind. An array with two names has the first.
+frozen arrays are not sent. An array with two names has the first.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     v(x) = normalize(ReLU(FC1(e(x)))) in R^256        logits = FC2(v(x))
 
-The embedding is v: prototypes are k-means centres of it, Eqs. (6) and (7). The classifier sees the same v, not the
-features before they were normalised: the table of §6 has [normalise] between the two layers, the network of FedPCL,
-which MP-FedCL's numbers fit, normalises there too, and f = h o g leaves no second way from x to the logits. With
-`normalize: false` v is ReLU(FC1(e(x))) for both, which is what `mp.normalize: false` asks for.
+The embedding is v: prototypes are k-means centres of it, Eqs. (6) and (7). The classifier takes the same v, not the
+features before normalisation: the table of §6 has [normalise] between the two layers, the network of FedPCL, which
+MP-FedCL's numbers match, normalises there too, and f = h o g leaves no second way from x to the logits. With
+`normalize: false` v is ReLU(FC1(e(x))) for both, as `mp.normalize: false` says.
 """
 
 from __future__ import annotations

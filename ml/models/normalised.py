@@ -1,4 +1,4 @@
-"""A model behind the constants that normalise its samples, so that it takes them as they are."""
+"""A model with the constants that normalise its samples, so that it takes samples before normalisation."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """ONNX: a model as one file that runs without torch and without fednode, checked against torch where onnxruntime is
 installed.
 
-It takes samples x float32 [N, C, H, W] in 0..1, or features [N, F, 1, 1] as they are, normalises them by the constants
-of genesis' input, and gives a probability for each class, [N, classes]: those of the classifier. What a method makes of
-prototypes besides is not in it.
+It takes samples x float32 [N, C, H, W] in 0..1, or features [N, F, 1, 1], normalises them by the constants of genesis'
+input, and returns a probability for each class, [N, classes]: those of the classifier. Answers by prototypes are not in
+it.
 """
 
 from __future__ import annotations

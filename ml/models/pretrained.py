@@ -1,9 +1,9 @@
 """Pretrained weights: a model starts from a published state dict in a local file, torchvision's `resnet18.pth` or a
 `.safetensors` (INTERFACES §6).
 
-What fits by name and shape is taken. The classifier, and a stem for another number of channels or size of kernel, are
-left as they were drawn when theirs differ, each as a whole. Everything else has to be there and to fit. For `head_256`
-the file is its encoder's. `num_batches_tracked` is passed over.
+Arrays that match by name and shape are loaded. The classifier, and a stem for another number of channels or size of
+kernel, keep their drawn values where the file's differ, each as a whole. All other arrays have to be in the file and to
+match. For `head_256` the file is its encoder's. `num_batches_tracked` is ignored.
 """
 
 from __future__ import annotations

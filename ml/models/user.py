@@ -1,7 +1,7 @@
 """A user's own network as a model: imported by name, taken apart once, and written into genesis (INTERFACES §6).
 
 `--model package.module:factory` names it. The module is installed, on PYTHONPATH, or in the working directory, which
-is looked at last. The factory is a function of this signature:
+is searched last. The factory is a function of this signature:
 
     def factory(input_shape: tuple[int, ...], num_classes: int, **args: Any) -> torch.nn.Module
 
@@ -33,7 +33,7 @@ example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
     def make(input_shape, num_classes, width=16):
         return Net(input_shape[0], num_classes, width)
 
-What the module's own code raises is told with the user's file and line.
+Errors of the module's own code are reported with the user's file and line.
 
 Whoever makes a federation builds it once, here, and finds out what validators need: `resolve_model`. That writes down,
 too, which plugin the module is of (`ml.plugins`). A node builds it to train, only where its own configuration allows
