@@ -1,5 +1,5 @@
-"""The evaluation that ends a run which selects (`select.evaluate`): each client tells what it measures of the best
-round's model on its own test samples, as members do at the height that evaluates (`ml.specs.closing`)."""
+"""The evaluation that ends a run which selects (`select.evaluate`): each client measures the best round's model on its
+own test samples, as members do at the height that evaluates (`ml.specs.closing`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The payloads that clients send each other in a round: voted ones to everyone, others on demand.
 
-Of a payload on demand only the digest travels with the contribution (`Offer`). Once the round has its aggregate,
-each client pulls the payloads its spec asks for, as a node does. It does not pull what it has made itself, byte for
-byte.
+The contribution has only the digest of a payload on demand (`Offer`). Once the round has its aggregate, each client
+pulls the payloads its spec asks for, as a node does. It does not pull a payload that is equal, byte for byte, to its
+own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The members of a simulation that lie: which ones they are, how their attack changes their samples, and what they
-answer.
+"""The members of a simulation that lie: their choice, the changes to their samples, and their answers.
 
-The choice of liars follows from the run's seed and the two numbers of clients and liars, and from nothing else. So
-they are the same clients whatever the method, the rule and the attack, and fewer liars are a part of more.
+The choice of liars follows from the run's seed and the numbers of clients and liars alone. So they are the same clients
+for any method, rule and attack, and a smaller number of liars is a subset of a larger one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rounds of a simulation that are measured, and what is measured in them beside the methods' own metrics."""
+"""The rounds of a simulation that are measured, and measures beside the methods' own metrics."""
 
 from __future__ import annotations
 

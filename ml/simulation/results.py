@@ -1,4 +1,4 @@
-"""The results of a simulation: what each round came to, and each client after the last one."""
+"""The results of a simulation: of each round, and of each client after the last one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The rounds of a simulation: train, exchange, aggregate and apply, for all clients in one process.
 
-A local phase that diverges ends the run; where some clients lie it is left out of its round, as a contribution is that
-validators refuse. `ml.simulation.run` says what the rounds came to.
+A local phase that diverges ends the run; where some clients lie it is left out of its round, like a contribution that
+validators refuse. `ml.simulation.run` collects the results.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The simulation: runs any method for N clients in one process, without a network. A real federation with the same seed
-must come to the same numbers.
+must compute the same numbers.
 
 Clients train one after the other, or on a GPU all at once (`ml.clients.batched`). Their payloads are checked,
 aggregated and applied by the very functions that validators use, in the order of the authors' ids. Given a federation's
 seed, its members' ids and its block ids, the aggregate digests of every round are the federation's own.
 
 With an `attack` some clients lie (`ml.attacks`), and all means are over the others. Then a local phase that diverges,
-as a contribution that validators refuse, is left out of its round; and a run ends where a federation would stand still,
-with fewer than n - f contributions.
+like a contribution that validators refuse, is left out of its round; and a run ends where a federation would halt, with
+fewer than n - f contributions.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class SimulationResult:
         return self.rounds[-1].global_ if self.rounds else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all but `evaluation`. Equal configurations give equal objects."""
+        """Returns all but `evaluation`. The objects of equal configurations are equal."""
         return {
             "config": {**self.config.to_json(), "method": dict(self.method)},
             "rounds": [result.to_json() for result in self.rounds],

@@ -1,7 +1,8 @@
-"""The state of a simulation between two rounds, in a file: a run that was killed goes on from there.
+"""The state of a simulation between two rounds, in a file, from which a run that was killed resumes.
 
 A state is a tree of dictionaries, lists, numbers, texts, bytes and arrays. In the file arrays are safetensors', and the
-tree around them is JSON in its metadata. A digest stands before all of it, so that half a file is none.
+tree around them is JSON in its metadata. The file begins with a digest of the rest, so that an incomplete file is not
+used.
 """
 
 from __future__ import annotations
