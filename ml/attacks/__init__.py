@@ -1,18 +1,18 @@
 """Attacks: members that lie in a simulation, by what they send instead of what they have learned (SECURITY §6).
 
     label_flip               trains on samples of other labels                  any method
-    sign_flip                goes the way back                                  models, prototypes
-    scaled_update            goes its way ten times over                        models, prototypes
-    noise                    goes anywhere                                      models, prototypes
+    sign_flip                reverses what it has learned                       models, prototypes
+    scaled_update            sends ten times what it has learned                models, prototypes
+    noise                    random changes                                     models, prototypes
     huge                     finite and absurd numbers                          models, prototypes
-    little                   a little off, in every element                     models, prototypes
-    inner_product            against where the honest go                        models, prototypes
+    little                   slightly wrong in every element                    models, prototypes
+    inner_product            against the honest members' direction              models, prototypes
     shifted_prototypes       prototypes, moved                                  prototypes
     mislabelled_prototypes   prototypes, under the names of other classes       prototypes
-    poisoned_set             wrong labels or noise in what is shared once       fededs
-    silent                   says nothing                                       any method
+    poisoned_set             wrong labels or noise in the encrypted set         fededs
+    silent                   sends nothing                                      any method
 
-`ml.attacks.base` has the threat model; `ml.simulation.liars` carries an attack out.
+`ml.attacks.base` has the threat model; `ml.simulation.liars` runs an attack.
 """
 
 from __future__ import annotations

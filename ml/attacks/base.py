@@ -1,11 +1,11 @@
 """The base of an attack: its settings, and the answer of a lying member in place of the true one.
 
 The threat model is the strongest that is usual in the literature. The liars are members with valid keys, and act as
-one. They train as the honest do, see what every honest member sends in a round before they answer it, and know the
-method and its rule. Answers that validators refuse count as not sent. They neither hold the honest back nor see their
-samples.
+one. They train as honest members do, see all that honest members send in a round before they answer it, and know the
+method and its rule. Answers that validators refuse count as not sent. The liars neither delay honest members nor see
+their samples.
 
-Numpy only, so that an experiment's file is checked without torch. `ml.simulation.liars` carries an attack out.
+Numpy only, so that an experiment's file is checked without torch. `ml.simulation.liars` runs an attack.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Attacks that take one class for another: y' = C - 1 - y of C classes. Of an odd number the middle one stays. A label
-that a sample has it has no more, and a target is as far on the other side of the mean."""
+"""Attacks that replace one class by another: y' = C - 1 - y for C classes. For an odd C the middle class stays. A label
+that a sample has is removed, one that it lacks is added, and a target moves as far to the other side of the mean."""
 
 from __future__ import annotations
 

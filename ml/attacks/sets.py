@@ -1,4 +1,4 @@
-"""Poisoned encrypted sets: an attack on FedEDS, whose members train on what others have shared."""
+"""Poisoned encrypted sets: an attack on FedEDS, whose members train on the sets of others."""
 
 from __future__ import annotations
 

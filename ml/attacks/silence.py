@@ -1,4 +1,4 @@
-"""Silence: members that are gone. Its harm is the measure for that of lies."""
+"""Silence: members that send nothing. The harm of lies is measured against the harm of silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks that a liar makes of its own numbers alone. Notation as in `ml.attacks.vectors`."""
+"""Attacks that a liar computes from its own numbers alone. Notation as in `ml.attacks.vectors`."""
 
 from __future__ import annotations
 

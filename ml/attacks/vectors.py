@@ -1,11 +1,11 @@
 """Attacks on vectors: weights of a model or of its parts, prototypes, auxiliary representations, control variates,
 means of embeddings.
 
-Each such attack is one formula. x is what an honest member would send and x_0 where it set out from: the common model,
-or the member's own where there is none; and 0 for all else, which is made anew each round. Running statistics of batch
-norm stay true, as the papers' attacks are on gradients.
+Each such attack is one formula. x is what an honest member would send and x_0 what its local phase began from: the
+common model, or the member's own where there is none; and 0 for all other vectors, which are made in each round.
+Running statistics of batch norm stay true, as the papers' attacks are on gradients.
 
-Where what is sent has bounds of its own, the lie keeps to them: a row of MP-FedCL's pool is cut to unit length.
+A lie keeps to the bounds of what is sent: a row of MP-FedCL's pool is cut to unit length.
 """
 
 from __future__ import annotations
