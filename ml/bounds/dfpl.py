@@ -6,17 +6,17 @@ Heterogeneous Data Distributions*): FedProto's bounds where a time budget says h
                                                     theorem 1: what a round adds to the loss at most
     s(e) = sum of the squares up to iteration e     Q = s(E)
 
-The assumptions are FedProto's, with two that are not said: plain SGD, without momentum and weight decay, and that a
-class has the same owners in two rounds one after the other. The distance of Eq. (4) has no gradient where a prototype
-lies on the common one, so strictly no L1 is large enough there. All constants are of the loss with its pull.
+The assumptions are FedProto's, with two that the paper does not state: plain SGD, without momentum and weight decay,
+and that a class has the same owners in two consecutive rounds. The distance of Eq. (4) has no gradient where a
+prototype equals the common one, so strictly no L1 is large enough there. All constants are of the loss with its pull.
 
-By default E is rounded down, as it runs. `printed=True` is as in the paper, which does not round here, although its Eq.
-(11) does. Two of its signs are wrong: corollary 1 prints t_sum + beta R, where its Eq. (23) has the minus, and
-corollary 2 prints R > where Eq. (29) gives R <: each round costs beta seconds of training.
+By default E is rounded down, as in a run. `printed=True` is as in the paper, which does not round here, although its
+Eq. (11) does. Two of its signs are wrong: corollary 1 prints t_sum + beta R, where its Eq. (23) has the minus, and
+corollary 2 prints R > where Eq. (29) has R <: each round costs beta seconds of training.
 
-What an exchange brings is in none of these: it enters as harm, at most lambda L2 eta G for each iteration. Where all
-squares are alike, one round is therefore the best by theorem 1. A best number of rounds between the ends comes only
-from squares that fall within a round (`compute_totals`, which is ours), and is no prediction of the paper's tables.
+None of these counts the benefit of an exchange: it enters as harm, at most lambda L2 eta G for each iteration. Where
+all squares are alike, one round is therefore the best by theorem 1. A best number of rounds between the ends comes only
+from squares that fall within a round (`compute_totals`, which is ours), and does not predict the paper's tables.
 """
 
 from __future__ import annotations

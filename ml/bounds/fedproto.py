@@ -1,9 +1,9 @@
-"""Bounds on what a round of learning with prototypes does: FedProto's theorems 1 and 2 and corollary 1 (Tan et al.,
-*FedProto: Federated Prototype Learning across Heterogeneous Clients*, 2022).
+"""Bounds on the change of the loss by a round of learning with prototypes: FedProto's theorems 1 and 2 and corollary 1
+(Tan et al., *FedProto: Federated Prototype Learning across Heterogeneous Clients*, 2022).
 
-They are of one client whose model nobody averages, and whose loss is cross-entropy and lambda times the distance of its
-prototypes from the common ones. DFPL's Eqs. (3) and (4) are such a loss, too: what the proof needs is that moving the
-common prototypes by d changes the loss by lambda * d at most, and that they move by no more than their owners' do.
+They are for one client whose model nobody averages, and whose loss is cross-entropy and lambda times the distance of
+its prototypes from the common ones. DFPL's Eqs. (3) and (4) are such a loss, too: the proof needs that moving the
+common prototypes by d changes the loss by at most lambda * d, and that they move by no more than their owners' do.
 
     L1      smoothness: how much the loss's gradient changes along the weights, at most
     L2      how much the embedding changes along the weights, at most
@@ -11,7 +11,7 @@ common prototypes by d changes the loss by lambda * d at most, and that they mov
     G       the length of a mini-batch's gradient
     E, eta, lambda   local iterations of a round, learning rate, weight of the prototypes
 
-Gradients are given as the squares of their lengths. All raise BoundError for numbers that are none of these.
+Gradients are passed as the squares of their lengths. All functions raise BoundError for numbers that cannot be such.
 """
 
 from __future__ import annotations
