@@ -1,10 +1,11 @@
-"""FedEDS's encryptor, and the set that a client makes with it to share (ALGORITHMS §4.3).
+"""FedEDS's encryptor, and the set that a client makes with it and sends (ALGORITHMS §4.3).
 
     (3) min over phi of CE(y, f(unet(x; phi); g, c, theta^l))       the classifier and the random layer frozen
     (4) x' = unet(x),  y' = softmax(f(x'; g, c, theta^l))           in eval mode
 
-So x' is whatever makes the frozen classifier say y through a layer that garbles its features: no cipher, and nothing
-keeps x out of it but that it does not help. `fednode experiment reconstruct` measures how much of x comes back.
+So x' is an image that makes the frozen classifier answer y through a layer that distorts its features. It is no cipher:
+nothing removes x from x', which shows little of x only because that would not help the classifier. `fednode experiment
+reconstruct` measures how much of x can be recovered.
 
 Legend: N samples, B of a batch.
 """

@@ -1,10 +1,10 @@
-"""The reconstruction attack on an encrypted set: an attacker's decoder, and measures of how near its images come to the
-original samples.
+"""The reconstruction attack on an encrypted set: an attacker's decoder, and measures of the similarity of its images to
+the original samples.
 
-FedEDS shares x' = unet(x) of every sample (ALGORITHMS §4.3). Nothing there is a cipher, so what it hides has to be
-measured: a decoder is trained on pairs (x', x) and applied to samples it has not seen. PSNR and SSIM (Wang, Bovik,
-Sheikh, Simoncelli, *Image Quality Assessment: From Error Visibility to Structural Similarity*, 2004) say how near an
-image comes to the one it stands for; `compute_matched` whether it can be told which one that was.
+FedEDS shares x' = unet(x) of every sample (ALGORITHMS §4.3). It is no cipher, so the protection has to be measured: a
+decoder is trained on pairs (x', x) and applied to samples it has not seen. PSNR and SSIM (Wang, Bovik, Sheikh,
+Simoncelli, *Image Quality Assessment: From Error Visibility to Structural Similarity*, 2004) measure how near an image
+is to its original; `compute_matched` measures whether the original can be identified.
 
 Legend: N samples, C channels, H, W pixels.
 """

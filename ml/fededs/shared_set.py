@@ -1,8 +1,7 @@
-"""Encrypted sets as they are read: rows of what others shared, from memory or from a mapped file, to the device.
+"""Encrypted sets of others: reads rows from memory or from a mapped file to the device.
 
-A set is the arrays of one `encrypted_set` payload (`ml.specs.methods.fededs`). It may be larger than what a step should
-wait for, and lie on a disk: only the rows that are drawn are looked at, for many steps at once, and become float32
-where they are used.
+A set is the arrays of one `encrypted_set` payload (`ml.specs.methods.fededs`). It may be on a disk, and too large to
+read in one step: only drawn rows are read, for many steps at once, and become float32 where they are used.
 
 Legend: N samples of a set, B rows of it, C classes, S width of the random layer.
 """

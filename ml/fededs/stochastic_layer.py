@@ -3,7 +3,7 @@ trained (ALGORITHMS §4.2).
 
 It sits before a model's last Linear (`Model.enter_slot`, `Model.leave_slot`), maps S numbers to S, and is
 deterministic: with fresh noise in each pass nobody could reproduce the soft labels of Eq. (4). It belongs to a set of
-samples, not to a model, so it is handed in, and is part of no model's parameters.
+samples, not to a model, so it is an argument, and is part of no model's parameters.
 
 Legend: B samples, S width of the slot, C classes.
 """
