@@ -1,17 +1,17 @@
-"""The accountant of differential privacy: what a client's local phases have told of any one of its samples.
+"""The accountant of differential privacy: how much a client's local phases have revealed about any one of its samples.
 
-A phase with `dp_noise` is DP-SGD (Abadi et al., *Deep Learning with Differential Privacy*, 2016): each step has each
-sample with the same chance, a sample's gradient has a length of 1 at most in units of the noise, and Gaussian noise is
-added to their sum. Prototypes are sums of embeddings with noise of their own. What all phases together let anyone find
-out, whoever reads the chain, is bounded by (epsilon, delta): the chance of any outcome with a sample differs from that
-without it by a factor of at most e^epsilon, but for a chance of delta. *Without* means that the sample's gradient and
-its embedding are zero; how many samples there are, and of which classes, is not hidden.
+A phase with `dp_noise` is DP-SGD (Abadi et al., *Deep Learning with Differential Privacy*, 2016): each step includes
+each sample with the same probability, a sample's gradient has a length of at most 1 in units of the noise, and Gaussian
+noise is added to their sum. Prototypes are sums of embeddings with noise of their own. What anyone who reads the chain
+can learn from all phases together is bounded by (epsilon, delta): the probability of any outcome with a sample differs
+from that without it by a factor of at most e^epsilon, except for a probability of delta. *Without* means that the
+sample's gradient and its embedding are zero; the number of samples, and their classes, are not hidden.
 
 Composition is that of privacy loss distributions (Koskela et al., *Computing Tight Differential Privacy Guarantees
 Using FFT*, 2020), by Google's dp-accounting, which the extra `privacy` has.
 
-Noise that can be guessed hides nothing: whoever finds the numbers takes them off. Such was the noise of releases whose
-generators had not been made for secrets, and a phase with it counts as one without: epsilon is infinite.
+Noise that can be guessed hides nothing: whoever guesses the numbers can subtract them. Earlier releases made noise with
+generators that were not made for secrets; a phase with such noise counts as one without: epsilon is infinite.
 """
 
 from __future__ import annotations

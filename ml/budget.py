@@ -4,8 +4,8 @@
     Eq. (9)   beta  = mu * tau / (K * f)      expected seconds per block
     Eq. (11)  E     = floor((t_sum / R - beta) / alpha)
 
-The floor is taken of the decimal numbers a person wrote, in exact fractions: (0.9 s / 3) / 0.1 s is 3 iterations, while
-in floating point it is 2.9999999999999996 and would be 2.
+The floor is computed from the decimal numbers a person wrote, in exact fractions: (0.9 s / 3) / 0.1 s is 3 iterations,
+while in floating point it is 2.9999999999999996 and would be 2.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ MlError
  ├ SpecError           a method, a model or one of their settings is not one we know; names the key
  ├ BoundError          constants that a bound cannot have, or that leave no number of rounds
  ├ BudgetError         a time budget in which not one local iteration fits, or that is not a number
- ├ DataError           a data set or a partition of it cannot be read or made as asked
+ ├ DataError           a data set or a partition of it cannot be read or made as configured
  ├ Spoiled             an aggregate leaves a client without a finite loss
- └ Stopped             training was asked to stop and did, as if it had never begun
-    └ Abandoned        it was asked to stop and to keep what it had learned
+ └ Stopped             training was stopped by request, and left no trace
+    └ Abandoned        training was stopped by request, and kept what it had learned
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BoundError(MlError):
 
 
 class BudgetError(MlError):
-    """A time budget gives no local iteration at all, or one of its numbers makes no sense."""
+    """A time budget leaves no local iteration at all, or one of its numbers is impossible."""
 
 
 class DataError(MlError):

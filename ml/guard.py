@@ -1,10 +1,9 @@
 """The guard of a client that takes models of single peers: it tries them on the client's own test samples, and refuses
 those that would do harm (SECURITY §6).
 
-Nobody recomputes what a client does with the models it has drawn, so no rule of aggregation bounds them. What is
-left is their effect. Each is tried alone, and one that does harm alone is refused. Of the others together the worst
-is refused, one after the other, until the client stands no worse than it may. Where there is no harm this costs
-nothing.
+Nobody recomputes what a client does with the models it has drawn, so no rule of aggregation bounds them. Only their
+effect can be checked. Each model is tried alone, and one that does harm alone is refused. Then the worst of the others
+together is refused, one after the other, until the client's loss is within the limit. Without harm this costs nothing.
 """
 
 from __future__ import annotations

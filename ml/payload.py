@@ -9,7 +9,7 @@ The header is JSON with sorted keys, no whitespace and no metadata, filled with 
 follow in the order of their names, little-endian and row-major, without a gap. Any safetensors reader can read it;
 ours accepts nothing else, so `encode_arrays(decode_arrays(b, len(b))) == b` for every `b` it accepts.
 
-What bytes say is checked before anything is allocated for them, and what arrays say is checked against a schema that
+Sizes in the bytes are checked before memory is allocated for them, and the arrays are checked against a schema that
 comes from genesis. Everything a peer can get wrong is a `PayloadError`.
 """
 

@@ -1,16 +1,16 @@
 """Plugins: packages of others that offer methods, loops, models, readers of data and transforms by entry points.
 
 A plugin has the name of its distribution, as `pip list` shows it; a module that was never installed has its own. Its
-code runs with the rights of the process that imports it, so a process is handed the `Plugins` that it may import, and
-imports no others. What stands in a run is a `PluginRecord`: by it every member finds out, without importing anything,
+code runs with the rights of the process that imports it, so a process gets the `Plugins` that it may import, and
+imports no others. A run has a `PluginRecord` of each: with it every member finds out, without importing anything,
 whether it has the same code.
 
     group              what an entry point names
     fednode.methods    a subclass of MethodSpec (numpy alone), whose `training` names the class that trains
     fednode.loops      a class with train(model, data, round) -> metrics: local training of FedAvg's kind
-    fednode.models     a factory of models, as `ml.models.user` has it
-    fednode.data       a function open_parts(source) -> Parts, as the modules in `ml.data.readers` have it
-    fednode.transforms a function of samples [N, C, H, W] that gives samples
+    fednode.models     a factory of models, as in `ml.models.user`
+    fednode.data       a function open_parts(source) -> Parts, as in the modules of `ml.data.readers`
+    fednode.transforms a function that changes samples [N, C, H, W]
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Scores of contributions: the distance of each from what all of a round have in common. They are advice for people,
-and part of no rule.
+"""Scores of contributions: the distance of each from the centre of its round. They are advice for people, and no rule
+uses them.
 
-Whatever a federation aggregates by, the centre is the coordinate-wise median of the contributions, which less than half
-of them cannot take anywhere. With D elements in x_i,
+For every aggregation rule, the centre is the coordinate-wise median of the contributions, which less than half of them
+cannot move arbitrarily. With D elements in x_i,
 
     d_i        = sqrt( 1/D * sum over elements of (x_i - centre)^2 )
     distance_i = d_i / lower median of all d
 
-so that 1 is usual and 10 stands out, whatever the model. Running statistics of batch norm, whose scale is not that of
-weights, are measured apart. Prototypes are compared class by class, several of a class by their mean, and an author by
-the classes it has. An author's distance is the largest of its ratios. Of fewer than three contributions, nobody can say
-which is far.
+so that 1 is usual and 10 stands out, for any model. Running statistics of batch norm, whose scale is not that of
+weights, are measured separately. Prototypes are compared class by class, several of a class by their mean, and an
+author by the classes it has. An author's distance is the largest of its ratios. Fewer than three contributions have no
+distance, since none of them can be called far.
 
-Floats are added up here in no fixed order: the last bits are a machine's own, and nobody votes on them.
+Floats are added here in no fixed order: the last bits differ between machines, and nobody votes on them.
 """
 
 from __future__ import annotations

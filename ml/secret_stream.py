@@ -1,16 +1,17 @@
 """The stream of secret numbers: the key stream of AES-256 in counter mode, under a key of 256 random bits.
 
-Whatever hides something comes from here: noise, and which samples a step has. Whoever sees some of these numbers, or
-sums with them, can compute none of the others. Generators of torch and numpy do not promise that: torch's for a CPU
-keeps 32 bits of its seed, so that trying them all finds it, and none is made to withstand who looks for its state.
+All numbers that hide something are drawn from it: noise, and the choice of samples for a step. Knowing some of these
+numbers, or sums with them, helps to compute none of the others. Generators of torch and numpy do not promise that:
+torch's for a CPU keeps 32 bits of its seed, so that trying all of them finds it, and none is made to resist a search
+for its state.
 
-Normal numbers are made by Box and Muller (*A Note on the Generation of Random Normal Deviates*, 1958), of two words w
-and v of 64 bits each,
+Normal numbers are computed by Box and Muller (*A Note on the Generation of Random Normal Deviates*, 1958), from two
+words w and v of 64 bits each,
 
     r = sqrt(-2 ln((w mod 2^63 + 1/2) / 2^63)),    r cos(pi v / 2^63)  and  r sin(pi v / 2^63),
 
-in float64: none is beyond 9.42, where a real normal number is with a chance of 2^-67. The words are made on the host
-and sent to a GPU, which turns them into normal numbers.
+in float64: none is beyond 9.42, which a true normal number exceeds with a probability of 2^-67. The words are made on
+the host and sent to a GPU, which turns them into normal numbers.
 """
 
 from __future__ import annotations

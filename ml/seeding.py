@@ -3,8 +3,8 @@
 One run seed fans out by purpose, so that no draw depends on how many draws were made before it:
 
     derive_seed(S, "model")          initial parameters, the same on every node
-    derive_seed(S, "partition")      who gets which samples
-    derive_key(S, "split", i)        who of site i's own samples is held out
+    derive_seed(S, "partition")      the samples of each client
+    derive_key(S, "split", i)        the samples of site i that are held out
     derive_seed(S, "client", i)      the seed of client i
     derive_seed(client_seed, purpose, round)    inside a client: batches, dropout, k-means starts
 """

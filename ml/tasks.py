@@ -1,12 +1,12 @@
-"""The kinds of tasks that a run may set, and the scale that a regression learns its targets in.
+"""The kinds of tasks of a run, and the scale in which a regression learns its targets.
 
     classification   each sample has one of the run's classes
     multilabel       each sample has any number of the run's labels, each yes or no
     regression       each sample has a number for each of the run's targets
 
 `classes` of a run are the names of the model's outputs in all three: of classes, of labels or of targets. A target in
-millimetres and one in tonnes are learned alike once the run says their mean and deviation: models are trained on
-(y - mean) / std, and what they say is told in the target's own unit.
+millimetres and one in tonnes are learned alike once the run has their mean and deviation: models are trained on (y -
+mean) / std, and their answers are converted to the target's own unit.
 """
 
 from __future__ import annotations

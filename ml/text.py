@@ -1,4 +1,4 @@
-"""Text that came of bytes which are no UTF-8, such as the name of a file, made fit to be shown, logged and sent."""
+"""Text from bytes that are no UTF-8, such as the name of a file, changed so that it can be shown, logged and sent."""
 
 from __future__ import annotations
 
