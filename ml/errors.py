@@ -1,7 +1,7 @@
 """The errors of `ml`, each by whose fault it is.
 
 MlError
- ├ PayloadError        bytes or arrays that are not what they claim to be; whoever sent them is at fault
+ ├ PayloadError        bytes or arrays that are not what they claim to be; their sender is at fault
  ├ AggregationError    contributions that cannot be combined, although each may be well formed
  ├ SpecError           a method, a model or one of their settings is not one we know; names the key
  ├ BoundError          constants that a bound cannot have, or that leave no number of rounds

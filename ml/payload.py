@@ -1,6 +1,6 @@
 """Named arrays and their one canonical encoding: blobs, aggregates and checkpoints alike (PROTOCOL §1).
 
-The layout is that of safetensors, with a header that leaves no choice, so that equal arrays give equal bytes and a
+The layout is that of safetensors, with a header that leaves no choice, so that equal arrays have equal bytes and a
 digest names their content:
 
     u64 little-endian length of the header | header | the arrays' bytes

@@ -4,9 +4,9 @@
     [N, H, W, C]            images, C = 1 or 3 the last axis (what libraries for images write)
     [N, C, H, W]            images, channels first (what libraries for training write); [N, 64, 64, 4] is refused, since
                             it is not this
-    [N, F]                  F numbers a sample, no pixels: float32 as they are
+    [N, F]                  F numbers a sample, no pixels: unchanged float32
 
-Pixels may be uint8 (255 is 1.0), uint16 (65535 is), bool, other integers in 0..255, or floats, which stay as they are.
+Pixels may be uint8 (255 is 1.0), uint16 (65535 is), bool, other integers in 0..255, or floats, which stay unchanged.
 """
 
 from __future__ import annotations

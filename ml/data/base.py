@@ -30,7 +30,7 @@ AnyLabels = Labels | Outputs
 Samples = NDArray[np.uint8] | NDArray[np.float32]
 Shape = tuple[int, int, int]  # channels, height, width
 
-# where members agree in the first round
+# the keys of terms by which members agree on constants in the first round
 _AGREED_KEYS = ("normalize", "min_count", "class_counts", "correlations", "low", "high")
 _INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS, "columns", "missing", "unknown", "empty")
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))

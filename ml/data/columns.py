@@ -47,7 +47,7 @@ _FAR, _FAR_LOGARITHM = 10.0, 5.0  # times the middle half
 _CODES = (0.0, -1.0, -9.0, *(sign * (10.0**digits - 1) for sign in (1, -1) for digits in range(2, 8)))
 _SHOWN = 5
 CLEAR = "Leave such cells empty, or name it as `empty` of that column in input.columns"
-# What a quantity of such a name can be; a value outside is of another unit, or no value.
+# The possible values of quantities by their names; another value has another unit, or is none.
 _POSSIBLE = (
     (re.compile(r"(^|[^a-z])age([^a-z]|$)", re.IGNORECASE), 0.0, 120.0),
     (re.compile(r"(^|[^a-z])bmi([^a-z]|$)", re.IGNORECASE), 5.0, 150.0),

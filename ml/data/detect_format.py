@@ -1,4 +1,4 @@
-"""Format detection: tells the format of a path by the names of the files in it, for users who give a path alone."""
+"""Format detection: finds the format of a path by the names of the files in it, for users who name a path alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BY_PATTERN = (
     ("*/*.parquet", "parquet"),
 )
 
-# Directories that lie side by side are domains only if all of them are called so; they may be splits or classes.
+# Directories side by side are domains only if all have names of domains; otherwise they are splits or classes.
 _DOMAINS = (
     frozenset({"mnist", "mnistm", "mnist_m", "svhn", "usps", "synth", "syn"}),
     frozenset({"amazon", "caltech", "dslr", "webcam"}),

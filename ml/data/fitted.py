@@ -1,4 +1,4 @@
-"""Samples that lie in a file and are fitted to a model's input as they are read, a few at a time."""
+"""Samples in a file that are fitted to a model's input while they are read, a few at a time."""
 
 from __future__ import annotations
 

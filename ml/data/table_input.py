@@ -2,15 +2,15 @@
 replacements for empty cells.
 
     columns   by name, in the order of the features; with `values` a column is a category, and becomes a feature for
-              each of them, 1 for the one a row has; `edges` part the bins in which agreed statistics count a number's
-              values, and `empty` are texts that stand for an empty cell in this column alone, such as the 0 of a
-              cholesterol. Other columns of a site's table are not looked at. Without `columns` all are numbers, in the
-              order of the file
-    missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value. With
+              each of them, 1 for the one a row has; `edges` separate the bins in which agreed statistics count a
+              number's values, and `empty` are texts that stand for an empty cell in this column alone, such as 0 for
+              cholesterol. Other columns of a site's table are ignored. Without `columns` all are numbers, in the order
+              of the file
+    missing   for an empty cell: refuse, or use the run's mean of a number, or zero. A category then has no value. With
               mean+flag each column becomes one more feature, 1 where its cell is empty
     empty     the texts that stand for an empty cell, beside those that always do; a number among them, such as -999,
-              stands for it however it is written
-    unknown   of a value that is not among a category's: refuse, or other, which is one more feature of each category
+              stands for it in any spelling
+    unknown   for a value that is not among a category's: refuse, or other, which is one more feature of each category
 
 The rules are the same in training, prediction and evaluation, so that no row depends on the rows beside it.
 """

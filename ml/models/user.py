@@ -1,4 +1,4 @@
-"""A user's own network as a model: imported by name, taken apart once, and written into genesis (INTERFACES §6).
+"""A user's own network as a model: imported by name, examined once, and recorded in genesis (INTERFACES §6).
 
 `--model package.module:factory` names it. The module is installed, on PYTHONPATH, or in the working directory, which
 is searched last. The factory is a function of this signature:
@@ -6,17 +6,17 @@ is searched last. The factory is a function of this signature:
     def factory(input_shape: tuple[int, ...], num_classes: int, **args: Any) -> torch.nn.Module
 
 `input_shape` is [channels, height, width], or [features, 1, 1] of tables; `num_classes` is how many classes the
-federation has; `args` are what `--set model.args.KEY=VALUE` says. It is called wherever the model is needed, and gives
-the same parameters and shapes each time. What it returns has two methods, and may have a third:
+federation has; `args` are what `--set model.args.KEY=VALUE` says. It is called wherever the model is needed, and has
+to return the same parameters and shapes each time. The module has two methods, and may have a third:
 
     embed(x: Tensor) -> Tensor               x is float32 [batch, *input_shape]; returns the embedding, [batch, D]
     classify(z: Tensor) -> Tensor            z is what embed returns; returns logits, [batch, num_classes]
     embed_layers(x: Tensor) -> list[Tensor]  for methods that compare layers: [batch, D_l] each, and embed(x) last
 
-The model is classify(embed(x)), whatever else the module does; a `forward` of its own is not used. Each parameter that
-is trained belongs to one of the two, and all are float32. What has requires_grad=False, or is named by `model.frozen`,
-is sent once, in the initial model, and stays as it is there. A parameter with two names is sent under the first. For
-example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
+The model is classify(embed(x)); a `forward` of the module is not used. Each trained parameter belongs to one of the
+two, and all are float32. A parameter that has requires_grad=False, or is named by `model.frozen`, is sent once, in the
+initial model, and never changes. A parameter with two names is sent under the first. For example, in `nets.py`, as
+`--model nets:make --set model.args.width=32`:
 
     class Net(torch.nn.Module):
         def __init__(self, channels, num_classes, width):
@@ -35,10 +35,10 @@ example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
 
 Errors of the module's own code are reported with the user's file and line.
 
-Whoever makes a federation builds it once, here, and finds out what validators need: `resolve_model`. That writes down,
-too, which plugin the module is of (`ml.plugins`). A node builds it to train, only where its own configuration allows
-that plugin, since it runs its code, and only with the same files: `build_user_model`. A plugin may offer a factory
-under a short name, as an entry point in `fednode.models`; what genesis has is the module that this names.
+Making a federation builds the model once, by `resolve_model`, and records what validators need, and the plugin that
+the module belongs to (`ml.plugins`). A node builds it for training by `build_user_model`: only if its own configuration
+allows that plugin, since it runs its code, and only with the same files. A plugin may offer a factory under a short
+name, as an entry point in `fednode.models`; genesis then has the module that the entry point names.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ def _find_place(raised: TracebackType | None) -> str:
     frames = [frame for frame in traceback.extract_tb(raised) if not frame.filename.startswith("<")]
     called = [frame for frame in frames if not _is_below(frame.filename, _OURS)] or frames
     theirs = [frame for frame in called if not any(_is_below(frame.filename, place) for place in _LIBRARIES)]
-    # Where the user's own module is installed, it is what was called first.
+    # An installed module of the user's is the first that was called.
     last = (theirs or [frame for frame in called if frame.filename == called[0].filename])[-1]
     return f"{last.filename}:{last.lineno}"
 

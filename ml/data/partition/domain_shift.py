@@ -6,7 +6,7 @@ same shape:
 
     identity    x
     inversion   1 - x
-    noise       x + NOISE_STD e, clipped; e is normal and belongs to the sample, whoever holds it
+    noise       x + NOISE_STD e, clipped; e is normal, and the same for a sample at any client
     rotation    by ROTATION_DEG counter-clockwise about the centre, bilinear, black where nothing was
     blur        a binomial kernel, 3 x 3 up to 27 pixels and wider above, the border repeated
 
@@ -76,7 +76,7 @@ def _rotate(x_NCHW: Images) -> Images:
     height, width = x_NCHW.shape[2:]
     sine, cosine = math.sin(math.radians(ROTATION_DEG)), math.cos(math.radians(ROTATION_DEG))
     dy_HW, dx_HW = np.meshgrid(np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij")
-    # What comes to lie at (dy, dx) was at the place turned back; rows count downwards. The border of zeros is 1 wide.
+    # The pixel for (dy, dx) comes from that place turned back; rows count downwards. The border of zeros is 1 wide.
     from_y = cosine * dy_HW + sine * dx_HW + (height - 1) / 2 + 1
     from_x = cosine * dx_HW - sine * dy_HW + (width - 1) / 2 + 1
     padded = np.pad(x_NCHW, ((0, 0), (0, 0), (1, 1), (1, 1)))

@@ -1,7 +1,7 @@
 """The dialect of a table of text: encoding, separator and decimal sign, as `data.csv` sets them or as the file shows.
 
-encoding    UTF-8, or UTF-16 by its mark or its zeros; what is neither is Windows' (cp1252) or Latin-1
-separator   , ; tab or |: whichever gives the first lines as many cells as the header, and then the most
+encoding    UTF-8, or UTF-16 by its mark or its zeros; otherwise Windows' (cp1252) or Latin-1
+separator   , ; tab or |: the one that makes as many cells in the first lines as in the header, and then the most
 decimal     a comma where columns are numbers with it alone, none of the table's numbers have a point, and the comma
             cannot be one of thousands
 """

@@ -12,7 +12,7 @@ from ml.data.readers.images import SUFFIXES
 from ml.errors import DataError
 from ml.text import escape_undecoded
 
-# What archives, file systems, storage devices and tools leave, whatever its case.
+# Directories that archives, file systems, storage devices and tools leave, by their names in lower case.
 JUNK = frozenset(
     (
         *("__macosx", "lost+found", "@eadir", "@recycle", "#recycle", "#snapshot", "$recycle.bin", "recycler"),

@@ -146,7 +146,7 @@ def _opened(encoded: Encoded, place: str, max_pixels: int, rules: ImageRules) ->
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large images, for which our limit is lower, and odd metadata
-            # By a path Pillow would map a TIFF that is not packed, and then turns its pixels into others.
+            # Given a path, Pillow would map an uncompressed TIFF, and turning the image would change its pixels.
             with _open(encoded) as file, Image.open(file, formats=FORMATS) as image:
                 if rules.page is not None:
                     num_pages = getattr(image, "n_frames", 1)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ml.errors import DataError
 
-# Protocols 0 to 3, less what makes objects of classes (INST, OBJ, NEWOBJ), asks for others (PERSID) or extends (EXT).
+# Protocols 0 to 3 without operations that make objects of classes (INST, OBJ, NEWOBJ), or use PERSID or EXT.
 _OPERATIONS = frozenset(
     (
         *("PROTO", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "DICT", "EMPTY_DICT", "SETITEM", "SETITEMS"),
@@ -83,7 +83,7 @@ def _validate(data: bytes, path: Path) -> None:
                     f"{path}: byte {place}: expected a pickle of arrays, lists and text alone, "
                     f"got a call of {'.'.join(str(argument).split(' ', 1))!r}"
                 )
-            # The place of a remembered object is a number of the file's choice, and memory is taken up to it.
+            # The file chooses the number of a memoised object, and memory is taken up to that number.
             if "PUT" in operation.name and not 0 <= int(argument or 0) <= len(data):
                 raise DataError(f"{path}: byte {place}: expected at most {len(data)} objects, got number {argument}")
     except (ValueError, EOFError, IndexError, OverflowError) as error:
