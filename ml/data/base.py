@@ -114,7 +114,7 @@ class ArrayDataset:
 
     @property
     def sha256(self) -> str:
-        """Returns the SHA-256 of dtype, shape, classes, samples and labels, in hexadecimal, with the domains where
+        """The SHA-256 of dtype, shape, classes, samples and labels, in hexadecimal, with the domains where
         there are any. It is equal for equal data, whatever file they were in.
 
         Reads everything: about a second for a gigabyte.

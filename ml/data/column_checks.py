@@ -17,7 +17,7 @@ _SHOWN = 20
 
 
 def check_columns(train: ArrayDataset, input_: InputFormat | None) -> Iterable[Finding]:
-    """Returns the findings about the names of a table's columns, as genesis' input uses them."""
+    """Yields the findings about the names of a table's columns, as genesis' input uses them."""
     if not train.is_table or not train.features or input_ is None:
         return
     if train.passed_over:

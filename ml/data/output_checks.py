@@ -18,7 +18,7 @@ OUTLYING = 20.0  # deviations from the mean: so far out, a few samples make up n
 
 
 def check_outputs(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
-    """Returns the findings about the labels or targets of a training and a test set."""
+    """Yields the findings about the labels or targets of a training and a test set."""
     for part in (train, test):
         if not len(part):
             continue

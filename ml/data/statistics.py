@@ -171,7 +171,7 @@ def _check_size(units: NDArray[np.float64]) -> None:
 
 
 def _add_up(whole_NCHW: NDArray[np.float64]) -> Iterable[int]:
-    """Yields the exact sum of whole numbers, by channel."""
+    """Returns the exact sum of whole numbers, by channel."""
     rest, sign = np.abs(whole_NCHW), np.sign(whole_NCHW)
     totals, shift = [0] * whole_NCHW.shape[1], 0
     while rest.any():

@@ -69,7 +69,7 @@ def _compute_stats(x: Samples, names: Sequence[str]) -> list[FeatureStats]:
 
 
 def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[Finding]:
-    """Returns the findings about a table's columns, after genesis' input has encoded them where that is known."""
+    """Yields the findings about a table's columns, after genesis' input has encoded them where that is known."""
     if not train.is_table or not len(train):
         return
     stats = compute_feature_stats(train)
@@ -86,7 +86,7 @@ def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[
 
 
 def check_labels(train: ArrayDataset) -> Iterable[Finding]:
-    """Returns the finding about a table's labels that are numbers, each a class of its own."""
+    """Yields the finding about a table's labels that are numbers, each a class of its own."""
     if not train.is_table or not are_numbers(train.classes):
         return
     counts = train.count_classes()
@@ -126,7 +126,7 @@ def _check_units(stats: Sequence[FeatureStats], input_: InputFormat) -> Iterable
 def check_agreed(
     x: Images, names: Sequence[str] | None, mean: Sequence[float], std: Sequence[float]
 ) -> Iterable[Finding]:
-    """Returns the finding about a table's values `x`, of features with these names, compared with the mean and
+    """Yields the finding about a table's values `x`, of features with these names, compared with the mean and
     deviation that members agreed on. A site's wrong values are part of these and widen them, so that other sites'
     values look narrow."""
     stats = _compute_stats(x, names if names is not None and len(names) == x.shape[1] else _number(x))

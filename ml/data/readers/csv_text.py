@@ -76,7 +76,7 @@ class Table:
 
     @property
     def locate(self) -> Locate:
-        """Returns a function that locates rows, which may be kept longer than the table."""
+        """The function that locates rows, which may be kept longer than the table."""
         place, lines = str(self.path), self.lines
         return lambda i: f"{place}: line {lines[i]}"
 
